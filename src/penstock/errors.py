@@ -1,0 +1,234 @@
+"""Every error that Penstock raises, and whose fault each one is.
+
+::
+
+    PenstockError
+    ├── InputError                  the caller's: found before any work was done (also a ValueError)
+    │   ├── OptionError             an option that is unknown, malformed or contradicts another one
+    │   └── ContextError            a NATS context file that is missing or broken
+    ├── ServerError                 the nats-server that we run as a child
+    │   ├── BinaryError             no nats-server to run, or one too old
+    │   ├── StoreInUseError         the store folder belongs to a running server
+    │   └── StartError              the server did not become ready; carries the end of its log
+    ├── LinkError                   the way to a NATS server (also a ConnectionError)
+    │   ├── UnreachableError        nobody answers at the address, or not as a NATS server
+    │   ├── LoginError              the server refuses our credentials, or we cannot read them
+    │   ├── TlsError                certificates that do not match, or TLS on one side only
+    │   └── DisconnectedError       the connection was there and is gone
+    ├── DeadlineError               no answer in the time allowed (also a TimeoutError)
+    │   └── NoRespondersError       known at once: nobody listens on the subject
+    ├── ProtocolError               bytes that are not the protocol
+    │   ├── LocalProtocolError      ours to send: the caller asked for something illegal
+    │   └── RemoteProtocolError     theirs: the peer sent something illegal
+    ├── JetStreamError              the server answered a JetStream request with an error
+    │   └── NotFoundError           the stream, consumer or message is not there
+    └── DataLossError               messages that were asked for are gone from the stream
+
+The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors survive
+pickling, because Spark carries them from an executor to the driver. No error holds a secret: addresses are masked
+before they get here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "BinaryError",
+    "ContextError",
+    "DataLossError",
+    "DeadlineError",
+    "DisconnectedError",
+    "InputError",
+    "JetStreamError",
+    "LinkError",
+    "LocalProtocolError",
+    "LoginError",
+    "NoRespondersError",
+    "NotFoundError",
+    "OptionError",
+    "PenstockError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "ServerError",
+    "StartError",
+    "StoreInUseError",
+    "TlsError",
+    "UnreachableError",
+]
+
+
+class PenstockError(Exception):
+    """The root of every error of Penstock: `what` happened, the `remedy`, and facts as attributes.
+
+    A subclass names its facts in `fact_names`; each becomes an attribute, `None` where the raiser does not know it.
+    """
+
+    fault: ClassVar[str] = "unknown"
+    fact_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, what: str, *, remedy: str = "", **facts: Any) -> None:
+        unknown = set(facts) - set(self.fact_names)
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no fact {', '.join(sorted(unknown))}")
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+        for name in self.fact_names:
+            setattr(self, name, facts.get(name))
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.remedy}" if self.remedy else self.what
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of this error by name."""
+        return {name: getattr(self, name) for name in self.fact_names}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, self.remedy, self.facts)
+
+
+def _rebuild(kind: type[PenstockError], what: str, remedy: str, facts: dict[str, Any]) -> PenstockError:
+    return kind(what, remedy=remedy, **facts)
+
+
+class InputError(PenstockError, ValueError):
+    """What the caller gave cannot be used; nothing was done with it."""
+
+    fault = "caller"
+
+
+class OptionError(InputError):
+    """An option is unknown, malformed or contradicts another one."""
+
+    fact_names = ("option", "value")
+    option: str
+    value: Any
+
+
+class ContextError(InputError):
+    """A NATS context is missing, unreadable or names something that we do not support."""
+
+    fact_names = ("context", "path")
+    context: str
+    path: str | None
+
+
+class ServerError(PenstockError):
+    """The nats-server that we run as a child, or want to run, is in trouble."""
+
+    fault = "machine"
+
+
+class BinaryError(ServerError):
+    """There is no nats-server to run, or the one that was found is too old."""
+
+    fact_names = ("path", "version")
+    path: str | None
+    version: str | None
+
+
+class StoreInUseError(ServerError):
+    """The store folder belongs to a server that is running."""
+
+    fault = "caller"
+    fact_names = ("store", "pid")
+    store: str
+    pid: int | None
+
+
+class StartError(ServerError):
+    """The server did not become ready; `log` holds the last lines that it wrote."""
+
+    fact_names = ("log", "status")
+    log: str
+    status: int | None
+
+
+class LinkError(PenstockError, ConnectionError):
+    """The way to a NATS server is blocked; `urls` are masked addresses."""
+
+    fault = "network"
+    fact_names = ("urls",)
+    urls: tuple[str, ...] | None
+
+
+class UnreachableError(LinkError):
+    """Nobody answers at the address, or what answers is no NATS server."""
+
+
+class LoginError(LinkError):
+    """The server refuses our credentials, or the credentials cannot be read."""
+
+    fault = "caller"
+
+
+class TlsError(LinkError):
+    """Certificates do not match, or only one side wants TLS."""
+
+    fault = "caller"
+
+
+class DisconnectedError(LinkError):
+    """The connection was there and is gone, and could not be made again in time."""
+
+
+class DeadlineError(PenstockError, TimeoutError):
+    """No answer came in the time allowed."""
+
+    fault = "network"
+    fact_names = ("seconds", "subject")
+    seconds: float | None
+    subject: str | None
+
+
+class NoRespondersError(DeadlineError):
+    """The server says at once that nobody listens on the subject."""
+
+
+class ProtocolError(PenstockError):
+    """Bytes that are not the protocol; `place` is the offset of the first bad byte in what was fed."""
+
+    fact_names = ("place",)
+    place: int | None
+
+
+class LocalProtocolError(ProtocolError):
+    """We were asked to send something illegal; nothing was sent."""
+
+    fault = "caller"
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something illegal; the connection cannot go on."""
+
+    fault = "peer"
+
+
+class JetStreamError(PenstockError):
+    """The server answered a JetStream request with an error: `code` as in HTTP, `err_code` exact."""
+
+    fault = "server"
+    fact_names = ("code", "err_code", "description")
+    code: int | None
+    err_code: int | None
+    description: str | None
+
+
+class NotFoundError(JetStreamError):
+    """The stream, the consumer or the message is not there."""
+
+    fault = "caller"
+
+
+class DataLossError(PenstockError):
+    """Messages of `stream` that were asked for, `[start, end)`, are gone: it now holds `[first, last]`."""
+
+    fault = "retention"
+    fact_names = ("stream", "start", "end", "first", "last")
+    stream: str
+    start: int
+    end: int | None
+    first: int
+    last: int

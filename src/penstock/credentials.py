@@ -1,0 +1,153 @@
+"""What a connection proves itself with: logins, signatures and TLS, read from files or text.
+
+Both doors to NATS use this, the nats-py one and the blocking one, so that a credential that works with one works with
+the other. Files are read here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import ssl
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import LoginError, TlsError
+from penstock.options import ConnectionOptions, is_seed, is_text
+
+__all__ = ["Login", "inline", "login", "tls_context"]
+
+_BLOCK = r"-+BEGIN {0}-+\s+(\S+)\s+-+END {0}-+"
+_JWT = re.compile(_BLOCK.format("NATS USER JWT"))
+_USER_SEED = re.compile(_BLOCK.format("USER NKEY SEED"))
+
+
+@dataclass(frozen=True)
+class Login:
+    """What the CONNECT message says about who we are."""
+
+    token: str | None = field(default=None, repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    jwt: str | None = field(default=None, repr=False)
+    seed: str | None = field(default=None, repr=False)
+
+    @property
+    def public_key(self) -> str | None:
+        """The public half of the seed, which the server knows us by."""
+        if self.seed is None:
+            return None
+        key = _key_pair(self.seed)
+        try:
+            return str(key.public_key.decode())
+        finally:
+            key.wipe()
+
+    def sign(self, nonce: str) -> str:
+        """Sign the server's nonce with the seed, as unpadded URL-safe base64."""
+        if self.seed is None:
+            raise LoginError("The server asks for a signature and there is no seed.", remedy="Give nkey or credentials.")
+        key = _key_pair(self.seed)
+        try:
+            return base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"=").decode()
+        finally:
+            key.wipe()
+
+    def connect_fields(self, nonce: str | None) -> dict[str, str]:
+        """Give the fields of the CONNECT message that log us in."""
+        fields = {"auth_token": self.token, "user": self.user, "pass": self.password, "jwt": self.jwt}
+        if self.seed is not None and nonce:
+            fields["sig"] = self.sign(nonce)
+            if self.jwt is None:
+                fields["nkey"] = self.public_key
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def login(options: ConnectionOptions) -> Login:
+    """Read whatever these options log in with; LoginError where it cannot be read."""
+    if options.credentials is not None:
+        text = _content(options.credentials, "credentials")
+        jwt, seed = _JWT.search(text), _USER_SEED.search(text)
+        if jwt is None or seed is None:
+            raise LoginError(
+                f"credentials {_place(options.credentials)} hold no {'JWT' if jwt is None else 'seed'}.",
+                remedy="Give a .creds file as `nsc generate creds` writes it, whole.",
+            )
+        return Login(jwt=jwt.group(1), seed=_checked_seed(seed.group(1), "credentials"))
+    if options.nkey is not None:
+        return Login(seed=_checked_seed(_content(options.nkey, "nkey").strip(), "nkey"))
+    return Login(token=options.token, user=options.user, password=options.password)
+
+
+def inline(options: ConnectionOptions) -> ConnectionOptions:
+    """Give the same options with every file's content in place of its path, for machines that lack the files."""
+    contents = {
+        name: _content(value, name)
+        for name in ("credentials", "nkey", "tls_ca", "tls_cert", "tls_key")
+        if (value := getattr(options, name)) is not None
+    }
+    return options.replace(**contents) if contents else options
+
+
+def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
+    """Build the TLS context of these options; TlsError where a certificate or key cannot be used."""
+    try:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+        if options.tls_ca is not None:
+            context.load_verify_locations(cadata=_content(options.tls_ca, "tls_ca"))
+        if options.tls_cert is not None and options.tls_key is not None:
+            _load_pair(context, _content(options.tls_cert, "tls_cert"), _content(options.tls_key, "tls_key"))
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsError(
+            f"The TLS certificates cannot be used: {getattr(error, 'reason', None) or error}.",
+            remedy="tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate.",
+        ) from error
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    # The ssl module loads pairs from files only; this one is readable by us alone and gone when we return.
+    handle, path = tempfile.mkstemp(prefix="penstock-tls-", suffix=".pem")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(certificate.rstrip() + "\n" + key)
+        context.load_cert_chain(path, password=lambda: "")  # an encrypted key fails instead of asking the terminal
+    finally:
+        os.unlink(path)
+
+
+def _content(value: str, option: str) -> str:
+    if is_text(value) or (option == "nkey" and is_seed(value)):
+        return value
+    try:
+        return Path(value).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        kind = TlsError if option.startswith("tls") else LoginError
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise kind(
+            f"{option} file {value} cannot be read: {reason}.",
+            remedy="Check the path, or give the content itself.",
+        ) from None
+
+
+def _place(value: str) -> str:
+    return "given as text" if is_text(value) else f"file {value}"
+
+
+def _checked_seed(seed: str, option: str) -> str:
+    _key_pair(seed, option).wipe()
+    return seed
+
+
+def _key_pair(seed: str, option: str = "nkey"):  # type: ignore[no-untyped-def]  # nkeys ships no types
+    import nkeys
+
+    try:
+        return nkeys.from_seed(bytearray(seed.encode()))
+    except Exception as error:  # nkeys raises bare ValueError, binascii.Error or its own, depending on what is wrong
+        raise LoginError(
+            f"The seed in {option} is not an nkey seed ({type(error).__name__}).",
+            remedy="A seed begins with S and has 58 characters.",
+        ) from None

@@ -1,0 +1,404 @@
+"""Streams, consumers, messages and acks as frozen values, to and from the server's JSON.
+
+In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware `datetime`;
+the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that this version does not
+know survive the way there and back, so that an edit through an older Penstock loses nothing of a newer server.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
+
+from penstock.durations import parse_duration
+
+__all__ = [
+    "Consumer",
+    "ExternalStream",
+    "Message",
+    "Placement",
+    "PubAck",
+    "Republish",
+    "Stream",
+    "StreamSource",
+    "SubjectTransform",
+    "format_time",
+    "parse_time",
+]
+
+_NANO = 1_000_000_000
+# A name is a token of API subjects and a folder in the store.
+NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
+
+
+def parse_time(text: str) -> datetime:
+    """Read an RFC 3339 time with up to nanoseconds; Python keeps microseconds, the rest is cut."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+
+
+def format_time(time: datetime) -> str:
+    """Write a time as the server does, in UTC."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _to_seconds(value: Any) -> Any:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_to_seconds), Field(ge=0), "nanoseconds on the wire"]
+Time = Annotated[
+    datetime,
+    BeforeValidator(lambda value: parse_time(value) if isinstance(value, str) else value),
+    PlainSerializer(format_time, when_used="json"),
+]
+
+
+class Wire(BaseModel):
+    """A frozen value whose JSON is the server's; unknown fields of the server are kept in `unknown`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    unknown: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """What the server said in fields that this version does not know."""
+    wire_names: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Build the value from the server's JSON."""
+        ours = {wire: name for name, wire in cls.wire_names.items()}
+        known, unknown = {}, {}
+        for wire, value in content.items():
+            name = ours.get(wire, wire)
+            if name in cls.model_fields and name != "unknown":
+                known[name] = cls._read(name, value)
+            else:
+                unknown[wire] = value
+        return cls(**known, unknown=unknown)
+
+    @classmethod
+    def _read(cls, name: str, value: Any) -> Any:
+        if value is None:
+            return cls.model_fields[name].get_default(call_default_factory=True)
+        inner = _INNER.get(name)
+        if inner is not None:
+            return [inner.from_json(item) for item in value] if isinstance(value, list) else inner.from_json(value)
+        if name in _DURATIONS:
+            return [item / _NANO for item in value] if isinstance(value, list) else value / _NANO
+        return value
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the server's JSON; fields at their unset default (`None`, empty) are left out."""
+        content: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            if name == "unknown":
+                continue
+            value = getattr(self, name)
+            if value is None or value == [] or value == {}:
+                continue
+            content[self.wire_names.get(name, name)] = _write(name, value)
+        return {**self.unknown, **content}
+
+
+def _write(name: str, value: Any) -> Any:
+    if isinstance(value, Wire):
+        return value.to_json()
+    if isinstance(value, list) and value and isinstance(value[0], Wire):
+        return [item.to_json() for item in value]
+    if isinstance(value, datetime):
+        return format_time(value)
+    if name in _DURATIONS:
+        return [round(item * _NANO) for item in value] if isinstance(value, list) else round(value * _NANO)
+    return value
+
+
+class Placement(Wire):
+    """Where a stream's replicas may live."""
+
+    cluster: str | None = None
+    """The cluster by name."""
+    tags: list[str] = []
+    """Tags that a server must carry."""
+
+
+class ExternalStream(Wire):
+    """How to reach a stream of another account or domain."""
+
+    api: str
+    """The prefix of the other side's JetStream API."""
+    deliver: str | None = None
+    """The prefix of subjects on which messages are delivered."""
+
+
+class SubjectTransform(Wire):
+    """A rule that renames subjects."""
+
+    src: str
+    """The subjects that the rule applies to."""
+    dest: str
+    """The new subject, with wildcards by number."""
+
+
+class StreamSource(Wire):
+    """Another stream that a mirror or a sourcing stream copies from."""
+
+    name: str
+    """The other stream."""
+    opt_start_seq: int | None = None
+    """The sequence to begin with."""
+    opt_start_time: Time | None = None
+    """The time to begin with."""
+    filter_subject: str | None = None
+    """Only subjects that match are copied."""
+    subject_transforms: list[SubjectTransform] = []
+    """Rules that rename subjects on the way."""
+    external: ExternalStream | None = None
+    """Where the other stream lives, if in another account or domain."""
+
+
+class Republish(Wire):
+    """A rule that publishes every stored message again, on a plain subject."""
+
+    src: str
+    """The subjects that are published again."""
+    dest: str
+    """The subject they are published on."""
+    headers_only: bool = False
+    """Leave the payload out."""
+
+
+class Stream(Wire):
+    """A stream as it is declared. The defaults are the safe ones: on disk, nothing limited, duplicates noticed."""
+
+    name: str
+    """The name: no dots, spaces, wildcards or slashes."""
+    subjects: list[str] = []
+    """The subjects that it captures; the stream's name where none is given and it mirrors nothing."""
+    description: str | None = None
+    """A sentence for people."""
+    retention: Literal["limits", "interest", "workqueue"] = "limits"
+    """What removes messages: the limits alone, or acks of all consumers (interest), or of the one (workqueue)."""
+    storage: Literal["file", "memory"] = "file"
+    """Where messages are kept."""
+    num_replicas: int = Field(default=1, ge=1, le=5)
+    """How many servers keep a copy; odd numbers make sense."""
+    max_msgs: int = Field(default=-1, ge=-1)
+    """The most messages it holds; -1 for no limit."""
+    max_bytes: int = Field(default=-1, ge=-1)
+    """The most bytes it holds; -1 for no limit."""
+    max_age: Seconds = 0.0
+    """How old a message may become; 0 for no limit."""
+    max_msgs_per_subject: int = Field(default=-1, ge=-1)
+    """The most messages it holds of one subject; -1 for no limit."""
+    max_msg_size: int = Field(default=-1, ge=-1)
+    """The largest message it takes, headers included; -1 for the server's own limit."""
+    max_consumers: int = Field(default=-1, ge=-1)
+    """The most consumers it may have; -1 for no limit."""
+    discard: Literal["old", "new"] = "old"
+    """At a limit: drop the oldest message, or refuse the new one."""
+    discard_new_per_subject: bool = False
+    """With `discard="new"`: refuse also where only the subject's own limit is reached."""
+    duplicate_window: Seconds | None = None
+    """How long message ids are remembered; two minutes, or `max_age` if that is shorter, where nothing is given."""
+    no_ack: bool = False
+    """Do not acknowledge what is stored."""
+    mirror: StreamSource | None = None
+    """The stream that this one copies, sequences included."""
+    sources: list[StreamSource] = []
+    """Streams that this one collects from."""
+    compression: Literal["none", "s2"] = "none"
+    """How the file storage is compressed."""
+    first_seq: int | None = Field(default=None, ge=1)
+    """The sequence of the first message of a new stream."""
+    allow_direct: bool = True
+    """Let any replica answer reads of single messages and batches; the Spark source reads faster so."""
+    mirror_direct: bool = False
+    """Let a mirror answer such reads for the stream it copies."""
+    allow_atomic: bool = False
+    """Take batches that are stored whole or not at all; the Spark sink's exactly-once needs it."""
+    allow_batched: bool = False
+    """Take batches by fast ingest."""
+    allow_rollup_hdrs: bool = False
+    """Let a message replace all earlier ones of its subject or of the stream."""
+    allow_msg_ttl: bool = False
+    """Let a message name its own time to live."""
+    allow_msg_counter: bool = False
+    """Treat messages as increments of a counter."""
+    allow_msg_schedules: bool = False
+    """Take messages that are to be published later."""
+    subject_delete_marker_ttl: Seconds | None = None
+    """How long a marker tells that the last message of a subject expired."""
+    sealed: bool = False
+    """Never change again; can be set and never taken back."""
+    deny_delete: bool = False
+    """Refuse to delete single messages."""
+    deny_purge: bool = False
+    """Refuse to purge."""
+    placement: Placement | None = None
+    """Where its replicas may live."""
+    republish: Republish | None = None
+    """Publish what is stored again, on a plain subject."""
+    subject_transform: SubjectTransform | None = None
+    """A rule that renames subjects before storing."""
+    consumer_limits: dict[str, int] = {}
+    """The most that a consumer may ask for: inactive_threshold (nanoseconds) and max_ack_pending."""
+    persist_mode: Literal["default", "async"] | None = None
+    """`async` acknowledges before it writes: never for data that matters."""
+    metadata: dict[str, str] = {}
+    """Text by key, for people and tools."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        return _checked_name(value)
+
+
+class Consumer(Wire):
+    """A consumer as it is declared. The defaults are the safe ones: pull, every ack explicit, from the beginning."""
+
+    wire_names: ClassVar[dict[str, str]] = {"durable": "durable_name"}
+
+    name: str | None = None
+    """The name; the server makes one up where none is given."""
+    durable: str | None = None
+    """The name of a durable consumer; without it the consumer goes away when nobody uses it."""
+    description: str | None = None
+    """A sentence for people."""
+    filter_subject: str | None = None
+    """The subjects that it gets; all where nothing is given."""
+    filter_subjects: list[str] = []
+    """Several filters; excludes `filter_subject`."""
+    deliver_policy: Literal["all", "last", "last_per_subject", "new", "by_start_sequence", "by_start_time"] = "all"
+    """Where it begins."""
+    opt_start_seq: int | None = Field(default=None, ge=1)
+    """The first sequence, with `by_start_sequence`."""
+    opt_start_time: Time | None = None
+    """The first time, with `by_start_time`."""
+    ack_policy: Literal["explicit", "all", "none"] = "explicit"
+    """Whether each message is acknowledged, or one for all before it, or none."""
+    ack_wait: Seconds | None = None
+    """How long a delivery waits for its ack before it is repeated; 30 s where nothing is given."""
+    max_deliver: int = Field(default=-1, ge=-1)
+    """How often a message is delivered at the most; -1 for ever."""
+    backoff: list[Seconds] = []
+    """How long to wait before each repeat, the last value for all further ones; overrides `ack_wait`."""
+    max_ack_pending: int | None = Field(default=None, ge=-1)
+    """How many deliveries may wait for acks; 1,000 where nothing is given, -1 for no limit."""
+    replay_policy: Literal["instant", "original"] = "instant"
+    """As fast as possible, or at the pace at which the messages were stored."""
+    sample_freq: str | None = None
+    """The share of acks that are published as samples, in percent."""
+    rate_limit_bps: int | None = Field(default=None, ge=0)
+    """The most bits a second that a push consumer sends."""
+    deliver_subject: str | None = None
+    """The subject that a push consumer delivers to; a consumer without one is pulled."""
+    deliver_group: str | None = None
+    """The queue group that a push consumer delivers to."""
+    flow_control: bool = False
+    """Stop until the subscriber says that it keeps up; needs `idle_heartbeat`."""
+    idle_heartbeat: Seconds | None = None
+    """How often a push consumer shows that it is alive while nothing comes."""
+    headers_only: bool = False
+    """Leave payloads out."""
+    max_waiting: int | None = Field(default=None, ge=0)
+    """How many pull requests may wait; 512 where nothing is given."""
+    max_batch: int | None = Field(default=None, ge=0)
+    """The largest batch that one pull may ask for."""
+    max_expires: Seconds | None = None
+    """The longest time that one pull may wait."""
+    max_bytes: int | None = Field(default=None, ge=0)
+    """The most bytes that one pull may ask for."""
+    inactive_threshold: Seconds | None = None
+    """How long an unused consumer lives; 5 s for ephemeral ones where nothing is given."""
+    num_replicas: int | None = Field(default=None, ge=0, le=5)
+    """How many servers keep its state; as many as the stream's where nothing is given."""
+    mem_storage: bool = False
+    """Keep its state in memory."""
+    pause_until: Time | None = None
+    """Deliver nothing until then."""
+    priority_policy: Literal["none", "overflow", "pinned_client", "prioritized"] | None = None
+    """How pulls of a priority group are served."""
+    priority_groups: list[str] = []
+    """The priority groups that pulls may name."""
+    priority_timeout: Seconds | None = None
+    """How long a pinned client may be silent before another takes over."""
+    metadata: dict[str, str] = {}
+    """Text by key, for people and tools."""
+
+    @field_validator("name", "durable")
+    @classmethod
+    def _name(cls, value: str | None) -> str | None:
+        return None if value is None else _checked_name(value)
+
+
+class Message(Wire):
+    """A stored message."""
+
+    subject: str
+    """The subject it was published on."""
+    data: bytes = b""
+    """The payload."""
+    headers: dict[str, list[str]] = {}
+    """The headers, each with all its values."""
+    sequence: int | None = None
+    """Its place in the stream, counted from 1."""
+    time: Time | None = None
+    """When the server stored it."""
+    stream: str | None = None
+    """The stream that holds it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a JSON form of the message; the payload is base64."""
+        return {**super().to_json(), "data": base64.b64encode(self.data).decode()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Read what `to_json` gives."""
+        return super().from_json({**content, "data": base64.b64decode(content.get("data", ""))})
+
+
+class PubAck(Wire):
+    """What the server answers once a message is stored."""
+
+    wire_names: ClassVar[dict[str, str]] = {"sequence": "seq"}
+
+    stream: str
+    """The stream that took the message."""
+    sequence: int
+    """The message's sequence; that of the first copy, if it was a duplicate."""
+    duplicate: bool = False
+    """Whether a message with the same id was there already, so that nothing was stored."""
+    domain: str | None = None
+    """The JetStream domain of the stream."""
+    batch: str | None = None
+    """The batch that this ack ends."""
+    count: int | None = None
+    """How many messages the batch stored."""
+
+
+_INNER: dict[str, type[Wire]] = {
+    "placement": Placement,
+    "external": ExternalStream,
+    "subject_transforms": SubjectTransform,
+    "subject_transform": SubjectTransform,
+    "mirror": StreamSource,
+    "sources": StreamSource,
+    "republish": Republish,
+}
+_DURATIONS = {
+    name
+    for kind in (Stream, Consumer)
+    for name, item in kind.model_fields.items()
+    if "nanoseconds on the wire" in item.metadata or "nanoseconds on the wire" in str(item.annotation)
+}
+
+
+def _checked_name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not a name: leave out dots, spaces, wildcards and slashes")
+    if len(value.encode()) > 255:
+        raise ValueError("a name has at most 255 bytes")
+    return value

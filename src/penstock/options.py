@@ -1,0 +1,304 @@
+"""Everything that a connection to NATS needs, as one frozen value.
+
+`ConnectionOptions` is pure: it checks what it is given and touches no file and no socket. It survives pickling, so that
+Spark can carry it to executors, and it masks its secrets wherever it is shown. Files that it names are read by
+`penstock.credentials`, at the moment of connecting.
+
+A URL may carry a token (`nats://TOKEN@host`) or a user (`nats://user:password@host`). They are lifted out of the URL
+into their own fields, so that an address is always safe to print.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from penstock.errors import OptionError
+
+__all__ = ["DEFAULT_URL", "ConnectionOptions", "is_seed", "is_text", "mask_url"]
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+MASK = "***"
+_PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
+_SEED = re.compile(r"S[A-Z2-7]{57}")
+_SUBJECT_PREFIX = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+
+
+def is_text(value: str) -> bool:
+    """Tell PEM or credentials text from the path of a file that holds it."""
+    return "-----BEGIN" in value
+
+
+def is_seed(value: str) -> bool:
+    """Tell an nkey seed from the path of a file that holds one."""
+    return _SEED.fullmatch(value.strip()) is not None
+
+
+def mask_url(url: str) -> str:
+    """Replace the user information of every address in a comma-separated list by asterisks."""
+    return re.sub(r"(?<=://)[^@/,]*@", f"{MASK}@", url)
+
+
+def _secret(default: str | None = None) -> Any:
+    return field(default=default, metadata={"secret": True})
+
+
+@dataclass(frozen=True, repr=False)
+class ConnectionOptions:
+    """How to reach NATS, and as whom. Every field is checked here, before anything is opened."""
+
+    url: str = DEFAULT_URL
+    """One address or several, separated by commas; `nats://`, `tls://`, `ws://` or `wss://`, `nats://` where none is
+    written. A token or a user in it is lifted into the fields below. Several addresses are tried in random order."""
+    name: str = "penstock"
+    """The name under which the server lists this connection."""
+    token: str | None = _secret()
+    """A shared token."""
+    user: str | None = None
+    """A user name; needs `password`."""
+    password: str | None = _secret()
+    """The password of `user`."""
+    nkey: str | None = _secret()
+    """An nkey seed, or the path of a file that holds one."""
+    credentials: str | None = _secret()
+    """User credentials (a JWT and its seed): the text of a `.creds` file, or its path."""
+    tls_ca: str | None = None
+    """The certificates to trust, PEM text or the path of a file; the system's where nothing is given."""
+    tls_cert: str | None = None
+    """Our own certificate for mutual TLS, PEM text or a path; needs `tls_key`."""
+    tls_key: str | None = _secret()
+    """The private key of `tls_cert`, PEM text or a path."""
+    tls_first: bool = False
+    """Shake hands before the server speaks, for servers configured with `handshake_first`."""
+    tls_hostname: str | None = None
+    """The name that the server's certificate must carry, where it differs from the address."""
+    domain: str | None = None
+    """The JetStream domain; mutually exclusive with `api_prefix`."""
+    api_prefix: str | None = None
+    """The subject prefix of the JetStream API, `$JS.API` where nothing is given."""
+    inbox_prefix: str = "_INBOX"
+    """The first tokens of every reply subject; change it where permissions ask for it."""
+    connect_timeout: float = 5.0
+    """Seconds until a first connection must stand, all addresses tried together."""
+    request_timeout: float = 5.0
+    """Seconds to wait for an answer where the caller says nothing else."""
+    reconnect: bool = True
+    """Whether a lost connection is made again."""
+    reconnect_wait: float = 1.0
+    """Seconds between two attempts at the same address."""
+    reconnect_attempts: int = 600
+    """How often each address is tried before the connection is given up; -1 for ever."""
+    ping_interval: float = 20.0
+    """Seconds between pings that find out whether the server is still there; two unanswered ones end the connection."""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            if item.default is None and getattr(self, item.name) == "":
+                self._set(item.name, None)  # context files write "" for "not given"
+        self._lift_urls()
+        self._check_login()
+        self._check_tls()
+        self._check_prefixes()
+        self._check_numbers()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses, without any secret, each with its scheme and port."""
+        return tuple(self.url.split(","))
+
+    @property
+    def tls(self) -> bool:
+        """Whether this connection insists on TLS."""
+        secure = any(url.startswith(("tls://", "wss://")) for url in self.urls)
+        return secure or self.tls_first or bool(self.tls_ca or self.tls_cert)
+
+    @property
+    def js_prefix(self) -> str:
+        """The prefix of JetStream API subjects, from `api_prefix`, `domain` or the default."""
+        if self.api_prefix:
+            return self.api_prefix
+        return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Every secret text in these options; paths of files are no secrets."""
+        values = [getattr(self, item.name) for item in dataclasses.fields(self) if item.metadata.get("secret")]
+        return tuple(value for value in values if value and not self._is_path(value))
+
+    def scrub(self, text: str) -> str:
+        """Take every secret of these options, and any user information in a URL, out of a text."""
+        for secret in self.secrets:
+            for form in {secret, quote(secret, safe="")}:
+                text = text.replace(form, MASK)
+        return mask_url(text)
+
+    def replace(self, **changes: Any) -> ConnectionOptions:
+        """Give the same options with some of them changed; the result is checked like any other."""
+        return dataclasses.replace(self, **changes)
+
+    def __repr__(self) -> str:
+        shown = []
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if value == item.default and item.name != "url":
+                continue
+            hidden = value is not None and item.metadata.get("secret") and not self._is_path(value)
+            shown.append(f"{item.name}={MASK!r}" if hidden else f"{item.name}={value!r}")
+        return f"ConnectionOptions({', '.join(shown)})"
+
+    # -- checking -----------------------------------------------------------------------------------------------------
+
+    def _is_path(self, value: str) -> bool:
+        return value in (self.nkey, self.credentials, self.tls_key) and not is_text(value) and not is_seed(value)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _lift_urls(self) -> None:
+        given: str | Iterable[str] = self.url
+        items = given.split(",") if isinstance(given, str) else [str(item) for item in given]
+        addresses = [_Address.parse(item.strip()) for item in items if item.strip()]
+        if not addresses:
+            raise OptionError("url is empty.", remedy=f"Give an address such as {DEFAULT_URL}.", option="url", value="")
+        if len({address.scheme in ("ws", "wss") for address in addresses}) > 1:
+            raise OptionError(
+                "url mixes WebSocket and plain addresses.",
+                remedy="Use one kind for all of them.",
+                option="url",
+                value=mask_url(str(given)),
+            )
+        logins = {(address.user, address.password) for address in addresses if address.user is not None}
+        if len(logins) > 1:
+            raise OptionError(
+                "url carries different logins for different addresses.",
+                remedy="Give one login, as token or as user and password.",
+                option="url",
+                value=",".join(address.url for address in addresses),
+            )
+        self._set("url", ",".join(address.url for address in addresses))
+        for user, password in logins:
+            fields = {"token": user} if password is None else {"user": user, "password": password}
+            for name, value in fields.items():
+                if getattr(self, name) not in (None, value):
+                    raise OptionError(
+                        f"url carries a {name} and the option {name} is another one.",
+                        remedy="Leave one of them out.",
+                        option=name,
+                    )
+                self._set(name, value)
+
+    def _check_login(self) -> None:
+        ways = [name for name in ("token", "user", "nkey", "credentials") if getattr(self, name)]
+        if len(ways) > 1:
+            raise OptionError(
+                f"{' and '.join(ways)} are given together.",
+                remedy="A connection logs in one way: leave the others out.",
+                option=ways[1],
+            )
+        if self.nkey and re.fullmatch(r"S[A-Za-z0-9]{40,}", self.nkey.strip()) and not is_seed(self.nkey):
+            raise OptionError(
+                "nkey looks like a seed, but is not a whole one.",
+                remedy="A seed begins with S and has 58 characters; give it whole, or the path of a file that holds it.",
+                option="nkey",
+            )
+        if (self.user is None) != (self.password is None):
+            missing, present = ("password", "user") if self.user is not None else ("user", "password")
+            raise OptionError(f"{present} is given without {missing}.", remedy="Give both.", option=missing)
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing, present = ("tls_key", "tls_cert") if self.tls_cert else ("tls_cert", "tls_key")
+            raise OptionError(f"{present} is given without {missing}.", remedy="Give both.", option=missing)
+
+    def _check_prefixes(self) -> None:
+        if self.domain and self.api_prefix:
+            raise OptionError(
+                "domain and api_prefix are given together.",
+                remedy="A domain is short for the prefix $JS.<domain>.API: leave one out.",
+                option="domain",
+                value=self.domain,
+            )
+        if self.domain and re.search(r"[\s.*>]", self.domain):
+            raise OptionError(
+                f"domain is {self.domain!r}, which is not one token of a subject.",
+                remedy="Use letters, digits, - and _.",
+                option="domain",
+                value=self.domain,
+            )
+        for name in ("api_prefix", "inbox_prefix"):
+            value = getattr(self, name)
+            if value is not None and not _SUBJECT_PREFIX.fullmatch(value):
+                raise OptionError(
+                    f"{name} is {value!r}, which cannot begin a subject.",
+                    remedy="Use tokens joined by dots, without wildcards, spaces or a dot at the end.",
+                    option=name,
+                    value=value,
+                )
+        if not self.name or not self.name.isprintable():
+            raise OptionError(
+                "name must be printable text.", remedy="Leave it out for the default.", option="name", value=self.name
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("connect_timeout", "request_timeout", "reconnect_wait", "ping_interval"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise OptionError(
+                    f"{name} is {value!r}.", remedy="Give a number of seconds above zero.", option=name, value=value
+                )
+        if not isinstance(self.reconnect_attempts, int) or self.reconnect_attempts < -1:
+            raise OptionError(
+                f"reconnect_attempts is {self.reconnect_attempts!r}.",
+                remedy="Give a whole number, or -1 to try for ever.",
+                option="reconnect_attempts",
+                value=self.reconnect_attempts,
+            )
+
+
+@dataclass(frozen=True)
+class _Address:
+    """One parsed URL: `url` is what is left of it without its login."""
+
+    scheme: str
+    url: str
+    user: str | None
+    password: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> _Address:
+        shown = mask_url(text if "://" in text else f"nats://{text}")
+        try:
+            parts = urlsplit(text if "://" in text else f"nats://{text}")
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise OptionError(
+                f"url {shown!r} cannot be read: {error}.",
+                remedy="Write it as nats://host:port.",
+                option="url",
+                value=shown,
+            ) from None
+        if parts.scheme not in _PORTS:
+            raise OptionError(
+                f"url {shown!r} has the scheme {parts.scheme!r}.",
+                remedy="Known are nats://, tls://, ws:// and wss://.",
+                option="url",
+                value=shown,
+            )
+        if not host or parts.query or parts.fragment or (parts.path.strip("/") and not parts.scheme.startswith("ws")):
+            raise OptionError(
+                f"url {shown!r} is not an address.", remedy="Write it as nats://host:port.", option="url", value=shown
+            )
+        shown_host = f"[{host}]" if ":" in host else host
+        path = parts.path if parts.scheme.startswith("ws") else ""
+        return cls(
+            parts.scheme,
+            f"{parts.scheme}://{shown_host}:{port or _PORTS[parts.scheme]}{path}",
+            unquote(parts.username) if parts.username is not None else None,
+            unquote(parts.password) if parts.password is not None else None,
+        )

@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Each prepares a fresh machine first; a second run starts at once.
+SHELL := /bin/bash
+BIN := .venv/bin
+# Programs find the project's own commands and the Java that the set-up found.
+RUN := env PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
+
+.PHONY: help setup demo test lint format bench faults wheel requirements clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup: ## create .venv with the pinned packages, build the project, find Java
+	@tools/setup
+
+demo: setup ## run the main job
+	@$(RUN) penstock demo
+
+test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
+	@$(RUN) pytest -m "not heavy" $(ARGS)
+
+lint: setup ## ruff, and mypy strict on src
+	@$(RUN) ruff check --quiet .
+	@$(RUN) ruff format --check --quiet .
+	@$(RUN) mypy
+
+format: setup ## let ruff mend what it can
+	@$(RUN) ruff check --quiet --fix .
+	@$(RUN) ruff format --quiet .
+
+bench: setup ## run the benchmarks; results as JSON in artifacts/
+	@mkdir -p artifacts
+	@set -e; for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(RUN) python $$file $(ARGS); done
+
+faults: setup ## run the long fault and scale tests
+	@$(RUN) pytest -m heavy --timeout 3600 $(ARGS)
+
+wheel: setup ## build the wheel into dist/
+	@$(RUN) python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist
+
+requirements: setup ## pin the newest versions anew (needs uv)
+	@command -v uv >/dev/null || { echo "make requirements needs uv: pip install uv"; exit 1; }
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+	  --no-emit-find-links --upgrade --custom-compile-command "make requirements" pyproject.toml \
+	  -o requirements/base.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+	  --no-emit-find-links --upgrade --custom-compile-command "make requirements" pyproject.toml --extra all --group dev \
+	  -o requirements/dev.txt
+
+clean: ## remove everything that the targets made
+	rm -rf .venv build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
+	find src -name '*.so' -delete -o -name '*.c' -path '*/wire/*' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -99,6 +99,8 @@ async def connect(
             await on_error(error)
 
     async def disconnected() -> None:
+        if client.is_closed:  # nats-py says "disconnected" of a connection that we closed ourselves, too
+            return
         log.warning("Lost the connection to %s.", given.url)
         if on_disconnect is not None:
             await on_disconnect()

@@ -1,0 +1,1 @@
+COMPILED = False

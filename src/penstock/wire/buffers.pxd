@@ -56,3 +56,20 @@ cdef bint same(
     micros="long long", scale="long long", digit=int, place=Py_ssize_t, era="long long", days="long long",
 )
 cdef long long moment(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept
+
+
+cdef class Bytes:
+    cdef bytearray content
+    cdef unsigned char* items
+    cdef public Py_ssize_t used
+    cdef Py_ssize_t room
+
+    cdef int piece(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef int text(self, bytes text) except -1
+    @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
+    cdef int number(self, long long value) except -1
+    cpdef bytearray take(self)
+
+
+@cython.locals(count=Py_ssize_t)
+cdef Py_ssize_t digits(long long value) noexcept

@@ -243,3 +243,75 @@ class Lines:
     def forget(self, line: int) -> int:
         """Mark a line as used: its name begins at -1 from here on."""
         return self.spans.put(4 * line, -1)
+
+
+class Bytes:
+    """Growing bytes, for frames that are written piece by piece."""
+
+    def __init__(self, room: int) -> None:
+        self.used = 0
+        self.room = room if room > 64 else 64
+        if cython.compiled:
+            self.content = bytearray(self.room)
+            self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+        else:
+            self.content = bytearray()
+
+    def piece(self, data: Any, start: int, end: int) -> int:
+        """Add `data[start:end]`."""
+        if cython.compiled:
+            if self.used + end - start > self.room:
+                self.room = 2 * (self.room + end - start)
+                PyByteArray_Resize(self.content, self.room)
+                self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+            memcpy(self.items + self.used, data + start, end - start)
+        else:
+            self.content += data[start:end]
+        self.used += end - start
+        return 0
+
+    def text(self, text: bytes) -> int:
+        """Add a bytes object."""
+        return self.piece(text, 0, len(text))
+
+    def number(self, value: int) -> int:
+        """Add a number that is not negative, in digits."""
+        if cython.compiled:
+            size = digits(value)
+            if self.used + size > self.room:
+                self.room = 2 * (self.room + size)
+                PyByteArray_Resize(self.content, self.room)
+                self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+            place = self.used + size
+            self.used += size
+            while size > 0:
+                place -= 1
+                size -= 1
+                self.items[place] = 48 + value % 10
+                value //= 10
+        else:
+            written = b"%d" % value
+            self.content += written
+            self.used += len(written)
+        return 0
+
+    def take(self) -> bytearray:
+        """Give the bytes and begin anew."""
+        content = self.content
+        if cython.compiled:
+            PyByteArray_Resize(content, self.used)
+            self.content = bytearray(self.room)
+            self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+        else:
+            self.content = bytearray()
+        self.used = 0
+        return content
+
+
+def digits(value: int) -> int:
+    """Count the digits of a number that is not negative."""
+    count = 1
+    while value > 9:
+        value //= 10
+        count += 1
+    return count

@@ -85,6 +85,9 @@ class Columns:
         self.max_payload = max_payload
         self.with_headers = headers
         self.lines = Lines()
+        # The frame at hand.
+        self.subject = self.subject_end = self.body = self.head = self.total = self.reply_size = 0
+        self.sequence = self.delivery = self.time = 0
         self.rows = 0
         self.size = 0
         self.subjects = self.payloads = self.names = self.values = Strings(0, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import nats.js
 import nats.js.errors
 from nats.aio.client import Client as NatsClient
 from nats.aio.client import RawCredentials
+from nats.aio.transport import TcpTransport
 from nats.js.api import DEFAULT_PREFIX
 
 from penstock import contexts, credentials
@@ -33,6 +35,7 @@ from penstock.errors import (
     NotFoundError,
     OptionError,
     PenstockError,
+    RemoteProtocolError,
     TlsError,
     UnreachableError,
 )
@@ -43,20 +46,35 @@ __all__ = ["Client", "api_request", "connect", "foreign_errors", "jetstream", "t
 log = logging.getLogger("penstock.connection")
 
 Callback = Callable[[], Awaitable[None]]
-# nats-py multiplies a frame's cost by every buffer it fills; 8 MiB holds a burst of large messages and bounds the rest.
+# nats-py multiplies a frame's cost by every buffer it fills; 8 MiB holds a burst of large messages and bounds
+# the rest.
 PENDING_BYTES = 8 * 1024 * 1024
 
 
 class Client(NatsClient):
     """A nats-py client that remembers its options and never falls back from TLS to plain text.
 
-    nats-py goes on in plain text, login included, where a `tls://` address is answered by a server without TLS. Here
-    the connection ends before anything is sent.
+    nats-py goes on in plain text, login included, where a `tls://` address is answered by a server without
+    TLS. Here the connection ends before anything is sent.
     """
 
     def __init__(self, given: ConnectionOptions) -> None:
         super().__init__()
         self.given = given
+        self.ended = False  # whether the connection was closed because somebody asked for it
+
+    async def close(self) -> None:
+        # nats-py closes itself, too, when it has run out of servers.
+        self.ended = not isinstance(self._err, nats.errors.NoServersError)
+        await super().close()
+
+    async def drain(self) -> None:
+        self.ended = self.is_connected
+        await super().drain()
+
+    async def __aexit__(self, *about: object) -> None:
+        self.ended = True
+        await super().__aexit__(*about)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and self.given.tls and not self.given.url.startswith("wss:"):
@@ -83,15 +101,16 @@ async def connect(
     """Connect to NATS and give the nats-py client.
 
     `url` is an address, `ConnectionOptions`, or nothing: then the environment and the selected context decide
-    (`penstock.contexts` says how). Further options are fields of `ConnectionOptions`. The callbacks are coroutine
-    functions. Raises UnreachableError, LoginError or TlsError within `connect_timeout`.
+    (`penstock.contexts` says how). Further options are fields of `ConnectionOptions`. The callbacks are
+    coroutine functions. Raises UnreachableError, LoginError or TlsError within `connect_timeout`.
     """
     given = _gather(url, context, options)
     client = Client(given)
     failures: list[Exception] = []
+    stands = False
 
     async def errored(error: Exception) -> None:
-        if not client.is_connected and not client.is_reconnecting:
+        if not stands:
             failures.append(error)
             return
         log.warning("%s", given.scrub(str(error)) or type(error).__name__)
@@ -110,27 +129,46 @@ async def connect(
         if on_reconnect is not None:
             await on_reconnect()
 
+    async def closed() -> None:
+        if not stands:
+            return
+        if not client.ended:
+            reason = given.scrub(str(client.last_error)) or type(client.last_error).__name__
+            log.error("Gave up the connection to %s: %s.", given.url, reason)
+        if on_close is not None:
+            await on_close()
+
     arguments = _arguments(given)
     arguments |= {
         "error_cb": errored,
         "disconnected_cb": disconnected,
         "reconnected_cb": reconnected,
-        "closed_cb": on_close,
+        "closed_cb": closed,
     }
     try:
         async with asyncio.timeout(given.connect_timeout):
             await client.connect(**arguments)
+            if not client.is_connected:  # nats-py takes the end of the stream for the answer to its first ping
+                raise nats.errors.UnexpectedEOF
     except BaseException as error:
         await _abandon(client)
         if not isinstance(error, Exception):
             raise
         # The last attempt may be a bare "no servers": what each attempt died of tells more.
         raise _connect_error(given, [*failures, error]) from None
-    # The first connection tries each address briefly; from here on the policy of the options holds.
-    client.options["allow_reconnect"] = given.reconnect
-    client.options["max_reconnect_attempts"] = given.reconnect_attempts
+    stands = True
+    # The first connection tries each address once, and briefly; from here on the policy of the options holds.
+    client.options["connect_timeout"] = given.connect_timeout
+    client.options["allow_reconnect"] = given.reconnect and given.reconnect_attempts != 0
+    client.options["max_reconnect_attempts"] = _attempts(given.reconnect_attempts)
     client.options["reconnect_time_wait"] = given.reconnect_wait
     return client
+
+
+def _attempts(count: int) -> float:
+    # nats-py gives an address up once it failed more often than this, and takes zero for "never": the half
+    # makes `count` mean what it says, 1 included.
+    return -1 if count < 0 else count - 0.5
 
 
 def _gather(url: str | ConnectionOptions | None, context: str | None, options: dict[str, Any]) -> ConnectionOptions:
@@ -138,7 +176,9 @@ def _gather(url: str | ConnectionOptions | None, context: str | None, options: d
     for name in options:
         if name not in known:
             raise OptionError(
-                f"There is no connection option {name!r}.", remedy=f"Known: {', '.join(sorted(known))}.", option=name
+                f"There is no connection option {name!r}.",
+                remedy=f"Known: {', '.join(sorted(known))}.",
+                option=name,
             )
     if isinstance(url, ConnectionOptions):
         if context is not None:
@@ -153,10 +193,11 @@ def _arguments(given: ConnectionOptions) -> dict[str, Any]:
         "servers": list(given.urls),
         "name": given.name,
         "inbox_prefix": given.inbox_prefix,
-        "connect_timeout": given.connect_timeout,
+        # An address that accepts and stays silent must leave time for the next one.
+        "connect_timeout": given.connect_timeout / len(given.urls),
         "allow_reconnect": True,
-        "max_reconnect_attempts": 1,
-        "reconnect_time_wait": 0.05,
+        "max_reconnect_attempts": _attempts(1),
+        "reconnect_time_wait": given.reconnect_wait,
         "ping_interval": given.ping_interval,
         "pending_size": PENDING_BYTES,
         "token": login.token,
@@ -184,8 +225,16 @@ async def _abandon(client: Client) -> None:
     try:
         async with asyncio.timeout(1.0):
             await client.close()
+            # nats-py calls itself closed after the first failed attempt, and then leaves those of later ones
+            # open.
+            if transport := client._transport:
+                transport.close()  # type: ignore[no-untyped-call]  # nats-py types its client, not its transports
+                await transport.wait_closed()  # type: ignore[no-untyped-call]  # the same
     except (TimeoutError, nats.errors.Error, OSError) as error:
         log.debug("closing an unfinished connection: %r", error)
+    if isinstance(client._transport, TcpTransport) and client._transport._bare_io_writer is not None:
+        # A peer that never answers our goodbye keeps no socket.
+        client._transport._bare_io_writer.transport.abort()
 
 
 def _connect_error(given: ConnectionOptions, causes: list[Exception]) -> PenstockError:
@@ -204,7 +253,7 @@ def _connect_error(given: ConnectionOptions, causes: list[Exception]) -> Penstoc
             )
         if isinstance(cause, ssl.SSLError | ssl.CertificateError):
             return TlsError(
-                f"TLS with {where} failed: {getattr(cause, 'verify_message', '') or cause.reason or text}.",
+                f"TLS with {where} failed: {_tls_reason(cause)}.",
                 remedy=_tls_remedy(given, cause),
                 urls=given.urls,
             )
@@ -212,6 +261,12 @@ def _connect_error(given: ConnectionOptions, causes: list[Exception]) -> Penstoc
             return LoginError(
                 f"{where} refuses the login{_login_kind(given)}.",
                 remedy="Check token, user and password, nkey or credentials.",
+                urls=given.urls,
+            )
+        if isinstance(cause, nats.errors.Error) and (said := re.fullmatch(r"nats: '(.+)'", text)):
+            return LinkError(
+                f"{where} refuses the connection: {said.group(1)}.",
+                remedy="The server's log and limits tell more.",
                 urls=given.urls,
             )
         if isinstance(cause, ImportError):
@@ -224,12 +279,12 @@ def _connect_error(given: ConnectionOptions, causes: list[Exception]) -> Penstoc
 
 def _unreachable(given: ConnectionOptions, causes: list[Exception]) -> LinkError:
     where = given.url
+    first = "" if given.tls_first else " A server with handshake_first needs the option tls_first."
     for cause in causes:
         if isinstance(cause, ConnectionResetError | BrokenPipeError | nats.errors.UnexpectedEOF):
-            extra = " A server that wants a TLS handshake first does this." if not given.tls_first else ""
             return UnreachableError(
-                f"{where} closed the connection before it greeted us.",
-                remedy=f"Is it the client port of a NATS server?{extra}",
+                f"{where} closed the connection before it let us in.",
+                remedy=f"Is it the client port of a NATS server?{first}",
                 urls=given.urls,
             )
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
@@ -239,15 +294,22 @@ def _unreachable(given: ConnectionOptions, causes: list[Exception]) -> LinkError
                 remedy="Is it running, and is the address right? `penstock server run` starts one.",
                 urls=given.urls,
             )
-        if "info message" in str(cause).lower():
+        # nats-py lets the errors of its parsing through where an INFO line is none.
+        if "info message" in str(cause).lower() or isinstance(cause, ValueError | AttributeError | TypeError):
             return UnreachableError(
                 f"What answers at {where} is not a NATS server.",
-                remedy="Is it the client port, not the monitoring or cluster port?",
+                remedy=f"Is it the client port, not the monitoring or cluster port?{first}",
+                urls=given.urls,
+            )
+        if type(cause).__name__ == "WSServerHandshakeError":  # aiohttp's; it is not imported where nobody needs it
+            return UnreachableError(
+                f"What answers at {where} is not the WebSocket port of a NATS server.",
+                remedy="Does the server's configuration have a websocket block, with this port?",
                 urls=given.urls,
             )
     return UnreachableError(
         f"No NATS server greeted us at {where} within {given.connect_timeout:g} s.",
-        remedy="Is the address right, and does a firewall let us through? --timeout waits longer.",
+        remedy=f"Is the address right, and does a firewall let us through?{first}",
         urls=given.urls,
     )
 
@@ -257,16 +319,32 @@ def _plain(reason: str) -> str:
     return "connection refused" if "Connect call failed" in reason else reason.rstrip(".")
 
 
+def _tls_reason(cause: ssl.SSLError) -> str:
+    verify = getattr(cause, "verify_message", "").rstrip(".")
+    return verify or str(cause.reason or cause).replace("_", " ").lower()
+
+
 def _tls_remedy(given: ConnectionOptions, cause: ssl.SSLError) -> str:
-    if "CERTIFICATE_REQUIRED" in str(cause.reason or cause):
+    reason = _tls_reason(cause)
+    if "certificate required" in reason or (given.tls_cert is None and "bad certificate" in reason):
         return "The server wants a certificate of ours: give tls_cert and tls_key."
+    if "alert" in reason:
+        return "The server does not take our certificate: is it signed by an authority that the server trusts?"
+    if "mismatch" in reason:
+        return "Use an address that the certificate names, or give the name it carries as tls_hostname."
+    if "wrong version" in reason or "record layer" in reason:
+        return "It does not begin with TLS: leave tls_first out, and check the port."
     if given.tls_ca is None:
-        return "Is the server's certificate signed by an authority that this machine trusts? If not, give tls_ca."
-    return "Does tls_ca belong to the server's certificate, and does that name the host?"
+        return "Is its certificate signed by an authority that this machine trusts? If not, give tls_ca."
+    return "Does tls_ca belong to the server's certificate?"
 
 
 def _login_kind(given: ConnectionOptions) -> str:
-    for field, text in (("credentials", "with credentials"), ("nkey", "with an nkey"), ("token", "with a token")):
+    for field, text in (
+        ("credentials", "with credentials"),
+        ("nkey", "with an nkey"),
+        ("token", "with a token"),
+    ):
         if getattr(given, field):
             return f" {text}"
     return f" of user {given.user}" if given.user else ": it wants one, and none is given"
@@ -284,7 +362,8 @@ def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.Je
 async def api_request(client: NatsClient, method: str, body: object = None, *, timeout: float | None = None) -> Any:
     """Call the JetStream API, `method` being what follows the prefix, and give the decoded answer.
 
-    An answer that holds an error raises JetStreamError with the server's codes; `foreign_errors` covers the rest.
+    An answer that holds an error raises JetStreamError with the server's codes; `foreign_errors` covers the
+    rest.
     """
     given = client.given if isinstance(client, Client) else None
     prefix = given.js_prefix if given else DEFAULT_PREFIX
@@ -292,7 +371,15 @@ async def api_request(client: NatsClient, method: str, body: object = None, *, t
     subject = f"{prefix}.{method}"
     with foreign_errors(subject):
         reply = await client.request(subject, payload, timeout=timeout or (given.request_timeout if given else 5.0))
-    answer = json.loads(reply.data)
+    try:
+        answer = json.loads(reply.data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise RemoteProtocolError(
+            f"What answered on {subject} is not JetStream: {reply.data[:40]!r}.",
+            remedy="Does another service listen on that subject? Check domain and api_prefix.",
+        )
     if error := answer.get("error"):
         raise api_error(error)
     return answer

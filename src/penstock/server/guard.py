@@ -31,6 +31,8 @@ import sys
 import time
 from typing import Any
 
+__all__ = ["Guard"]
+
 _PR_SET_PDEATHSIG = 1
 _LINE_LIMIT = 1 << 20
 _GLANCE = 0.5  # seconds between two looks at getppid(), for kernels without pidfd

@@ -1,47 +1,22 @@
-"""The door to NATS for asyncio code: options in, a connected nats-py client out.
-
-This is the only module that imports nats-py's client, and the place where its errors become ours.
-"""
+"""One connection, from options to a client that stands; or the error that says why not."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import re
-import ssl
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import nats.errors
-import nats.js
-import nats.js.errors
-from nats.aio.client import Client as NatsClient
 from nats.aio.client import RawCredentials
-from nats.aio.transport import TcpTransport
-from nats.js.api import DEFAULT_PREFIX
 
 from penstock import contexts, credentials
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    InputError,
-    JetStreamError,
-    LinkError,
-    LocalProtocolError,
-    LoginError,
-    NoRespondersError,
-    NotFoundError,
-    OptionError,
-    PenstockError,
-    RemoteProtocolError,
-    TlsError,
-    UnreachableError,
-)
+from penstock.connection.client import Client
+from penstock.connection.failures import connect_error
+from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 
-__all__ = ["Client", "api_request", "connect", "foreign_errors", "jetstream", "translate"]
+__all__ = ["connect"]
 
 log = logging.getLogger("penstock.connection")
 
@@ -111,14 +86,12 @@ async def connect(
     try:
         async with asyncio.timeout(given.connect_timeout):
             await client.connect(**arguments)
-            if not client.is_connected:  # nats-py takes the end of the stream for the answer to its first ping
-                raise nats.errors.UnexpectedEOF
     except BaseException as error:
         await _abandon(client)
         if not isinstance(error, Exception):
             raise
         # The last attempt may be a bare "no servers": what each attempt died of tells more.
-        raise _connect_error(given, [*failures, error]) from None
+        raise connect_error(given, [*failures, error]) from None
     stands = True
     # The first connection tries each address once, and briefly; from here on the policy of the options holds.
     client.options["connect_timeout"] = given.connect_timeout
@@ -188,15 +161,6 @@ async def _abandon(client: Client) -> None:
     try:
         async with asyncio.timeout(1.0):
             await client.close()
-            # nats-py calls itself closed after the first failed attempt, and then leaves those of later ones
-            # open.
-            if transport := client._transport:
-                transport.close()  # type: ignore[no-untyped-call]  # nats-py types its client, not its transports
-                await transport.wait_closed()  # type: ignore[no-untyped-call]  # the same
     except (TimeoutError, nats.errors.Error, OSError) as error:
         log.debug("closing an unfinished connection: %r", error)
-    if isinstance(client._transport, TcpTransport) and client._transport._bare_io_writer is not None:
-        # A peer that never answers our goodbye keeps no socket.
-        client._transport._bare_io_writer.transport.abort()
-
-
+    await client.hang_up()  # nats-py calls itself closed after the first attempt that fails, and does nothing then

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Programs find the project's own commands and the Java that the set-up found.
 RUN := env PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
 
-.PHONY: help setup demo test lint format bench faults wheel requirements clean
+.PHONY: help setup demo test docs lint format bench faults wheel requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -17,6 +17,9 @@ demo: setup ## run the main job
 
 test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
 	@$(RUN) pytest -m "not heavy" $(ARGS)
+
+docs: setup ## write the generated reference pages anew
+	@$(RUN) python tools/reference.py
 
 lint: setup ## ruff, and mypy strict on src
 	@$(RUN) ruff check --quiet .

@@ -1,7 +1,7 @@
 """NATS contexts and environment: where options come from when a program names no server.
 
-A context is a JSON file that the `nats` command writes, `NAME.json` in `$XDG_CONFIG_HOME/nats/context` (ADR-21); the
-selected one is named in `$XDG_CONFIG_HOME/nats/context.txt`. We read them and never write them.
+A context is a JSON file that the `nats` command writes, `NAME.json` in `$XDG_CONFIG_HOME/nats/context`
+(ADR-21); the selected one is named in `$XDG_CONFIG_HOME/nats/context.txt`. We read them and never write them.
 
 What wins, first to last:
 
@@ -11,8 +11,10 @@ What wins, first to last:
 4. the selected context;
 5. `nats://127.0.0.1:4222`.
 
-A URL that the caller names is used alone: the login of a context is never sent to a server that the context does not
-name, unless the caller names both.
+A URL that the caller names is used alone: the login of a context is never sent to a server that the context
+does not name, unless the caller, or the environment, names both. Other options that the caller gives win over
+what was found so; a login wins whole, so a token that the caller gives takes the place of a context's
+credentials.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import ContextError
+from penstock.errors import ContextError, OptionError
 from penstock.options import DEFAULT_URL, ConnectionOptions
 
 __all__ = ["context_folder", "load_context", "load_options", "selected_context"]
@@ -60,29 +62,35 @@ def selected_context(environ: Mapping[str, str] = os.environ) -> str | None:
     """Tell which context `nats context select` chose, if any."""
     path = context_folder(environ).parent / "context.txt"
     try:
-        return path.read_text().strip() or None
+        return path.read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise ContextError(
-            f"The file {path} that names the selected context cannot be read: {error}.",
+            f"The file {path} that names the selected context cannot be read: {_reason(error)}.",
             remedy="Mend or remove it, or name a server with --server or NATS_URL.",
             path=str(path),
-        ) from error
+        ) from None
+
+
+def _context_path(name: str, environ: Mapping[str, str]) -> Path:
+    if name.endswith(".json") or os.sep in name:
+        return Path(_expand(name, environ)).expanduser()
+    return context_folder(environ) / f"{name}.json"
 
 
 def load_context(name: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Read a context, by name or by the path of its file, as options by our names."""
-    path = Path(name).expanduser() if name.endswith(".json") or os.sep in name else context_folder(environ) / f"{name}.json"
+    path = _context_path(name, environ)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         known = sorted(item.stem for item in path.parent.glob("*.json"))
         remedy = f"Known contexts: {', '.join(known)}." if known else f"There are no contexts in {path.parent}."
         raise ContextError(f"There is no context {name!r}.", remedy=remedy, context=name, path=str(path)) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ContextError(
-            f"The context file {path} cannot be read: {error}.",
+            f"The context file {path} cannot be read: {_reason(error)}.",
             remedy="Mend it, or write it anew with `nats context add`.",
             context=name,
             path=str(path),
@@ -113,7 +121,7 @@ def _translate(content: dict[str, Any], name: str, path: Path, environ: Mapping[
             continue
         if not isinstance(value, bool if field == "tls_first" else str):
             raise ContextError(
-                f"The context file {path} has a {field} that is no {'boolean' if field == 'tls_first' else 'text'}.",
+                f"The context file {path} has a {field} of the wrong type.",
                 remedy="Mend it, or write it anew with `nats context add`.",
                 context=name,
                 path=str(path),
@@ -122,6 +130,12 @@ def _translate(content: dict[str, Any], name: str, path: Path, environ: Mapping[
             value = _expand(value, environ)
         options[option] = value
     return options
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _expand(path: str, environ: Mapping[str, str]) -> str:
@@ -135,18 +149,62 @@ def load_options(
     environ: Mapping[str, str] = os.environ,
     **changes: Any,
 ) -> ConnectionOptions:
-    """Find the options to connect with, in the order that the module's head gives; `changes` win over all of it."""
+    """Find the options to connect with, in the order that the module's head gives; `changes` win over all of
+    it."""
+    changes = {name: value for name, value in changes.items() if value not in (None, "")}
+    named, around = context, {}
     if url is not None:
-        found = {**load_context(context, environ), "url": url} if context else {"url": url}
-    elif context := context or environ.get("NATS_CONTEXT"):
-        found = load_context(context, environ)
-        if environ.get("NATS_URL"):
-            found["url"] = environ["NATS_URL"]
-    elif environ.get("NATS_URL"):
-        found = {"url": environ["NATS_URL"]}
-    elif chosen := selected_context(environ):
-        found = load_context(chosen, environ)
-    else:
-        found = {"url": DEFAULT_URL}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    return ConnectionOptions(**{**found, **changes})
+        changes["url"] = url
+    elif not context:  # an address in the environment never takes the place of a context that is named here
+        around = {"url": environ["NATS_URL"]} if environ.get("NATS_URL") else {}
+        named = environ.get("NATS_CONTEXT") or (None if around else selected_context(environ))
+    found = load_context(named, environ) if named else {"url": DEFAULT_URL}
+    try:
+        return ConnectionOptions(**_over(_over(found, around), changes))
+    except OptionError:
+        if named:
+            _check_alone(named, found, environ)
+        raise
+
+
+# Options of one meaning: where the caller gives one, those of the context go, or two logins would contradict.
+_RIVALS = (
+    ({"token"}, {"user", "password", "nkey", "credentials"}),
+    ({"user"}, {"token", "password", "nkey", "credentials"}),
+    ({"password"}, {"token", "nkey", "credentials"}),
+    ({"nkey"}, {"token", "user", "password", "credentials"}),
+    ({"credentials"}, {"token", "user", "password", "nkey"}),
+    ({"domain"}, {"api_prefix"}),
+    ({"api_prefix"}, {"domain"}),
+)
+
+
+def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    """Lay some options over others; logins in URLs count like those given apart."""
+    lower, upper = _lifted(lower), _lifted(upper)
+    gone = {name for given, rivals in _RIVALS if given & upper.keys() for name in rivals}
+    return {**{name: value for name, value in lower.items() if name not in gone}, **upper}
+
+
+def _lifted(found: dict[str, Any]) -> dict[str, Any]:
+    if "url" not in found:
+        return found
+    alone = ConnectionOptions(url=found["url"])
+    login = {name: value for name in ("token", "user", "password") if (value := getattr(alone, name)) is not None}
+    for name, value in login.items():
+        if found.get(name, value) != value:
+            ConnectionOptions(**found)  # tells the contradiction
+    return {**found, **login, "url": alone.url}
+
+
+def _check_alone(name: str, found: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Blame the context where it cannot be used even by itself."""
+    try:
+        ConnectionOptions(**found)
+    except OptionError as error:
+        raise ContextError(
+            f"The context {name!r} cannot be used: {error.what}",
+            remedy=error.remedy,
+            context=name,
+            path=str(_context_path(name, environ)),
+        ) from None

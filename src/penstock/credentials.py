@@ -1,7 +1,7 @@
 """What a connection proves itself with: logins, signatures and TLS, read from files or text.
 
-Both doors to NATS use this, the nats-py one and the blocking one, so that a credential that works with one works with
-the other. Files are read here and nowhere else.
+Both doors to NATS use this, the nats-py one and the blocking one, so that a credential that works with one
+works with the other. Files are read here and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import LoginError, TlsError
-from penstock.options import ConnectionOptions, is_seed, is_text
+from penstock.options import ConnectionOptions, is_hidden, is_seed, is_text
 
 __all__ = ["Login", "inline", "login", "tls_context"]
 
 _BLOCK = r"-+BEGIN {0}-+\s+(\S+)\s+-+END {0}-+"
 _JWT = re.compile(_BLOCK.format("NATS USER JWT"))
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[\sA-Za-z0-9+/=]+-----END CERTIFICATE-----")
 _USER_SEED = re.compile(_BLOCK.format("USER NKEY SEED"))
 
 
@@ -48,7 +49,9 @@ class Login:
     def sign(self, nonce: str) -> str:
         """Sign the server's nonce with the seed, as unpadded URL-safe base64."""
         if self.seed is None:
-            raise LoginError("The server asks for a signature and there is no seed.", remedy="Give nkey or credentials.")
+            raise LoginError(
+                "The server asks for a signature and there is no seed.", remedy="Give nkey or credentials."
+            )
         key = _key_pair(self.seed)
         try:
             return base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"=").decode()
@@ -77,43 +80,68 @@ def login(options: ConnectionOptions) -> Login:
             )
         return Login(jwt=jwt.group(1), seed=_checked_seed(seed.group(1), "credentials"))
     if options.nkey is not None:
-        return Login(seed=_checked_seed(_content(options.nkey, "nkey").strip(), "nkey"))
+        return Login(seed=_checked_seed(_find_seed(_content(options.nkey, "nkey")), "nkey"))
     return Login(token=options.token, user=options.user, password=options.password)
 
 
 def inline(options: ConnectionOptions) -> ConnectionOptions:
-    """Give the same options with every file's content in place of its path, for machines that lack the files."""
+    """Give the same options with every file's content in place of its path, for machines that lack the
+    files."""
+    login(options)  # what is in the files is checked here, where they are, and not on another machine
     contents = {
         name: _content(value, name)
         for name in ("credentials", "nkey", "tls_ca", "tls_cert", "tls_key")
         if (value := getattr(options, name)) is not None
     }
+    if "nkey" in contents:
+        contents["nkey"] = _find_seed(contents["nkey"])
+    for name, content in contents.items():
+        if name.startswith("tls") and not is_text(content):
+            raise TlsError(f"{name} {_place(getattr(options, name))} holds no PEM.", remedy="Give a PEM file.")
     return options.replace(**contents) if contents else options
 
 
 def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
     """Build the TLS context of these options; TlsError where a certificate or key cannot be used."""
     try:
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-        if options.tls_ca is not None:
-            context.load_verify_locations(cadata=_content(options.tls_ca, "tls_ca"))
+        trusted = None if options.tls_ca is None else _certificates(options.tls_ca)
+        # With authorities of our own the system's are not trusted: who names one wants that one.
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=trusted)
         if options.tls_cert is not None and options.tls_key is not None:
             _load_pair(context, _content(options.tls_cert, "tls_cert"), _content(options.tls_key, "tls_key"))
     except (ssl.SSLError, ValueError) as error:
         raise TlsError(
-            f"The TLS certificates cannot be used: {getattr(error, 'reason', None) or error}.",
+            f"The TLS certificates cannot be used: {_ssl_reason(error)}.",
             remedy="tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate.",
-        ) from error
+        ) from None
     return context
 
 
+def _certificates(value: str) -> str:
+    # Bundles carry remarks between their blocks, in any alphabet; the ssl module takes none but ASCII.
+    blocks = _CERTIFICATE.findall(_content(value, "tls_ca"))
+    if not blocks:
+        raise TlsError(f"tls_ca {_place(value)} holds no certificate.", remedy="Give certificates as PEM.")
+    return "\n".join(blocks) + "\n"
+
+
+def _ssl_reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)
+
+
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    if "ENCRYPTED" in key:
+        raise TlsError(
+            "tls_key is encrypted, and nobody is there to ask for its password.",
+            remedy="Decrypt it (`openssl pkey -in KEY -out PLAIN`), and let nobody else read the file.",
+        )
     # The ssl module loads pairs from files only; this one is readable by us alone and gone when we return.
     handle, path = tempfile.mkstemp(prefix="penstock-tls-", suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:
             file.write(certificate.rstrip() + "\n" + key)
-        context.load_cert_chain(path, password=lambda: "")  # an encrypted key fails instead of asking the terminal
+        context.load_cert_chain(path, password=lambda: "")  # whatever is encrypted after all never asks the terminal
     finally:
         os.unlink(path)
 
@@ -122,22 +150,32 @@ def _content(value: str, option: str) -> str:
     if is_text(value) or (option == "nkey" and is_seed(value)):
         return value
     try:
-        return Path(value).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        return Path(value).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no text, or a path with a zero byte in it
         kind = TlsError if option.startswith("tls") else LoginError
         reason = getattr(error, "strerror", None) or "not a text file"
         raise kind(
-            f"{option} file {value} cannot be read: {reason}.",
+            f"{option} {_place(value)} cannot be read: {reason}.",
             remedy="Check the path, or give the content itself.",
         ) from None
 
 
 def _place(value: str) -> str:
-    return "given as text" if is_text(value) else f"file {value}"
+    return "given as text" if is_hidden(value) else f"file {value}"
+
+
+def _find_seed(text: str) -> str:
+    """Find the seed in an nkey file: alone, beside its public key, or between BEGIN and END lines."""
+    return next((line.strip() for line in text.splitlines() if is_seed(line)), text.strip())
 
 
 def _checked_seed(seed: str, option: str) -> str:
     _key_pair(seed, option).wipe()
+    if not seed.startswith("SU"):
+        raise LoginError(
+            f"The seed in {option} is not that of a user.",
+            remedy="A user's seed begins with SU; those of accounts and operators log nobody in.",
+        )
     return seed
 
 
@@ -145,9 +183,13 @@ def _key_pair(seed: str, option: str = "nkey"):  # type: ignore[no-untyped-def] 
     import nkeys
 
     try:
+        kind, raw = nkeys.decode_seed(seed.encode())
+        # nkeys passes over the checksum: a mistyped seed would be the key of somebody else.
+        if nkeys.encode_seed(raw, kind).decode() != seed:
+            raise ValueError("checksum")
         return nkeys.from_seed(bytearray(seed.encode()))
-    except Exception as error:  # nkeys raises bare ValueError, binascii.Error or its own, depending on what is wrong
+    except Exception:  # nkeys raises ValueError, binascii.Error or its own, depending on what is wrong
         raise LoginError(
-            f"The seed in {option} is not an nkey seed ({type(error).__name__}).",
-            remedy="A seed begins with S and has 58 characters.",
+            f"The seed in {option} is not a whole nkey seed.",
+            remedy="A seed begins with S and has 58 characters; the last ones check the others.",
         ) from None

@@ -1,65 +1,79 @@
 """Durations as people write them: "250ms", "5s", "1h30m", "7d".
 
-The units are those of the `nats` command: ns, us, ms, s, m, h, d, w (week), M (month of 30 days), y (year of 365 days).
-In Python a duration is a number of seconds as `float`.
+The units are those of the `nats` command: ns, us, ms, s, m, h, d, w (week), M (month of 30 days), y (year of
+365 days). In Python a duration is a number of seconds as `float`.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 
 from penstock.errors import OptionError
 
 __all__ = ["format_duration", "parse_duration"]
 
+# Decimal, because 9 * 1e-3 is not 0.009.
 _UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "w": 7 * 86400.0,
-    "M": 30 * 86400.0,
-    "y": 365 * 86400.0,
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "µs": Decimal("1e-6"),  # the micro sign
+    "μs": Decimal("1e-6"),  # the Greek letter, which keyboards give
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+    "w": Decimal(7 * 86400),
+    "M": Decimal(30 * 86400),
+    "y": Decimal(365 * 86400),
 }
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w|M|y)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|μs|ms|s|m|h|d|w|M|y)")
 
 
 def parse_duration(text: str | float, *, option: str = "duration") -> float:
     """Turn "1h30m" into 5400.0; a number is taken as seconds. `option` names the culprit in the error."""
-    if isinstance(text, int | float):
-        if text < 0:
-            raise OptionError(f"{option} is {text}, and a duration cannot be negative.", option=option, value=text)
-        return float(text)
-    stripped = text.strip()
-    parts = _PART.findall(stripped)
-    if not parts or "".join(number + unit for number, unit in parts) != stripped:
+    seconds = _read(text)
+    if seconds is None or not math.isfinite(seconds):
         raise OptionError(
             f"{option} is {text!r}, which is not a duration.",
             remedy='Write a number and a unit, such as "250ms", "5s", "2m" or "1h30m".',
             option=option,
             value=text,
         )
-    return float(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    if seconds < 0:
+        raise OptionError(
+            f"{option} is {text!r}, and a duration cannot be negative.",
+            remedy='Write one such as "5s".',
+            option=option,
+            value=text,
+        )
+    return seconds
+
+
+def _read(text: object) -> float | None:
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return float(text) if abs(text) < 1e300 else None  # a larger int is no float
+    if not isinstance(text, str):
+        return None
+    parts = _PART.findall(text.strip())
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
+        return None
+    return float(sum(Decimal(number) * _UNITS[unit] for number, unit in parts))
 
 
 def format_duration(seconds: float) -> str:
-    """Turn 5400.0 into "1h30m0s", in the way the `nats` command shows durations."""
+    """Turn 5400.0 into "1h30m0s", in the way the `nats` command shows durations; exact to the nanosecond."""
     if seconds < 0:
         return "-" + format_duration(-seconds)
-    if seconds == 0:
+    nanos = round(Decimal(repr(float(seconds))) * 1_000_000_000)
+    if nanos < 1_000_000_000:
+        for unit, size in (("ms", 1_000_000), ("µs", 1_000), ("ns", 1)):
+            if nanos >= size:
+                return f"{_decimal(nanos, size)}{unit}"
         return "0s"
-    if seconds < 1:
-        for unit, size in (("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
-            if seconds >= size:
-                return f"{round(seconds / size, 3):g}{unit}"
-        return "0s"
-    whole = int(seconds)
-    rest = f"{round(seconds - whole + whole % 60, 3):g}s"
-    minutes = whole // 60
+    minutes, rest = divmod(nanos, 60_000_000_000)
     days, minutes = divmod(minutes, 24 * 60)
     hours, minutes = divmod(minutes, 60)
     text = f"{days}d" if days else ""
@@ -67,4 +81,10 @@ def format_duration(seconds: float) -> str:
         text += f"{hours}h"
     if days or hours or minutes:
         text += f"{minutes}m"
-    return text + rest
+    return f"{text}{_decimal(rest, 1_000_000_000)}s"
+
+
+def _decimal(count: int, size: int) -> str:
+    whole, part = divmod(count, size)
+    digits = len(str(size)) - 1
+    return f"{whole}.{part:0{digits}}".rstrip("0") if part else str(whole)

@@ -25,9 +25,9 @@
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     └── DataLossError               messages that were asked for are gone from the stream
 
-The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors survive
-pickling, because Spark carries them from an executor to the driver. No error holds a secret: addresses are masked
-before they get here.
+The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
+survive pickling, because Spark carries them from an executor to the driver. No error holds a secret:
+addresses are masked before they get here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ __all__ = [
 class PenstockError(Exception):
     """The root of every error of Penstock: `what` happened, the `remedy`, and facts as attributes.
 
-    A subclass names its facts in `fact_names`; each becomes an attribute, `None` where the raiser does not know it.
+    A subclass names its facts in `fact_names`; each becomes an attribute, `None` where the raiser does not
+    know it.
     """
 
     fault: ClassVar[str] = "unknown"

@@ -1,20 +1,32 @@
 """Streams, consumers, messages and acks as frozen values, to and from the server's JSON.
 
-In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware `datetime`;
-the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that this version does not
-know survive the way there and back, so that an edit through an older Penstock loses nothing of a newer server.
+In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware
+`datetime`; the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that
+this version does not know survive the way there and back, so that an edit through an older Penstock loses
+nothing of a newer server.
 """
 
 from __future__ import annotations
 
 import base64
+import difflib
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+)
 
 from penstock.durations import parse_duration
+from penstock.errors import InputError
 
 __all__ = [
     "Consumer",
@@ -37,7 +49,16 @@ NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
 
 def parse_time(text: str) -> datetime:
     """Read an RFC 3339 time with up to nanoseconds; Python keeps microseconds, the rest is cut."""
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+    try:
+        time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise InputError(
+            f"{text!r} is not a time{'' if time is None else ' with a zone'}.",
+            remedy="Write it as 2026-01-31T23:59:59Z.",
+        )
+    return time
 
 
 def format_time(time: datetime) -> str:
@@ -49,10 +70,16 @@ def _to_seconds(value: Any) -> Any:
     return parse_duration(value) if isinstance(value, str) else value
 
 
-Seconds = Annotated[float, BeforeValidator(_to_seconds), Field(ge=0), "nanoseconds on the wire"]
+def _to_time(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise InputError(f"{value} has no zone.", remedy="Give an aware datetime, such as datetime.now(UTC).")
+    return parse_time(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_to_seconds), Field(ge=0, allow_inf_nan=False), "nanoseconds on the wire"]
 Time = Annotated[
     datetime,
-    BeforeValidator(lambda value: parse_time(value) if isinstance(value, str) else value),
+    BeforeValidator(_to_time),
     PlainSerializer(format_time, when_used="json"),
 ]
 
@@ -65,10 +92,21 @@ class Wire(BaseModel):
     unknown: dict[str, Any] = Field(default_factory=dict, repr=False)
     """What the server said in fields that this version does not know."""
     wire_names: ClassVar[dict[str, str]] = {}
+    # Times and durations of the server that Python holds less exactly, by field: our value, and what the
+    # server wrote.
+    _exact: dict[str, tuple[Any, Any]] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise _input_error(type(self), error) from None
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Build the value from the server's JSON."""
+        if not isinstance(content, dict):
+            raise InputError(f"{cls.__name__} is read from a JSON object, not from {type(content).__name__}.")
         ours = {wire: name for name, wire in cls.wire_names.items()}
         known, unknown = {}, {}
         for wire, value in content.items():
@@ -77,7 +115,12 @@ class Wire(BaseModel):
                 known[name] = cls._read(name, value)
             else:
                 unknown[wire] = value
-        return cls(**known, unknown=unknown)
+        made = cls(**known, unknown=unknown)
+        for name in known:
+            value, wrote = getattr(made, name), content[cls.wire_names.get(name, name)]
+            if _is_inexact(name, value, wrote):
+                made._exact[name] = (value, wrote)
+        return made
 
     @classmethod
     def _read(cls, name: str, value: Any) -> Any:
@@ -87,19 +130,27 @@ class Wire(BaseModel):
         if inner is not None:
             return [inner.from_json(item) for item in value] if isinstance(value, list) else inner.from_json(value)
         if name in _DURATIONS:
-            return [item / _NANO for item in value] if isinstance(value, list) else value / _NANO
+            try:
+                return [item / _NANO for item in value] if isinstance(value, list) else value / _NANO
+            except TypeError:
+                raise InputError(f"{cls.__name__}: {name} is {value!r}, and not a number of nanoseconds.") from None
         return value
 
     def to_json(self) -> dict[str, Any]:
-        """Give the server's JSON; fields at their unset default (`None`, empty) are left out."""
+        """Give the server's JSON; what is not set (`None`, empty, false) is left out.
+
+        False is the server's own default everywhere, and a server may refuse fields that are newer than
+        itself.
+        """
         content: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            if name == "unknown":
-                continue
+        for name, item in type(self).model_fields.items():
             value = getattr(self, name)
-            if value is None or value == [] or value == {}:
+            if name == "unknown" or value is None or value == [] or value == {}:
                 continue
-            content[self.wire_names.get(name, name)] = _write(name, value)
+            if value is False and item.default is False:
+                continue
+            ours, wrote = self._exact.get(name, (None, None))
+            content[self.wire_names.get(name, name)] = wrote if value == ours else _write(name, value)
         return {**self.unknown, **content}
 
 
@@ -113,6 +164,29 @@ def _write(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return [round(item * _NANO) for item in value] if isinstance(value, list) else round(value * _NANO)
     return value
+
+
+def _is_inexact(name: str, value: Any, wrote: Any) -> bool:
+    if isinstance(value, datetime):
+        return re.search(r"\.\d{6}\d*[1-9]", str(wrote)) is not None
+    return name in _DURATIONS and wrote is not None and _write(name, value) != wrote
+
+
+def _input_error(kind: type[Wire], error: ValidationError) -> InputError:
+    """Say in one sentence what pydantic found."""
+    said = []
+    for item in error.errors(include_url=False, include_context=False):
+        place = ".".join(str(step) for step in item["loc"])
+        if item["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(place, kind.model_fields, n=1)
+            said.append(f"there is no field {place!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+        elif item["type"] == "missing":
+            said.append(f"{place} is missing")
+        else:
+            text = item["msg"].removeprefix("Value error, ")
+            said.append(f"{place} is {item['input']!r}: {text[:1].lower()}{text[1:]}")
+    whole = "; ".join(text.rstrip(".") for text in said)
+    return InputError(f"{kind.__name__}: {whole}" + ("" if whole.endswith("?") else "."))
 
 
 class Placement(Wire):
@@ -171,7 +245,8 @@ class Republish(Wire):
 
 
 class Stream(Wire):
-    """A stream as it is declared. The defaults are the safe ones: on disk, nothing limited, duplicates noticed."""
+    """A stream as it is declared. The defaults are the safe ones: on disk, nothing limited, duplicates
+    noticed."""
 
     name: str
     """The name: no dots, spaces, wildcards or slashes."""
@@ -180,7 +255,8 @@ class Stream(Wire):
     description: str | None = None
     """A sentence for people."""
     retention: Literal["limits", "interest", "workqueue"] = "limits"
-    """What removes messages: the limits alone, or acks of all consumers (interest), or of the one (workqueue)."""
+    """What removes messages: the limits alone, or acks of all consumers (interest), or of the one
+    (workqueue)."""
     storage: Literal["file", "memory"] = "file"
     """Where messages are kept."""
     num_replicas: int = Field(default=1, ge=1, le=5)
@@ -202,7 +278,8 @@ class Stream(Wire):
     discard_new_per_subject: bool = False
     """With `discard="new"`: refuse also where only the subject's own limit is reached."""
     duplicate_window: Seconds | None = None
-    """How long message ids are remembered; two minutes, or `max_age` if that is shorter, where nothing is given."""
+    """How long message ids are remembered; two minutes, or `max_age` if that is shorter, where nothing is
+    given."""
     no_ack: bool = False
     """Do not acknowledge what is stored."""
     mirror: StreamSource | None = None
@@ -257,7 +334,8 @@ class Stream(Wire):
 
 
 class Consumer(Wire):
-    """A consumer as it is declared. The defaults are the safe ones: pull, every ack explicit, from the beginning."""
+    """A consumer as it is declared. The defaults are the safe ones: pull, every ack explicit, from the
+    beginning."""
 
     wire_names: ClassVar[dict[str, str]] = {"durable": "durable_name"}
 
@@ -357,7 +435,11 @@ class Message(Wire):
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read what `to_json` gives."""
-        return super().from_json({**content, "data": base64.b64decode(content.get("data", ""))})
+        try:
+            data = base64.b64decode(content.get("data", ""), validate=True)
+        except (ValueError, TypeError):
+            raise InputError("Message: data is not base64.", remedy="Encode the payload in base64.") from None
+        return super().from_json({**content, "data": data})
 
 
 class PubAck(Wire):
@@ -398,7 +480,7 @@ _DURATIONS = {
 
 def _checked_name(value: str) -> str:
     if not NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is not a name: leave out dots, spaces, wildcards and slashes")
+        raise ValueError("a name has no dots, spaces, wildcards or slashes, and is not empty")
     if len(value.encode()) > 255:
         raise ValueError("a name has at most 255 bytes")
     return value

@@ -1,30 +1,32 @@
 """Everything that a connection to NATS needs, as one frozen value.
 
-`ConnectionOptions` is pure: it checks what it is given and touches no file and no socket. It survives pickling, so that
-Spark can carry it to executors, and it masks its secrets wherever it is shown. Files that it names are read by
-`penstock.credentials`, at the moment of connecting.
+`ConnectionOptions` is pure: it checks what it is given and touches no file and no socket. It survives
+pickling, so that Spark can carry it to executors, and it masks its secrets wherever it is shown. Files that
+it names are read by `penstock.credentials`, at the moment of connecting.
 
-A URL may carry a token (`nats://TOKEN@host`) or a user (`nats://user:password@host`). They are lifted out of the URL
-into their own fields, so that an address is always safe to print.
+A URL may carry a token (`nats://TOKEN@host`) or a user (`nats://user:password@host`). They are lifted out of
+the URL into their own fields, so that an address is always safe to print.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.errors import OptionError
 
-__all__ = ["DEFAULT_URL", "ConnectionOptions", "is_seed", "is_text", "mask_url"]
+__all__ = ["DEFAULT_URL", "ConnectionOptions", "is_hidden", "is_seed", "is_text", "mask_url"]
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 MASK = "***"
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _SEED = re.compile(r"S[A-Z2-7]{57}")
+# What a key looks like once its BEGIN line is lost, or in the middle of a text: a path seldom looks so.
+_KEY_MATERIAL = re.compile(r"[\r\n]|eyJ|[A-Za-z0-9+=_-]{40,}")
+_LOOSE_SECRETS = re.compile(r"\bS[UANOCX][A-Z2-7]{56}\b|\beyJ[\w-]+\.[\w-]+\.[\w-]+")
 _SUBJECT_PREFIX = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 
 
@@ -38,9 +40,22 @@ def is_seed(value: str) -> bool:
     return _SEED.fullmatch(value.strip()) is not None
 
 
-def mask_url(url: str) -> str:
-    """Replace the user information of every address in a comma-separated list by asterisks."""
-    return re.sub(r"(?<=://)[^@/,]*@", f"{MASK}@", url)
+def mask_url(text: str) -> str:
+    """Replace the user information of every URL in a text by asterisks.
+
+    A password may hold any character where somebody forgot to quote it, so all of a URL up to its last @ is
+    hidden.
+    """
+    return re.sub(r"(?<=://)(?:(?!,\w+://)\S)*@", f"{MASK}@", text)
+
+
+def is_hidden(value: str) -> bool:
+    """Tell a secret, or what looks like a mangled one, from the path of a file that may be shown."""
+    return is_text(value) or is_seed(value) or _KEY_MATERIAL.search(value) is not None
+
+
+# Secrets that may be given as the path of a file, which is none.
+_FILES = ("nkey", "credentials", "tls_key")
 
 
 def _secret(default: str | None = None) -> Any:
@@ -52,8 +67,9 @@ class ConnectionOptions:
     """How to reach NATS, and as whom. Every field is checked here, before anything is opened."""
 
     url: str = DEFAULT_URL
-    """One address or several, separated by commas; `nats://`, `tls://`, `ws://` or `wss://`, `nats://` where none is
-    written. A token or a user in it is lifted into the fields below. Several addresses are tried in random order."""
+    """One address or several, separated by commas; `nats://`, `tls://`, `ws://` or `wss://`, `nats://` where
+    none is written. A token or a user in it is lifted into the fields below. Several addresses are tried in
+    random order."""
     name: str = "penstock"
     """The name under which the server lists this connection."""
     token: str | None = _secret()
@@ -93,19 +109,18 @@ class ConnectionOptions:
     reconnect_attempts: int = 600
     """How often each address is tried before the connection is given up; -1 for ever."""
     ping_interval: float = 20.0
-    """Seconds between pings that find out whether the server is still there; two unanswered ones end the connection."""
+    """Seconds between pings that find out whether the server is still there; two unanswered ones end the
+    connection."""
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            if item.default is None and getattr(self, item.name) == "":
-                self._set(item.name, None)  # context files write "" for "not given"
+        self._check_kinds()
         self._lift_urls()
         self._check_login()
         self._check_tls()
         self._check_prefixes()
         self._check_numbers()
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -128,15 +143,14 @@ class ConnectionOptions:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Every secret text in these options; paths of files are no secrets."""
-        values = [getattr(self, item.name) for item in dataclasses.fields(self) if item.metadata.get("secret")]
-        return tuple(value for value in values if value and not self._is_path(value))
+        return tuple(str(getattr(self, item.name)) for item in dataclasses.fields(self) if self._hides(item))
 
     def scrub(self, text: str) -> str:
         """Take every secret of these options, and any user information in a URL, out of a text."""
-        for secret in self.secrets:
-            for form in {secret, quote(secret, safe="")}:
-                text = text.replace(form, MASK)
-        return mask_url(text)
+        forms = {form for secret in self.secrets for form in (secret, secret.strip(), quote(secret, safe=""))}
+        for form in sorted(forms, key=len, reverse=True):  # the longest first: one secret may hold another
+            text = text.replace(form, MASK) if form else text
+        return mask_url(_LOOSE_SECRETS.sub(MASK, text))
 
     def replace(self, **changes: Any) -> ConnectionOptions:
         """Give the same options with some of them changed; the result is checked like any other."""
@@ -148,22 +162,50 @@ class ConnectionOptions:
             value = getattr(self, item.name)
             if value == item.default and item.name != "url":
                 continue
-            hidden = value is not None and item.metadata.get("secret") and not self._is_path(value)
-            shown.append(f"{item.name}={MASK!r}" if hidden else f"{item.name}={value!r}")
+            shown.append(f"{item.name}={MASK!r}" if self._hides(item) else f"{item.name}={value!r}")
         return f"ConnectionOptions({', '.join(shown)})"
 
-    # -- checking -----------------------------------------------------------------------------------------------------
+    # -- checking --------------------------------------------------------------------------------------------
 
-    def _is_path(self, value: str) -> bool:
-        return value in (self.nkey, self.credentials, self.tls_key) and not is_text(value) and not is_seed(value)
+    def _hides(self, item: dataclasses.Field[Any]) -> bool:
+        value = getattr(self, item.name)
+        if value is None or not item.metadata.get("secret"):
+            return False
+        return item.name not in _FILES or is_hidden(value)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
+    def _check_kinds(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.default is None and value == "":
+                self._set(item.name, None)  # context files write "" for "not given"
+            elif isinstance(item.default, bool) and not isinstance(value, bool):
+                raise OptionError(
+                    f"{item.name} is {value!r}.", remedy="Give True or False.", option=item.name, value=value
+                )
+            elif (item.default is None and not isinstance(value, str | None)) or (
+                item.name in ("name", "inbox_prefix") and not isinstance(value, str)
+            ):
+                # The value stays out: bytes may be a password.
+                raise OptionError(
+                    f"{item.name} is of type {type(value).__name__}.", remedy="Give text.", option=item.name
+                )
+
     def _lift_urls(self) -> None:
-        given: str | Iterable[str] = self.url
-        items = given.split(",") if isinstance(given, str) else [str(item) for item in given]
-        addresses = [_Address.parse(item.strip()) for item in items if item.strip()]
+        given: Any = self.url
+        if isinstance(given, list | tuple) and all(isinstance(item, str) for item in given):
+            given = ",".join(given)
+        if not isinstance(given, str):
+            raise OptionError(
+                f"url is of type {type(given).__name__}.",
+                remedy=f"Give an address such as {DEFAULT_URL}.",
+                option="url",
+            )
+        # A comma in an unquoted password cuts it in two: no piece of such a list is safe to show.
+        shown = MASK if "," in given and "@" in given else _hide_login(given)
+        addresses = [_Address.parse(item.strip(), shown) for item in given.split(",") if item.strip()]
         if not addresses:
             raise OptionError("url is empty.", remedy=f"Give an address such as {DEFAULT_URL}.", option="url", value="")
         if len({address.scheme in ("ws", "wss") for address in addresses}) > 1:
@@ -171,15 +213,19 @@ class ConnectionOptions:
                 "url mixes WebSocket and plain addresses.",
                 remedy="Use one kind for all of them.",
                 option="url",
-                value=mask_url(str(given)),
+            )
+        if len({address.scheme for address in addresses} & {"ws", "wss"}) > 1:
+            raise OptionError(
+                "url mixes ws:// and wss://, and the login would go out unprotected to one of them.",
+                remedy="Use one kind for all of them.",
+                option="url",
             )
         logins = {(address.user, address.password) for address in addresses if address.user is not None}
         if len(logins) > 1:
             raise OptionError(
                 "url carries different logins for different addresses.",
-                remedy="Give one login, as token or as user and password.",
+                remedy="Give one login, as token or as user and password; quote a comma in it as %2C.",
                 option="url",
-                value=",".join(address.url for address in addresses),
             )
         self._set("url", ",".join(address.url for address in addresses))
         for user, password in logins:
@@ -194,7 +240,7 @@ class ConnectionOptions:
                 self._set(name, value)
 
     def _check_login(self) -> None:
-        ways = [name for name in ("token", "user", "nkey", "credentials") if getattr(self, name)]
+        ways = [name for name in ("token", "user", "nkey", "credentials") if getattr(self, name) is not None]
         if len(ways) > 1:
             raise OptionError(
                 f"{' and '.join(ways)} are given together.",
@@ -204,8 +250,14 @@ class ConnectionOptions:
         if self.nkey and re.fullmatch(r"S[A-Za-z0-9]{40,}", self.nkey.strip()) and not is_seed(self.nkey):
             raise OptionError(
                 "nkey looks like a seed, but is not a whole one.",
-                remedy="A seed begins with S and has 58 characters; give it whole, or the path of a file that holds it.",
+                remedy="A seed begins with S and has 58 characters; give it whole, or the path of its file.",
                 option="nkey",
+            )
+        if self.credentials and not is_text(self.credentials) and re.search(r"[\r\n]|^eyJ", self.credentials):
+            raise OptionError(
+                "credentials are neither the path of a file nor the whole text of one.",
+                remedy="Give what `nsc generate creds` writes, BEGIN and END lines included, or its path.",
+                option="credentials",
             )
         if (self.user is None) != (self.password is None):
             missing, present = ("password", "user") if self.user is not None else ("user", "password")
@@ -215,6 +267,17 @@ class ConnectionOptions:
         if (self.tls_cert is None) != (self.tls_key is None):
             missing, present = ("tls_key", "tls_cert") if self.tls_cert else ("tls_cert", "tls_key")
             raise OptionError(f"{present} is given without {missing}.", remedy="Give both.", option=missing)
+        schemes = {url.partition("://")[0] for url in self.urls}
+        if "ws" in schemes and self.tls:
+            raise OptionError(
+                "url is a ws:// address, which has no TLS, and TLS options are given.",
+                remedy="Use wss://, or leave the TLS options out.",
+                option="url",
+                value=self.url,
+            )
+        if "wss" in schemes and (self.tls_first or self.tls_hostname):
+            name = "tls_first" if self.tls_first else "tls_hostname"
+            raise OptionError(f"{name} cannot be used with wss://.", remedy="Leave it out.", option=name)
 
     def _check_prefixes(self) -> None:
         if self.domain and self.api_prefix:
@@ -242,23 +305,39 @@ class ConnectionOptions:
                 )
         if not self.name or not self.name.isprintable():
             raise OptionError(
-                "name must be printable text.", remedy="Leave it out for the default.", option="name", value=self.name
+                "name must be printable text.",
+                remedy="Leave it out for the default.",
+                option="name",
+                value=self.name,
             )
 
     def _check_numbers(self) -> None:
         for name in ("connect_timeout", "request_timeout", "reconnect_wait", "ping_interval"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < float("inf"):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise OptionError(
-                    f"{name} is {value!r}.", remedy="Give a number of seconds above zero.", option=name, value=value
+                    f"{name} is {value!r}.",
+                    remedy="Give a number of seconds above zero.",
+                    option=name,
+                    value=value,
                 )
-        if not isinstance(self.reconnect_attempts, int) or self.reconnect_attempts < -1:
+        attempts = self.reconnect_attempts
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < -1:
             raise OptionError(
-                f"reconnect_attempts is {self.reconnect_attempts!r}.",
+                f"reconnect_attempts is {attempts!r}.",
                 remedy="Give a whole number, or -1 to try for ever.",
                 option="reconnect_attempts",
-                value=self.reconnect_attempts,
+                value=attempts,
             )
+
+
+def _hide_login(address: str) -> str:
+    """Show one address, however broken, without anything that may belong to a login."""
+    login, at, place = address.rpartition("@")
+    scheme, mark, _ = login.partition("://")
+    if not at:
+        return address
+    return f"{scheme}://{MASK}@{place}" if mark and scheme in _PORTS else f"{MASK}@{place}"
 
 
 @dataclass(frozen=True)
@@ -271,28 +350,39 @@ class _Address:
     password: str | None
 
     @classmethod
-    def parse(cls, text: str) -> _Address:
-        shown = mask_url(text if "://" in text else f"nats://{text}")
+    def parse(cls, text: str, shown: str) -> _Address:
         try:
             parts = urlsplit(text if "://" in text else f"nats://{text}")
             host, port = parts.hostname, parts.port
-        except ValueError as error:
+            if port == 0 or re.search(r"[\s\x00-\x1f\x7f]", text):  # urlsplit drops some of these in silence
+                raise ValueError(text)
+        except ValueError:  # its text may show a part of the login
             raise OptionError(
-                f"url {shown!r} cannot be read: {error}.",
-                remedy="Write it as nats://host:port.",
+                f"url {shown!r} cannot be read.",
+                remedy="Write it as nats://host:port; quote / @ : , ? # in a login, / as %2F.",
                 option="url",
                 value=shown,
             ) from None
         if parts.scheme not in _PORTS:
             raise OptionError(
-                f"url {shown!r} has the scheme {parts.scheme!r}.",
+                f"url {shown!r} has an unknown scheme.",
                 remedy="Known are nats://, tls://, ws:// and wss://.",
                 option="url",
                 value=shown,
             )
         if not host or parts.query or parts.fragment or (parts.path.strip("/") and not parts.scheme.startswith("ws")):
             raise OptionError(
-                f"url {shown!r} is not an address.", remedy="Write it as nats://host:port.", option="url", value=shown
+                f"url {shown!r} is not an address.",
+                remedy="Write it as nats://host:port.",
+                option="url",
+                value=shown,
+            )
+        if parts.username == "" or (parts.username is None and "@" in parts.netloc):
+            raise OptionError(
+                f"url {shown!r} carries an empty login.",
+                remedy="Write the token or user before the @, or leave the @ out.",
+                option="url",
+                value=shown,
             )
         shown_host = f"[{host}]" if ":" in host else host
         path = parts.path if parts.scheme.startswith("ws") else ""

@@ -47,14 +47,16 @@ def _globals(
         typer.Option("-s", "--server", metavar="URL", help="Address of the NATS server, or several with commas."),
     ] = None,
     context: Annotated[
-        str | None, typer.Option("--context", metavar="NAME", help="NATS context to take the connection from.")
+        str | None,
+        typer.Option("--context", metavar="NAME", help="NATS context to take the connection from."),
     ] = None,
     user: Annotated[str | None, typer.Option("--user", envvar="NATS_USER", help="User name, or token.")] = None,
     password: Annotated[
         str | None, typer.Option("--password", envvar="NATS_PASSWORD", help="Password of the user.")
     ] = None,
     creds: Annotated[
-        str | None, typer.Option("--creds", envvar="NATS_CREDS", metavar="FILE", help="User credentials file.")
+        str | None,
+        typer.Option("--creds", envvar="NATS_CREDS", metavar="FILE", help="User credentials file."),
     ] = None,
     nkey: Annotated[
         str | None, typer.Option("--nkey", envvar="NATS_NKEY", metavar="FILE", help="File with an nkey seed.")
@@ -66,14 +68,17 @@ def _globals(
         str | None, typer.Option("--tlscert", envvar="NATS_CERT", metavar="FILE", help="Our own certificate.")
     ] = None,
     tlskey: Annotated[
-        str | None, typer.Option("--tlskey", envvar="NATS_KEY", metavar="FILE", help="Key of our certificate.")
+        str | None,
+        typer.Option("--tlskey", envvar="NATS_KEY", metavar="FILE", help="Key of our certificate."),
     ] = None,
     tlsfirst: Annotated[bool, typer.Option("--tlsfirst", help="Shake hands before the server speaks.")] = False,
     timeout: Annotated[
-        str, typer.Option("--timeout", envvar="NATS_TIMEOUT", metavar="DURATION", help="Time to wait for an answer.")
+        str,
+        typer.Option("--timeout", envvar="NATS_TIMEOUT", metavar="DURATION", help="Time to wait for an answer."),
     ] = "5s",
     js_domain: Annotated[
-        str | None, typer.Option("--js-domain", envvar="NATS_DOMAIN", metavar="NAME", help="JetStream domain.")
+        str | None,
+        typer.Option("--js-domain", envvar="NATS_DOMAIN", metavar="NAME", help="JetStream domain."),
     ] = None,
     js_api_prefix: Annotated[
         str | None, typer.Option("--js-api-prefix", metavar="PREFIX", help="Prefix of the JetStream API.")

@@ -20,7 +20,9 @@ BATCH = 500
 
 
 def demo(
-    messages: Annotated[int, typer.Option("--messages", min=1, max=1_000_000, help="How many orders to publish.")] = 2000,
+    messages: Annotated[
+        int, typer.Option("--messages", min=1, max=1_000_000, help="How many orders to publish.")
+    ] = 2000,
 ) -> None:
     """Start a real NATS server, publish orders (each of them twice), consume them, and count."""
     run(_demo(messages))
@@ -46,7 +48,13 @@ async def _demo(messages: int) -> None:
         "Audit",
         ("Stage", "#Expected", "#Found", "#Lost", "#Repeated"),
         [
-            ("published twice, stored once", messages, stored, max(messages - stored, 0), max(stored - messages, 0)),
+            (
+                "published twice, stored once",
+                messages,
+                stored,
+                max(messages - stored, 0),
+                max(stored - messages, 0),
+            ),
             ("consumed and acknowledged", messages, seen, messages - seen, doubled),
         ],
     )

@@ -7,6 +7,7 @@ import random
 import sys
 import time
 import uuid
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 Headers = Annotated[
-    list[str] | None, typer.Option("-H", "--header", metavar="KEY:VALUE", help="Header to send; may be repeated.")
+    list[str] | None,
+    typer.Option("-H", "--header", metavar="KEY:VALUE", help="Header to send; may be repeated."),
 ]
 Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
 MAX_BODY = 64 * 1024 * 1024
@@ -98,7 +100,7 @@ def pub(
     reply: Annotated[str | None, typer.Option("--reply", metavar="SUBJECT", help="Reply subject to name.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Publish messages. {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled in."""
+    """Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled."""
     headers, pause, data = parse_headers(header), parse_duration(sleep, option="--sleep"), read_body(body)
     run(_pub(ctx.obj, subject, data, headers, count, pause, reply or "", quiet))
 
@@ -113,11 +115,19 @@ async def _pub(
     reply: str,
     quiet: bool,
 ) -> None:
-    from penstock.connection import connect, foreign_errors
+    from penstock.connection import connect, foreign_errors, translate
 
-    client = await connect(given.options())
+    refusals: list[Exception] = []
+
+    async def refused(error: Exception) -> None:
+        refusals.append(error)
+
+    client = await connect(given.options(), on_error=refused)
     try:
-        with foreign_errors(subject), progress("Publishing", count if count > 1 and not quiet else None) as advance:
+        with (
+            foreign_errors(subject),
+            progress("Publishing", count if count > 1 and not quiet else None) as advance,
+        ):
             for number in range(1, count + 1):
                 target = fill(subject.encode(), number).decode()
                 data = fill(template, number)
@@ -128,8 +138,8 @@ async def _pub(
                 if pause and number < count:
                     await asyncio.sleep(pause)
             await client.flush(timeout=max(1, round(given.seconds)))
-        if client.last_error is not None:
-            raise DeadlineError(f"The server refused: {client.last_error}.", subject=subject)
+        if refusals:
+            raise translate(refusals[-1], subject)
         if not quiet and count > 1 and not pause:
             typer.echo(f"Published {count} messages to {subject}")
     finally:
@@ -204,7 +214,7 @@ async def _sub(
                 await client.flush(timeout=max(1, round(given.seconds)))
             if not printer.raw:
                 typer.echo(f"Subscribing on {', '.join(subjects)}", err=True)
-            waits = [stop.wait(), full.wait(), lost.wait()]
+            waits: list[Coroutine[Any, Any, object]] = [stop.wait(), full.wait(), lost.wait()]
             if silence is not None:
                 waits.append(_quiet(arrived, silence))
             await first(*waits)
@@ -240,7 +250,13 @@ def req(
 
 
 async def _req(
-    given: Globals, subject: str, template: bytes, headers: dict[str, str] | None, replies: int, count: int, raw: bool
+    given: Globals,
+    subject: str,
+    template: bytes,
+    headers: dict[str, str] | None,
+    replies: int,
+    count: int,
+    raw: bool,
 ) -> None:
     from penstock.connection import connect, foreign_errors, translate
 
@@ -309,7 +325,17 @@ def reply(
     if body is not None and echo:
         raise InputError("A body and --echo are given together.", remedy="Leave one of them out.")
     pause = parse_duration(sleep, option="--sleep")
-    run(_reply(ctx.obj, subject, None if body is None else body.encode(), parse_headers(header), queue, count, pause))
+    run(
+        _reply(
+            ctx.obj,
+            subject,
+            None if body is None else body.encode(),
+            parse_headers(header),
+            queue,
+            count,
+            pause,
+        )
+    )
 
 
 async def _reply(

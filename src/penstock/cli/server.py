@@ -24,14 +24,17 @@ app = typer.Typer(name="server", help="Run a real NATS server, and ask one who i
 def serve(
     nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 for a JetStream cluster on this machine.")] = 1,
     store: Annotated[
-        Path | None, typer.Option("--store", metavar="DIR", help="Folder to keep; a temporary one where none is given.")
+        Path | None,
+        typer.Option("--store", metavar="DIR", help="Folder to keep; a temporary one where none is given."),
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Client port; 0 for a free one.")] = 0,
     sync: Annotated[
-        str, typer.Option("--sync", metavar="always|DURATION", help="Sync before each ack, or every so often.")
+        str,
+        typer.Option("--sync", metavar="always|DURATION", help="Sync before each ack, or every so often."),
     ] = "always",
     token: Annotated[
-        str | None, typer.Option("--token", metavar="T", help="Token that clients must give; a generated one otherwise.")
+        str | None,
+        typer.Option("--token", metavar="T", help="Token that clients must give; a generated one otherwise."),
     ] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Let anybody on this machine connect.")] = False,
     max_payload: Annotated[
@@ -48,7 +51,8 @@ def serve(
         Path | None, typer.Option("--config", metavar="FILE", help="Further nats-server configuration.")
     ] = None,
     binary: Annotated[
-        Path | None, typer.Option("--binary", metavar="FILE", help="The nats-server to run, if not the installed one.")
+        Path | None,
+        typer.Option("--binary", metavar="FILE", help="The nats-server to run, if not the installed one."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -1,0 +1,7 @@
+"""A real nats-server in our care: one node, or a three-node JetStream cluster, on this machine."""
+
+from penstock.server.binary import Binary, find_binary
+from penstock.server.node import Node
+from penstock.server.server import Server
+
+__all__ = ["Binary", "Node", "Server", "find_binary"]

@@ -1,0 +1,349 @@
+"""One nats-server process of a `Server`: its addresses, its files, and the faults that tests inflict."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from penstock.errors import ServerError, StartError
+from penstock.server.binary import Binary
+from penstock.server.link import GRACE, GuardLink
+from penstock.server.options import Routes, ServerOptions, render
+
+__all__ = ["ForeignNode", "Node", "Plan", "is_port_clash"]
+
+_POLL = 0.01
+_HTTP_TIMEOUT = 2.0
+_LOG_LINES = 20
+
+
+@dataclass(repr=False)
+class Plan:
+    """What all nodes of one server share."""
+
+    options: ServerOptions
+    binary: Binary
+    link: GuardLink
+    root: Path
+    token: str | None
+    routes: Routes | None
+    nodes: list[Node] = field(default_factory=list)
+
+    def scrub(self, text: str) -> str:
+        """Take the secrets of this server out of a text."""
+        for secret in (self.token, self.routes.password if self.routes else None):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+
+class Node:
+    """One nats-server of a `Server`. Stopping and starting it keeps its ports, its name and its store."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        run, options = plan.link.run, plan.options
+        self.name = f"n{index + 1}"
+        self._plan = plan
+        self._index = index
+        self._port = options.port + index if options.port else 0
+        self._monitor_port = 0
+        self._config = run / f"{self.name}.conf"
+        self._output = run / f"{self.name}.out"
+        self._ports_dir = run / f"{self.name}.ports"
+        self._store = plan.root if options.nodes == 1 else plan.root / self.name
+        self._log = (run if options.root is None else plan.root) / f"{self.name}.log"
+        self._log_start = 0
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The host and port that clients connect to."""
+        return f"{self._plan.options.reach}:{self._port}"
+
+    @property
+    def url(self) -> str:
+        """The URL of this node; it carries the token."""
+        login = f"{self._plan.token}@" if self._plan.token else ""
+        return f"{'tls' if self._plan.options.secure else 'nats'}://{login}{self.address}"
+
+    @property
+    def monitor_url(self) -> str:
+        """The URL of the monitoring endpoints (`/healthz`, `/varz`, `/jsz`), on loopback."""
+        return f"http://127.0.0.1:{self._monitor_port}"
+
+    @property
+    def log(self) -> Path:
+        """The log file. It goes with a temporary store, and stays with one that was named."""
+        return self._log
+
+    @property
+    def store(self) -> Path:
+        """The folder of this node's streams."""
+        return self._store
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None while the node is down."""
+        facts = self._facts()
+        return facts["pid"] if facts["state"] in ("running", "paused") else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there; a paused one is."""
+        return self.pid is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the process is paused."""
+        return bool(self._facts()["state"] == "paused")
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name} at {self.address}, {self._facts()['state']}>"
+
+    def _facts(self) -> dict[str, Any]:
+        if self._plan.link.open:
+            with suppress(ServerError):  # the guard ended between the two lines, and its nodes with it
+                return self._plan.link.state(self.name)
+        return {"pid": None, "state": "exited", "status": None}
+
+    # -- faults and repairs ------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Kill the process at once (SIGKILL), as a crash would; return when it is gone."""
+        self._signal(signal.SIGKILL, ("exited", "none"))
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): it keeps its connections and answers nothing."""
+        self._signal(signal.SIGSTOP, ("paused", "exited", "none"))
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._signal(signal.SIGCONT, ("running", "exited", "none"))
+
+    def stop(self) -> None:
+        """Stop the process gracefully, and kill it when it has not ended after ten seconds."""
+        if not self._plan.link.signal(self.name, signal.SIGTERM, ("exited", "none").__contains__, GRACE):
+            self.kill()
+
+    def start(self) -> None:
+        """Start the process again, with the same ports and store, and wait until it is healthy."""
+        if self.alive:
+            return
+        deadline = time.monotonic() + self._plan.options.start_timeout
+        while True:
+            self._launch()
+            try:
+                self._wait_ready(deadline)
+            except StartError as error:
+                # A client that tries to reconnect can hold our port for a moment, as its own end.
+                if not is_port_clash(error, (self._port, self._monitor_port, *self._route_ports())):
+                    self.kill()
+                    raise
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
+    def _signal(self, number: signal.Signals, states: tuple[str, ...]) -> None:
+        if not self._plan.link.signal(self.name, number, states.__contains__, GRACE):
+            raise ServerError(f"Node {self.name} did not take {number.name} within {GRACE:g} s.")
+
+    def _route_ports(self) -> tuple[int, ...]:
+        return self._plan.routes.ports if self._plan.routes else ()
+
+    # -- starting ----------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        """Write the configuration and start the process, without waiting for it."""
+        plan = self._plan
+        self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._ports_dir.mkdir(mode=0o700, exist_ok=True)
+        for stale in self._ports_dir.glob("*.ports"):
+            stale.unlink()
+        self._output.write_text("")
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        text = render(
+            plan.options,
+            index=self._index,
+            port=self._port,
+            monitor_port=self._monitor_port,
+            store=self._store,
+            log=self._log,
+            ports_dir=self._ports_dir,
+            token=plan.token,
+            routes=plan.routes,
+        )
+        self._config.touch(mode=0o600)
+        self._config.write_text(text)
+        plan.link.start(self.name, [str(plan.binary.path), "-c", str(self._config)], self._output)
+
+    def _wait_ready(self, deadline: float) -> None:
+        """Wait until the server listens and calls itself healthy."""
+        reason = "it did not say on which ports it listens"
+        while True:
+            facts = self._plan.link.state(self.name)
+            if facts["state"] in ("exited", "none"):
+                self._fail(f"ended with status {facts['status']}", facts["status"])
+            if self._read_ports():
+                # Where the others are down there is no quorum to be healthy in; this node must still start.
+                page = "/healthz" if self._has_quorum() else "/healthz?js-enabled-only=true"
+                status, body = self._monitor(page)
+                if status == 200:
+                    return
+                reason = str(body.get("error") or body.get("status") or "its monitoring port does not answer")
+            if time.monotonic() > deadline:
+                self._fail(f"is not ready after {self._plan.options.start_timeout:g} s ({reason})", None)
+            time.sleep(_POLL)
+
+    def _monitor(self, page: str) -> tuple[int, dict[str, Any]]:
+        """Read a page of the monitoring port: its status and its JSON; (0, {}) where nobody answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)
+        try:
+            connection.request("GET", page)
+            response = connection.getresponse()
+            body = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return 0, {}  # not up yet, or frozen: the caller asks again until its deadline
+        finally:
+            connection.close()
+        return response.status, body if isinstance(body, dict) else {}
+
+    def _has_quorum(self) -> bool:
+        running = [node for node in self._plan.nodes if node._facts()["state"] == "running"]
+        return len(running) * 2 > self._plan.options.nodes
+
+    def _read_ports(self) -> bool:
+        for file in self._ports_dir.glob("*.ports"):
+            try:
+                ports = json.loads(file.read_text())
+            except (ValueError, OSError):  # half written: read again in a moment
+                return False
+            self._port = urlsplit(ports["nats"][0]).port or self._port
+            self._monitor_port = urlsplit(ports["monitoring"][0]).port or self._monitor_port
+            return True
+        return False
+
+    def _fail(self, what: str, status: int | None) -> NoReturn:
+        lines = self._tail()
+        cause = _cause(lines)
+        raise StartError(
+            f"nats-server {self.name} {what}{f': {cause}' if cause else ''}.",
+            remedy="\n  ".join(["The end of its log:", *lines]) if lines else "Its log is empty.",
+            log="\n".join(lines),
+            status=status,
+        )
+
+    def _tail(self) -> list[str]:
+        text = ""
+        if self._log.exists():
+            with self._log.open("rb") as file:
+                size = file.seek(0, 2)
+                # A log that was rotated since is read from wherever its end is.
+                file.seek(max(self._log_start if self._log_start <= size else 0, size - 65536))
+                text = file.read().decode(errors="replace")
+        text += self._output.read_text(errors="replace") if self._output.exists() else ""
+        return self._plan.scrub(text).splitlines()[-_LOG_LINES:]
+
+
+class ForeignNode(Node):
+    """One address of a server that somebody else runs: it can be reached, and not be touched."""
+
+    def __init__(self, name: str, address: str, url: str) -> None:
+        self.name = name
+        self._address = address
+        self._url = url
+
+    @property
+    def address(self) -> str:
+        """The host and port that clients connect to."""
+        return self._address
+
+    @property
+    def url(self) -> str:
+        """The URL of this node, with its login."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name} at {self.address}, not ours>"
+
+    def _not_ours(self, what: str) -> NoReturn:
+        raise ServerError(
+            f"Server.at() cannot {what}: the server at {self.address} was not started here.",
+            remedy="Use penstock.Server() for a server of your own.",
+        )
+
+    @property
+    def monitor_url(self) -> str:
+        """Unknown here."""
+        self._not_ours("tell the monitoring address")
+
+    @property
+    def log(self) -> Path:
+        """Unknown here."""
+        self._not_ours("read the log")
+
+    @property
+    def store(self) -> Path:
+        """Unknown here."""
+        self._not_ours("tell the store")
+
+    @property
+    def pid(self) -> int | None:
+        """Unknown here."""
+        self._not_ours("tell the process")
+
+    @property
+    def alive(self) -> bool:
+        """Unknown here."""
+        self._not_ours("watch the process")
+
+    @property
+    def paused(self) -> bool:
+        """Unknown here."""
+        self._not_ours("watch the process")
+
+    def kill(self) -> None:
+        """Refused."""
+        self._not_ours("kill a node")
+
+    def pause(self) -> None:
+        """Refused."""
+        self._not_ours("pause a node")
+
+    def resume(self) -> None:
+        """Refused."""
+        self._not_ours("resume a node")
+
+    def stop(self) -> None:
+        """Refused."""
+        self._not_ours("stop a node")
+
+    def start(self) -> None:
+        """Refused."""
+        self._not_ours("start a node")
+
+
+def is_port_clash(error: StartError, ports: Iterable[int]) -> bool:
+    """Tell whether a server failed to start because one of these ports was taken."""
+    lines = [line for line in error.log.splitlines() if "address already in use" in line]
+    return any(f":{port}:" in line for line in lines for port in ports)
+
+
+def _cause(lines: list[str]) -> str:
+    """Pick the line that tells most: the last fatal one, else the last error, else what is not log."""
+    for mark in ("[FTL]", "[ERR]", "nats-server:", "cannot run"):
+        for line in reversed(lines):
+            if mark in line:
+                return re.sub(r"^(\[\d+\] \S+ \S+ )?(\[[A-Z]{3}\] )?(nats-server: )?", "", line).rstrip(". ")
+    return ""

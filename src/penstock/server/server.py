@@ -1,0 +1,343 @@
+"""`Server`: a real nats-server with JetStream, started, watched and stopped from Python."""
+
+from __future__ import annotations
+
+import errno
+import json
+import secrets
+import socket
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote, urlsplit
+
+from penstock.errors import OptionError, ServerError, StartError, UnreachableError
+from penstock.options import ConnectionOptions
+from penstock.server.binary import FAST_INGEST, find_binary, version_numbers
+from penstock.server.link import GuardLink
+from penstock.server.node import ForeignNode, Node, Plan, is_port_clash
+from penstock.server.options import Routes, ServerOptions
+
+__all__ = ["Server"]
+
+_POLL = 0.01
+_CLASHES = 5  # how often a cluster may lose the race for its route ports
+_INFO_TIMEOUT = 5.0
+
+
+class Server:
+    """A real nats-server as a child of this process: one node, or three that make a JetStream cluster.
+
+    It listens on loopback with a generated token, syncs before it acknowledges, and dies with this process
+    however this process ends. Options are checked here; `start()`, or `with`, starts it. Keep the object:
+    when it is garbage, the server stops.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        store: str | Path | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        sync: str = "always",
+        max_payload: int | None = None,
+        token: str | None = None,
+        auth: bool = True,
+        tls_cert: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        tls_ca: str | Path | None = None,
+        config: str = "",
+        binary: str | Path | None = None,
+        start_timeout: float = 30.0,
+    ) -> None:
+        self._options = ServerOptions(
+            nodes=nodes,
+            store=store,
+            host=host,
+            port=port,
+            sync=sync,
+            max_payload=max_payload,
+            token=token,
+            auth=auth,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+            config=config,
+            binary=binary,
+            start_timeout=start_timeout,
+        )
+        self._token = token or (secrets.token_urlsafe(24) if auth else None)
+        self._lock = threading.RLock()
+        self._plan: Plan | None = None
+        self._finalizer: weakref.finalize[[], Server] | None = None
+
+    @classmethod
+    def at(cls, url: str) -> Server:
+        """Give the same face to a server already running; `start` and `stop` leave it alone."""
+        return _Elsewhere(url)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes, in the order of their names; none before the first start."""
+        return tuple(self._plan.nodes) if self._plan else ()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URL of each node, with the token."""
+        return tuple(node.url for node in self._started().nodes)
+
+    @property
+    def url(self) -> str:
+        """What to connect to, with the token; the addresses of three nodes are separated by commas."""
+        return ",".join(self.urls)
+
+    @property
+    def monitor_urls(self) -> tuple[str, ...]:
+        """The monitoring address of each node, on loopback."""
+        return tuple(node.monitor_url for node in self._started().nodes)
+
+    @property
+    def token(self) -> str | None:
+        """The token that clients must show; None with `auth=False`."""
+        return self._token
+
+    @property
+    def version(self) -> str:
+        """The version of nats-server, such as "2.15.1"."""
+        return self._started().binary.version
+
+    @property
+    def supports_fast_ingest(self) -> bool:
+        """Whether this server has fast ingest: 2.14 or newer."""
+        return version_numbers(self.version) >= FAST_INGEST
+
+    @property
+    def running(self) -> bool:
+        """Whether any node is there."""
+        return any(node.alive for node in self.nodes)
+
+    def __repr__(self) -> str:
+        if not self.nodes:
+            return f"<Server of {self._options.nodes}, not started>"
+        where = ", ".join(node.address for node in self.nodes)
+        return f"<Server at {where}, {'running' if self.running else 'stopped'}>"
+
+    def _started(self) -> Plan:
+        if self._plan is None:
+            raise ServerError("The server was not started.", remedy="Call start(), or use it with `with`.")
+        return self._plan
+
+    # -- starting and stopping ---------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start every node and wait until all are healthy; a server that runs already is left alone."""
+        with self._lock:
+            if self._plan is not None and self._plan.link.open:
+                return self
+            options = self._options
+            binary = find_binary(options.binary)
+            _check_listen(options)
+            run = Path(tempfile.mkdtemp(prefix="penstock-"))
+            try:
+                link = GuardLink(run)
+            except BaseException:
+                (run / "guard.out").unlink(missing_ok=True)
+                run.rmdir()
+                raise
+            try:
+                root = options.root or run / "store"
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                link.hold(options.root)
+                plan = Plan(options, binary, link, root, self._token, None)
+                _bring_up(plan)
+            except BaseException:
+                link.close()
+                raise
+            self._plan = plan
+            self._finalizer = weakref.finalize(self, link.close)
+            return self
+
+    def stop(self) -> None:
+        """Stop every node gracefully, kill what does not end in ten seconds, and remove a temporary store."""
+        with self._lock:
+            if self._plan is not None:
+                self._plan.link.close()
+            if self._finalizer is not None:
+                self._finalizer.detach()
+                self._finalizer = None
+
+
+class _Elsewhere(Server):
+    """A server that somebody else runs."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = ConnectionOptions(url)
+        options = self._connection
+        login = ""
+        if options.token is not None:
+            login = quote(options.token, safe="") + "@"
+        elif options.user is not None:
+            login = f"{quote(options.user, safe='')}:{quote(options.password or '', safe='')}@"
+        self._token = options.token
+        self._foreign = tuple(
+            ForeignNode(f"n{count}", urlsplit(plain).netloc, plain.replace("://", f"://{login}", 1))
+            for count, plain in enumerate(options.urls, start=1)
+        )
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """One for each address; they can be reached, and not be touched."""
+        return self._foreign
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses that were given, with their login."""
+        return tuple(node.url for node in self._foreign)
+
+    @property
+    def monitor_urls(self) -> tuple[str, ...]:
+        """None are known."""
+        return ()
+
+    @property
+    def version(self) -> str:
+        """The version that the server greets with; asked for each time."""
+        failures = []
+        for plain in self._connection.urls:
+            try:
+                return _greeting_version(plain)
+            except (OSError, ValueError) as error:
+                failures.append(f"{plain}: {error}")
+        raise UnreachableError(
+            f"No NATS server answers: {'; '.join(failures)}.",
+            remedy="Check the address, and that the server runs.",
+            urls=self._connection.urls,
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether any of the addresses answers as a NATS server."""
+        try:
+            return bool(self.version)
+        except UnreachableError:
+            return False
+
+    def __repr__(self) -> str:
+        return f"<Server at {', '.join(node.address for node in self._foreign)}, not ours>"
+
+    def start(self) -> Self:
+        """Do nothing: the server is not ours to start."""
+        return self
+
+    def stop(self) -> None:
+        """Do nothing: the server is not ours to stop."""
+
+
+def _greeting_version(plain: str) -> str:
+    """Read the INFO line with which a NATS server greets."""
+    parts = urlsplit(plain)
+    if parts.scheme.startswith("ws"):
+        raise ValueError("a WebSocket address gives no greeting without a login")
+    with socket.create_connection((parts.hostname, parts.port), timeout=_INFO_TIMEOUT) as link:
+        held = b""
+        deadline = time.monotonic() + _INFO_TIMEOUT
+        while b"\n" not in held:
+            if len(held) > 1 << 20 or time.monotonic() > deadline:
+                raise ValueError("it does not greet as a NATS server")
+            data = link.recv(65536)
+            if not data:
+                raise ValueError("it hangs up without a greeting")
+            held += data
+    if not held.startswith(b"INFO "):
+        raise ValueError("it does not greet as a NATS server")
+    return str(json.loads(held[5:].partition(b"\n")[0])["version"])
+
+
+def _check_listen(options: ServerOptions) -> None:
+    """Find out whether we may listen on the ports that were asked for, before anything is started."""
+    for port in [options.port + offset for offset in range(options.nodes)] if options.port else [0]:
+        family = socket.AF_INET6 if ":" in options.bind else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((options.bind, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise OptionError(
+                        f"Port {port} on {options.bind} is in use by another program.",
+                        remedy="Stop that program, choose another port, or leave port out for a free one.",
+                        option="port",
+                        value=port,
+                    ) from None
+                name = "port" if error.errno == errno.EACCES else "host"
+                raise OptionError(
+                    f"Nothing can listen on {options.bind} port {port}: {error.strerror}.",
+                    remedy="Choose a port above 1023." if name == "port" else "Use an address of this machine.",
+                    option=name,
+                    value=port if name == "port" else options.host,
+                ) from None
+
+
+def _bring_up(plan: Plan) -> None:
+    """Start all nodes and wait until they are healthy; a cluster that loses a race for a port retries."""
+    for attempt in range(1, _CLASHES + 1):
+        deadline = time.monotonic() + plan.options.start_timeout
+        if plan.options.nodes > 1:
+            plan.routes = Routes(_free_ports(plan.options.nodes), secrets.token_hex(16))
+        plan.nodes = [Node(plan, index) for index in range(plan.options.nodes)]
+        try:
+            for node in plan.nodes:
+                node._launch()
+            for node in plan.nodes:
+                node._wait_ready(deadline)
+            if plan.routes is not None:
+                _wait_for_leader(plan, deadline)
+        except StartError as error:
+            if plan.routes is None or attempt == _CLASHES or not is_port_clash(error, plan.routes.ports):
+                raise
+            for node in plan.nodes:
+                node.kill()
+        else:
+            return
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Choose ports that are free now; where one is taken before it is used, the caller tries again."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return tuple(probe.getsockname()[1] for probe in probes)
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _wait_for_leader(plan: Plan, deadline: float) -> None:
+    """Wait until the JetStream meta group has a leader that sees every other node up to date."""
+    while True:
+        for node in plan.nodes:
+            meta = node._monitor("/jsz")[1].get("meta_cluster") or {}
+            peers = meta.get("replicas") or []
+            current = [peer for peer in peers if peer.get("current") and not peer.get("offline")]
+            if meta.get("leader") == node.name and len(current) == len(plan.nodes) - 1:
+                return
+        if time.monotonic() > deadline:
+            plan.nodes[0]._fail(f"found no meta leader in {plan.options.start_timeout:g} s", None)
+        time.sleep(_POLL)

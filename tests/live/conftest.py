@@ -1,0 +1,48 @@
+"""What live tests share: one real server for all of them, names of their own, and a way to wait for a fact."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.server import Server
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One embedded server for the whole run. It syncs lazily: nothing here outlives a power cut."""
+    with Server(sync="2m") as running:
+        yield running
+
+
+@pytest.fixture
+def unique() -> Callable[..., str]:
+    """Give names that no other test uses, fit for streams, consumers and subjects."""
+
+    def name(prefix: str = "t") -> str:
+        return f"{prefix}_{os.getpid()}_{next(_numbers)}"
+
+    return name
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., Any]:
+    """Wait until a predicate gives something true, and give that; fail when it never does."""
+
+    def wait(predicate: Callable[[], Any], timeout: float = 30.0) -> Any:
+        deadline = time.monotonic() + timeout
+        while True:
+            if found := predicate():
+                return found
+            if time.monotonic() > deadline:
+                pytest.fail(f"{predicate} did not become true in {timeout:g} s")
+            time.sleep(0.02)
+
+    return wait

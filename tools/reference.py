@@ -1,0 +1,199 @@
+"""Writes the reference pages that follow from the code: commands, connection options, the model, errors.
+
+`make docs` runs it; a test checks that the committed pages are what it would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from penstock import errors, model, options
+from penstock.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+
+
+def pages() -> dict[Path, str]:
+    """Give every generated page with its text."""
+    return {
+        FOLDER / "commands.md": commands(),
+        FOLDER / "errors.md": error_tree(),
+        FOLDER / "connection.md": connection(),
+        FOLDER / "model.md": models(),
+    }
+
+
+def _clean(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    root = typer.main.get_command(app)
+    text = [
+        "# Commands",
+        "",
+        "`penstock` has the words and flags of the `nats` command. Global flags may stand before or after the command.",
+        "Every command ends with status 0 when it did what it was asked, 1 when it failed, 2 for bad input, 130 after",
+        "Ctrl-C where that broke it off.",
+        "",
+        "## Global flags",
+        "",
+        _parameters(root, skip=("install_completion", "show_completion")),
+    ]
+    for path, command in _walk(root, ("penstock",)):
+        text += ["", f"## `{' '.join(path)}`", "", _clean(command.help or ""), "", _parameters(command)]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _walk(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in sorted(group.commands.items()):
+        if command.hidden:
+            continue
+        if hasattr(command, "commands"):
+            yield from _walk(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def _parameters(command: Any, skip: tuple[str, ...] = ()) -> str:
+    rows = []
+    for item in command.params:
+        if item.name in (*skip, "help") or getattr(item, "hidden", False):
+            continue
+        is_flag = getattr(item, "is_flag", False)
+        if item.param_type_name == "argument":
+            name = f"`{(item.metavar or item.name).upper().strip('[]{}')}`"
+            needed = "required" if item.required else _default(item)
+        else:
+            name = ", ".join(f"`{option}`" for option in item.opts)
+            name += "" if is_flag else f" `{item.metavar}`" if item.metavar else ""
+            needed = "" if is_flag else _default(item)
+        if item.envvar and item.param_type_name == "option":
+            needed += f"{'; ' if needed else ''}`${item.envvar}`"
+        rows.append((name, _clean(item.help or ""), needed))
+    return _table(("flag or argument", "meaning", "default"), rows)
+
+
+def _default(item: Any) -> str:
+    return "" if item.default in (None, (), []) else f"`{item.default}`"
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def error_tree() -> str:
+    tree = (errors.__doc__ or "").partition("::\n")[2].partition("\n\nThe text of")[0]
+    text = [
+        "# Errors",
+        "",
+        "All of them are in `penstock.errors`. The text of an error says what happened and what to do; the facts are",
+        "attributes. Errors survive pickling and hold no secret.",
+        "",
+        "```",
+        textwrap.dedent(tree).strip("\n"),
+        "```",
+        "",
+    ]
+    rows = []
+    for name in sorted(errors.__all__):
+        kind = getattr(errors, name)
+        facts = ", ".join(f"`{fact}`" for fact in kind.fact_names)
+        rows.append((f"`{name}`", kind.fault, _clean((kind.__doc__ or "").split("\n\n")[0]), facts))
+    return "\n".join([*text, _table(("error", "whose fault", "meaning", "facts"), rows)]) + "\n"
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def field_sentences(kind: type) -> dict[str, str]:
+    """Read the sentence under each field of a class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    sentences = {}
+    for field, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(following, ast.Expr):
+            sentences[field.target.id] = _clean(ast.literal_eval(following.value))
+    return sentences
+
+
+def connection() -> str:
+    kind = options.ConnectionOptions
+    rows = [
+        (
+            f"`{name}`",
+            sentence,
+            "" if (value := kind.__dataclass_fields__[name].default) is None else f"`{value!r}`",
+        )
+        for name, sentence in field_sentences(kind).items()
+    ]
+    from penstock import contexts
+
+    order = (contexts.__doc__ or "").partition("What wins, first to last:")[2].strip()
+    return (
+        "\n".join(
+            [
+                "# Connections",
+                "",
+                "`penstock.connect(url)`, the command, Spark and every other part take the same options,",
+                "`penstock.ConnectionOptions`. They are checked before anything is opened, survive pickling, and mask",
+                "their secrets wherever they are shown.",
+                "",
+                _table(("option", "meaning", "default"), rows),
+                "",
+                "## Where options come from",
+                "",
+                order,
+                "",
+                "A context is a file that `nats context add` writes: `NAME.json` in `$XDG_CONFIG_HOME/nats/context`.",
+                "We read contexts and never write them.",
+            ]
+        )
+        + "\n"
+    )
+
+
+def models() -> str:
+    text = [
+        "# The model",
+        "",
+        "`penstock.model`: frozen values, to and from the server's JSON with `to_json()` and `from_json()`. Durations",
+        'are seconds in Python, or text such as "2m". Fields of a newer server are kept in `unknown` and sent back.',
+    ]
+    for name in (name for name in model.__all__ if name[0].isupper()):
+        kind = getattr(model, name)
+        rows = []
+        for field, sentence in field_sentences(kind).items():
+            item = kind.model_fields[field]
+            default = "required" if item.is_required() else item.default
+            shown = "" if default in (None, [], {}) else f"`{default!r}`" if default != "required" else "required"
+            rows.append((f"`{field}`", sentence, shown))
+        text += ["", f"## `{name}`", "", _clean((kind.__doc__ or "").split("\n\n")[0]), ""]
+        text.append(_table(("field", "meaning", "default"), rows))
+    return "\n".join(text) + "\n"
+
+
+if __name__ == "__main__":
+    stale = [path for path, text in pages().items() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv:
+        sys.exit(f"stale: {', '.join(path.name for path in stale)}; run make docs" if stale else 0)
+    for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    print(f"wrote {len(stale)} changed pages")

@@ -27,7 +27,7 @@ from typing import Any
 try:
     import cython  # the compiler needs to see this import; at run time Cython need not be there
 except ModuleNotFoundError:
-    from penstock.wire import _shadow as cython  # type: ignore[no-redef]  # stands in for the same names
+    from penstock.wire import _shadow as cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
@@ -35,6 +35,8 @@ if cython.compiled:
     from cython.cimports.penstock.wire.buffers import Lines, Numbers, Strings, find, moment, number, same
 else:
     from penstock.wire.buffers import Lines, Numbers, Strings, moment, number, same
+
+__all__ = ["BEYOND", "COMPILED", "DISORDER", "FULL", "NEED", "OTHER", "Columns"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -182,7 +184,7 @@ class Columns:
         return self.maps.append(self.names.count)
 
     def _line(self, data: Any, position: int, end: int) -> int:
-        """Read the line of a message of ours; OTHER if it is something else. `body` is 0 where the line is not whole."""
+        """Read the line of a message of ours; OTHER if it is none. `body` stays 0 where the line is not whole."""
         self.body = 0
         limit = end if end - position < _MAX_LINE else position + _MAX_LINE
         if cython.compiled:

@@ -24,13 +24,15 @@ from typing import Any
 try:
     import cython  # the compiler needs to see this import; at run time Cython need not be there
 except ModuleNotFoundError:
-    from penstock.wire import _shadow as cython  # type: ignore[no-redef]  # stands in for the same names
+    from penstock.wire import _shadow as cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcmp
     from cython.cimports.penstock.wire.buffers import Bytes, digits
 else:
     from penstock.wire.buffers import Bytes, digits
+
+__all__ = ["COMPILED", "Encoder", "Rows", "Texts", "sizes"]
 
 COMPILED: bool = bool(cython.compiled)
 

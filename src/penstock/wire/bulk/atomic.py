@@ -78,13 +78,13 @@ class _Atomic:
         while self.under_way:
             self._hear()
         if self.why is not None:
-            what, error = self.why
+            what, refusal = self.why
             raise self.job.ledger.failure(
                 what,
                 unknown=self.unknown,
-                err_code=error.err_code,
+                err_code=refusal.err_code,
                 remedy="Mend the rows or the stream, and publish the rows that are missing.",
-            ) from error
+            ) from refusal
 
     def _subscribe(self) -> None:
         self.sid = self.connection.subscribe(f"{self.inbox}.>", self.job.deadline)

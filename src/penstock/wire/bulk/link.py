@@ -194,7 +194,9 @@ class Link:
                 urls=(url,),
             ) from None
         except OSError as error:
-            raise UnreachableError(f"{url} closed the connection during the TLS handshake: {error}.", urls=(url,)) from None
+            raise UnreachableError(
+                f"{url} closed the connection during the TLS handshake: {error}.", urls=(url,)
+            ) from None
 
     def _greeting(self, url: str, deadline: Deadline) -> dict[str, object]:
         try:
@@ -209,7 +211,9 @@ class Link:
             raise UnreachableError(f"What answers at {url} is not a NATS server.", urls=(url,))
         if not event.fields.get("headers"):
             raise UnreachableError(
-                f"The server at {url} knows no headers.", remedy="Penstock needs nats-server 2.12 or newer.", urls=(url,)
+                f"The server at {url} knows no headers.",
+                remedy="Penstock needs nats-server 2.12 or newer.",
+                urls=(url,),
             )
         return event.fields
 

@@ -173,9 +173,7 @@ def publish(
         raise InputError(f"Stream {stream} does not allow mode {mode}.", remedy=f"Turn {needs} on, or use mode acks.")
     if config.get("mirror"):
         raise InputError(f"Stream {stream} is a mirror.", remedy="Publish to the stream that it mirrors.")
-    source = Source(
-        batches, subject=subject, subjects=config.get("subjects") or [], max_payload=connection.max_payload
-    )
+    source = Source(batches, subject=subject, subjects=config.get("subjects") or [], max_payload=connection.max_payload)
     job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
     job.duplicate_window = config.get("duplicate_window", 0) / 1e9
     runs[mode](job)

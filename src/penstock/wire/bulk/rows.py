@@ -104,7 +104,9 @@ class Source:
         if column.null_count:
             if self._subject is None:
                 row = self.given + pc.index(column.is_null(), True).as_py()
-                raise InputError(f"Row {row} has no subject.", remedy="Fill the column, or give a subject for all rows.")
+                raise InputError(
+                    f"Row {row} has no subject.", remedy="Fill the column, or give a subject for all rows."
+                )
             column = column.fill_null(self._subject)
         for subject in column.unique().to_pylist():
             if subject not in self._known:
@@ -124,7 +126,9 @@ class Source:
     def _headers(self, column: Any) -> Any:
         if column.null_count or column.items.null_count or column.items.values.null_count:
             # Null is written as no headers; what hides behind a null is not defined, so the column is built anew.
-            column = pa.array([[] if row is None else [_entry(*item) for item in row] for row in column.to_pylist()], HEADERS)
+            column = pa.array(
+                [[] if row is None else [_entry(*item) for item in row] for row in column.to_pylist()], HEADERS
+            )
         for name in column.keys.unique().to_pylist():
             protocol.encode_headers({name: ""})
             if _RESERVED.fullmatch(name):
@@ -147,8 +151,8 @@ def _entry(name: str, values: list[str | None] | None) -> tuple[str, list[str]]:
 
 def _pattern(subject: str) -> re.Pattern[str]:
     """Turn a subject with wildcards into a regular expression."""
-    tokens = [r"[^.]+" if token == "*" else r".+" if token == ">" else re.escape(token) for token in subject.split(".")]
-    return re.compile(r"\.".join(tokens))
+    wild = {"*": r"[^.]+", ">": r".+"}
+    return re.compile(r"\.".join(wild.get(token) or re.escape(token) for token in subject.split(".")))
 
 
 def _offsets(column: Any) -> memoryview:

@@ -23,7 +23,9 @@ def wire(request: pytest.FixtureRequest) -> Any:
     return form(request.param)
 
 
-def columns(wire: Any, start: int = 1, end: int = 1 << 40, *, rows: int = 1000, size: int = 1 << 20, **more: Any) -> Any:
+def columns(
+    wire: Any, start: int = 1, end: int = 1 << 40, *, rows: int = 1000, size: int = 1 << 20, **more: Any
+) -> Any:
     made = wire.columns.Columns(start, end, max_rows=rows, max_bytes=size, max_payload=1_000_000, **more)
     made.sid = SID
     return made
@@ -47,7 +49,9 @@ def delivery(
     return b"HMSG %s %d %s %d %d\r\n%s%s\r\n" % (subject, sid, ack, len(block), size, block, payload)
 
 
-def direct(sequence: int, payload: bytes = b"data", *, own: bytes = b"", subject: bytes = b"a.b", time: bytes = b"") -> bytes:
+def direct(
+    sequence: int, payload: bytes = b"data", *, own: bytes = b"", subject: bytes = b"a.b", time: bytes = b""
+) -> bytes:
     """Write a frame as a batched direct get answers, `own` being the message's own header lines."""
     block = (
         b"NATS/1.0\r\n%sNats-Stream: S\r\nNats-Subject: %s\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %s\r\n"
@@ -102,7 +106,7 @@ def test_deliveries_become_rows(wire: Any) -> None:
     ],
 )
 def test_reply_subjects(wire: Any, reply: bytes, found: bool) -> None:
-    """Both forms of ack subjects are read, those of newer servers with domain and account too; others are left alone."""
+    """Ack subjects are read, those of newer servers with domain and account too; others are left alone."""
     made = columns(wire, 5)
     content = delivery(5, reply=reply)
     assert fill(made, content) == (len(content) if found else 0)

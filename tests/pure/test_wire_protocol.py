@@ -108,6 +108,13 @@ def drain(one: Any) -> list[Any]:
     return found
 
 
+def feed_all(one: Any, content: bytes, step: int) -> None:
+    """Feed bytes in steps, taking the events after each."""
+    for place in range(0, len(content), step):
+        one.feed(content[place : place + step])
+        drain(one)
+
+
 def fields(event: Any) -> tuple[str, dict[str, Any]]:
     return type(event).__name__, {name: getattr(event, name) for name in type(event).__slots__}
 
@@ -136,11 +143,8 @@ def test_golden_frames(wire: Any, frame: bytes, kind: str, content: dict[str, An
 def test_broken_frames(wire: Any, frame: bytes, before: bytes) -> None:
     """A broken frame raises RemoteProtocolError with the place of its first byte, fed whole or byte by byte."""
     for step in (len(before + frame), 1):
-        one = parser(wire)
         with pytest.raises(RemoteProtocolError) as caught:
-            for place in range(0, len(before + frame), step):
-                one.feed((before + frame)[place : place + step])
-                drain(one)
+            feed_all(parser(wire), before + frame, step)
         assert caught.value.place == len(before)
         assert f"at byte {len(before)}" in str(caught.value)
 
@@ -204,8 +208,7 @@ def test_the_buffer_grows_for_one_large_message_and_no_further(wire: Any) -> Non
     assert one.next_event().payload == payload
     assert len(one.buffer) <= one.limit == 3_001_028
     with pytest.raises(LocalProtocolError, match="More bytes than the limit"):
-        for _ in range(5):
-            one.feed(b"x" * 1_000_000)
+        one.feed(b"x" * 4_000_000)
 
 
 def test_receiving_into_the_buffer(wire: Any) -> None:
@@ -248,7 +251,14 @@ def test_headers_are_read_as_written(wire: Any) -> None:
 
 @pytest.mark.parametrize(
     "block",
-    [b"", b"HTTP/1.1\r\n\r\n", b"NATS/1.0", b"NATS/1.0\r\nA: 1\r\n", b"NATS/1.0\r\nA\r\n\r\n", b"NATS/1.0\r\n: 1\r\n\r\n"],
+    [
+        b"",
+        b"HTTP/1.1\r\n\r\n",
+        b"NATS/1.0",
+        b"NATS/1.0\r\nA: 1\r\n",
+        b"NATS/1.0\r\nA\r\n\r\n",
+        b"NATS/1.0\r\n: 1\r\n\r\n",
+    ],
 )
 def test_broken_header_blocks(wire: Any, block: bytes) -> None:
     """A header block that breaks the grammar is refused by whoever reads it, with a place."""

@@ -250,18 +250,22 @@ def test_bad_input_is_refused_before_anything_is_sent(server: Server) -> None:
 
 def test_pings_are_answered_while_we_wait() -> None:
     """A server that pings every moment keeps a connection whose requests take long."""
-    with Server(sync="2m", config='ping_interval: "100ms"\nping_max: 1') as server, relayed(server) as relay:
-        with BulkConnection(relay.url(server)) as bulk, BulkConnection(server.url) as other:
-            other.subscribe("slow", Deadline(5))
-            other.api("INFO")
-            with pytest.raises(DeadlineError):
-                bulk.request("slow", timeout=1.5)
-            assert works(bulk)
-            assert relay.connections == 1, "the connection was lost in between"
+    with (
+        Server(sync="2m", config='ping_interval: "100ms"\nping_max: 1') as server,
+        relayed(server) as relay,
+        BulkConnection(relay.url(server)) as bulk,
+        BulkConnection(server.url) as other,
+    ):
+        other.subscribe("slow", Deadline(5))
+        other.api("INFO")
+        with pytest.raises(DeadlineError):
+            bulk.request("slow", timeout=1.5)
+        assert works(bulk)
+        assert relay.connections == 1, "the connection was lost in between"
 
 
 def test_a_lost_connection_is_made_again_by_the_next_call(server: Server) -> None:
-    """The call that finds the connection gone says so; the next one works. Where nobody is left, that is said in time."""
+    """The call that finds the connection gone says so; the next one works, or says in time that nobody is left."""
     with relayed(server) as relay, BulkConnection(ConnectionOptions(relay.url(server), connect_timeout=1)) as bulk:
         relay.cut()
         with pytest.raises(DisconnectedError, match="is gone"):
@@ -281,19 +285,23 @@ def test_a_lost_connection_is_made_again_by_the_next_call(server: Server) -> Non
 )
 def test_a_server_gone_mad_is_left(nonsense: bytes) -> None:
     """Bytes that are not the protocol end the connection with the place of the first bad one."""
-    with speaking(greeting(), b"PONG\r\n", nonsense) as (port, _):
-        with BulkConnection(f"nats://127.0.0.1:{port}") as bulk:
-            with pytest.raises(RemoteProtocolError) as caught:
-                bulk.api("INFO", timeout=5)
-            assert caught.value.place == len(greeting() + b"PONG\r\n")
-            assert not bulk.link.is_open
+    with (
+        speaking(greeting(), b"PONG\r\n", nonsense) as (port, _),
+        BulkConnection(f"nats://127.0.0.1:{port}") as bulk,
+    ):
+        with pytest.raises(RemoteProtocolError) as caught:
+            bulk.api("INFO", timeout=5)
+        assert caught.value.place == len(greeting() + b"PONG\r\n")
+        assert not bulk.link.is_open
 
 
 def test_permissions_are_told() -> None:
     """What the server does not permit is a LoginError with the server's own words."""
     config = 'authorization { users: [ { user: ann, password: pw, permissions: { publish: { deny: "secret.>" } } } ] }'
-    with Server(sync="2m", auth=False, config=config) as server:
-        with BulkConnection(ConnectionOptions(plain(server), user="ann", password="pw")) as bulk:
-            with pytest.raises(LoginError, match="Permissions Violation for Publish"):
-                bulk.request("secret.a")
-            assert works(bulk)
+    with (
+        Server(sync="2m", auth=False, config=config) as server,
+        BulkConnection(ConnectionOptions(plain(server), user="ann", password="pw")) as bulk,
+    ):
+        with pytest.raises(LoginError, match="Permissions Violation for Publish"):
+            bulk.request("secret.a")
+        assert works(bulk)

@@ -201,7 +201,8 @@ class Link:
 
     def _greeting(self, url: str, deadline: Deadline) -> dict[str, object]:
         try:
-            event = self.next_event(deadline)
+            while (event := self.parser.next_event()) is None:  # nothing is answered before it
+                self.receive(deadline)
         except DisconnectedError:
             raise UnreachableError(
                 f"{url} closed the connection before it greeted us.",

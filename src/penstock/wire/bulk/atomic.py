@@ -55,7 +55,7 @@ class _Atomic:
         self.sid = 0
         self.replies = 0
         self.under_way: deque[_Batch] = deque()
-        self.failure: PublishError | None = None
+        self.found: list[_Batch] = []  # stored, though the ack was lost
         self.unknown: list[tuple[int, int]] = []
         self.why: tuple[str, JetStreamError] | None = None
 
@@ -77,6 +77,9 @@ class _Atomic:
                 break
         while self.under_way:
             self._hear()
+        # Only now: whoever asks for something else drops the acks that come meanwhile.
+        for batch in self.found:
+            self.job.ledger.add(Ack(batch.row, batch.last - batch.first, self._find(batch)))
         if self.why is not None:
             what, refusal = self.why
             raise self.job.ledger.failure(
@@ -135,7 +138,7 @@ class _Atomic:
             answer = read_ack(event)
         except JetStreamError as error:
             if batch.attempts > 1 and error.err_code == DUPLICATE and self.ids:
-                self.job.ledger.add(Ack(batch.row, count, self._find(batch), duplicate=False))
+                self.found.append(batch)
                 return
             if batch.attempts > 1:
                 self.unknown.append(batch.range)  # the first attempt may be what this one ran into
@@ -181,6 +184,8 @@ class _Atomic:
 
     def _give_up(self, error: Exception, why: str) -> PublishError:
         unknown = self.unknown + [batch.range for batch in self.under_way]
+        for batch in self.found:
+            self.job.ledger.add(Ack(batch.row, batch.last - batch.first, None))
         return self.job.ledger.failure(f"{getattr(error, 'what', error)} And {why}", unknown=unknown)
 
 

@@ -208,7 +208,7 @@ def test_bad_rows_after_good_ones(bulk: BulkConnection, unique: Callable[..., st
         bulk.publish(name, rows(name, [1], size=bulk.max_payload), mode)
     small = unique()
     make_stream(bulk, small, max_msg_size=2000)
-    with pytest.raises(InputError, match="has 2001 bytes with its headers, and the stream takes 2000"):
+    with pytest.raises(InputError, match="has 2001 bytes with its headers; the stream takes 2000"):
         bulk.publish(small, rows(small, [1], size=2001), mode)
     assert stored(bulk, name) == list(range(30))
 

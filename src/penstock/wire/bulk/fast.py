@@ -18,13 +18,15 @@ from typing import Any
 from penstock.errors import DeadlineError, DisconnectedError, LinkError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.link import Deadline
-from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, parse
+from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, is_passing, parse
 
 __all__ = ["run"]
 
 FLOW = 1000  # the most messages for one ack that we offer; the server takes 500 by itself, fewer with more publishers
 OUTSTANDING = 3  # one ack being on its way to us, one batch being stored, one on its way to the server
 FINAL = 2.0  # seconds to wait for the sum of a batch that failed
+PAUSE = 0.1  # seconds before a stream without a leader is asked again
+UNKNOWN_BATCH = 10208
 PING_AFTER = 1.0  # seconds of silence after which we ask for a lost ack
 
 
@@ -204,6 +206,13 @@ class _Fast:
         if count:
             sequence = int(final["seq"]) if final.get("seq") else None
             self.job.ledger.add(Ack(self.base, count, sequence, contiguous=False))
+        if (self.failing or count < self.sent) and self._can_go_on():
+            # A new leader ended the batch: what it counts is stored, what came behind is not, and goes into a new one.
+            time.sleep(PAUSE)
+            self.acked = self.sent = count
+            if count:
+                self.job.progress()
+            return
         if self.failing or count < self.sent:
             unsure = [(self.base + count, self.base + self.sent)] if "seq" not in final else []
             raise self.job.ledger.failure(
@@ -213,6 +222,11 @@ class _Fast:
             )
         self.acked = self.sent = count
         self.job.progress()
+
+    def _can_go_on(self) -> bool:
+        passing = self.error is None or is_passing(self.error) or self.error.get("err_code") == UNKNOWN_BATCH
+        certain = self.final is not None and "seq" in self.final
+        return passing and (certain or bool(self.id_prefix) or self.sent == 1) and self.job.deadline.left > 0
 
     def _mend(self, error: Exception) -> None:
         """Go on behind the last stored row where ids make that safe."""

@@ -208,6 +208,12 @@ def read_ack(event: protocol.Message) -> dict[str, Any]:
     return read_answer(event.payload)
 
 
+def is_passing(error: dict[str, Any]) -> bool:
+    """Tell an error that a stream gives while it has no leader from one that stays."""
+    nobody = error.get("code") == 503 and not error.get("err_code")
+    return nobody or error.get("err_code") == 10008  # JetStream is temporarily unavailable
+
+
 def parse(event: protocol.Message) -> dict[str, Any]:
     """Read a flow message or an ack as it is, errors included."""
     if event.status == 503:

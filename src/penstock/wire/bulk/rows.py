@@ -86,7 +86,7 @@ class Source:
         if 0 < self._max_size < largest:
             # The server says this of a message alone; within a batch it would only say that something is missing.
             raise InputError(
-                f"A row from {self.given} on has {largest} bytes with its headers, and the stream takes {self._max_size}.",
+                f"A row from {self.given} on has {largest} bytes with its headers; the stream takes {self._max_size}.",
                 remedy="Send it in chunks (penstock.chunks), or raise max_msg_size of the stream.",
             )
         return rows

@@ -234,7 +234,7 @@ class NotFoundError(JetStreamError):
 class BusError(PenstockError):
     """A request over the bus was answered in part only; `subject` is where it was sent."""
 
-    fact_names = ("subject",)
+    fact_names: ClassVar[tuple[str, ...]] = ("subject",)
     subject: str | None
 
 

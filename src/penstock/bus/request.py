@@ -106,7 +106,7 @@ def decode_request(data: bytes) -> Request:
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError("not an object")
-        method = fields.get("Method") or 0
+        method: Any = fields.get("Method") or 0
         return Request(
             queue=fields["QueueID"],
             partition=fields.get("PartitionNumber") or fields.get("PartitionID") or 0,
@@ -139,7 +139,9 @@ def go_json(value: object, *, sort_keys: bool = True) -> bytes:
         )
         return text.translate(_ESCAPES).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"The value cannot be written as JSON: {error}.", remedy="Send bytes, or plain values.") from None
+        raise InputError(
+            f"The value cannot be written as JSON: {error}.", remedy="Send bytes, or plain values."
+        ) from None
 
 
 def _whole_floats(value: Any) -> Any:

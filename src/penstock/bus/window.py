@@ -32,13 +32,28 @@ from itertools import islice
 from penstock.bus.wire import Misc
 from penstock.errors import RemoteProtocolError
 
-__all__ = ["HEADER", "LAST", "PART", "PIECE", "RUN", "Incoming", "Offer", "Outgoing", "Signal", "decode_signal", "split"]
+__all__ = [
+    "HEADER",
+    "LAST",
+    "PART",
+    "PIECE",
+    "RESEND",
+    "RUN",
+    "Incoming",
+    "Offer",
+    "Outgoing",
+    "Signal",
+    "decode_signal",
+    "split",
+]
 
 HEADER = "Penstock-Bus"
 RUN, PART, LAST = 7, 8, 9
 RESEND = 3
 PIECE = 256 * 1024  # small enough that several share a window of 1 MiB
 RUN_HEAD, UNIT_HEAD = 9, 4
+CLOSE_ROOM = 64 * 1024  # Close needs no room in a window; its text is shorter than this
+LEAST = 1024  # a window of fewer bytes would be all heads
 _OFFER = re.compile(r"1; window=(\d{1,6}); bytes=(\d{1,12}); element=(\d{1,12})")
 
 
@@ -59,7 +74,7 @@ class Offer:
         """Read the header; None where there is none that we understand, which means the plain protocol."""
         match = _OFFER.fullmatch(text or "")
         offer = cls(*map(int, match.groups())) if match else None
-        return offer if offer and min(offer.window, offer.bytes, offer.element) > 0 else None
+        return offer if offer and offer.window and min(offer.bytes, offer.element) >= LEAST else None
 
     def meet(self, other: Offer) -> Offer:
         """Give what both sides are ready for."""
@@ -109,6 +124,7 @@ class Outgoing:
         self.bytes = 0  # bytes in flight
         self._held: deque[bytes] = deque()
         self._next = 0  # number of the next unit to put into a run
+        self._sent = 0  # number after the highest that ever was in one
 
     @property
     def end(self) -> int:
@@ -140,29 +156,31 @@ class Outgoing:
                 break
             parts += (len(unit).to_bytes(4, "little"), unit)
             self._next += 1
+        self._sent = max(self._sent, self._next)
         return b"".join(parts)
 
     def probe(self) -> bytes:
         """Give an empty run, which makes the reader say what it has."""
-        return bytes((RUN,)) + self._next.to_bytes(8, "little")
+        return bytes((RUN,)) + self._sent.to_bytes(8, "little")
 
     def taken(self, count: int) -> bool:
         """Note that the reader has taken so many units; tell whether that is news."""
-        if count > self._next:
-            raise RemoteProtocolError(f"The requester took {count} units, and {self._next} were sent.", place=1)
+        if count > self._sent:
+            raise RemoteProtocolError(f"The requester took {count} units, and {self._sent} were sent.", place=1)
         news = count > self.first
         while self.first < count:
             self.bytes -= len(self._held.popleft())
             self.first += 1
+        self._next = max(self._next, self.first)
         return news
 
     def rewind(self, number: int) -> None:
-        """Send again from this unit on."""
-        if not self.first <= number <= self.end:
+        """Send again from this unit on; what was taken meanwhile is not sent again."""
+        if number > self._sent:
             raise RemoteProtocolError(
-                f"The requester asks for unit {number} again, and [{self.first}, {self.end}) are held.", place=1
+                f"The requester asks for unit {number} again, and {self._sent} were sent.", place=1
             )
-        self._next = min(self._next, number)
+        self._next = max(self.first, min(self._next, number))
 
 
 class Incoming:
@@ -190,9 +208,8 @@ class Incoming:
                 self.bytes += end - place - UNIT_HEAD
                 self.expected += 1
             number, place = number + 1, end
-        # One above the window: Close needs no room.
         waiting = self.expected - self.taken
-        if waiting > self.units + 1 or (self.bytes > self.size + len(units[-1] if units else b"") and waiting > 2):
+        if waiting > self.units + 1 or self.bytes > self.size + CLOSE_ROOM:
             raise RemoteProtocolError(f"The handler sent {waiting} units ({self.bytes:,} bytes), more than the window.")
         return units, False
 

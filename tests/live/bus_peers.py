@@ -80,7 +80,9 @@ class RawRequester:
         self.misc: str | None = None
 
     async def packet(self, timeout: float = 5.0) -> bytes:
-        data = (await self._packets.next_msg(timeout=timeout)).data
+        message = await self._packets.next_msg(timeout=timeout)
+        assert not message.headers, f"{message.headers} on {message.subject}"
+        data = message.data
         if data[:1] == b"\x06":
             self.misc = data[1:].decode()
         return data
@@ -95,6 +97,7 @@ class RawRequester:
         while True:
             data = await self.packet()
             packets.append(data)
+            assert data, "an empty packet"
             if data[0] in (0, 1):
                 return packets
             if data[0] != 6:

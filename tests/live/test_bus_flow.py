@@ -184,6 +184,31 @@ async def test_slow_reader(bus_pair, window: int, kind: str):
         assert caught.value.seconds == pytest.approx(size / 50_000 + 0.05)
 
 
+@pytest.mark.parametrize("taken", [2, 5])
+async def test_the_end_of_the_block_means_that_all_was_taken(bus_pair, taken: int):
+    """With a window too, a handler that leaves its block without an error knows that every element was taken."""
+    async with bus_pair() as bus:
+        left = asyncio.Event()
+
+        async def handler(request, sender):
+            async with sender.sections() as out:
+                out.array("a")
+                for number in range(5):
+                    await out.send(number)
+            left.set()
+
+        async with bus.served(handler) as service:
+            reply = await bus.request()
+            async for section in reply.sections():
+                for number in range(taken):
+                    assert (await anext(section)).json() == number
+                assert not left.is_set() or taken == 5
+                break
+            await reached(lambda: not service.active)
+        assert left.is_set() == (taken == 5)
+        assert [type(error) for error in bus.caught] == ([] if taken == 5 else [NoConsumerError])
+
+
 @WINDOWS
 async def test_a_forgotten_reply_ends_by_itself(bus_pair, window: int):
     """A reply that nobody reads is given up when its time is over; nothing stays behind."""

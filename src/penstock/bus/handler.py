@@ -136,8 +136,8 @@ class SectionWriter:
                 cause = error or broken
                 wait = broken is None and not isinstance(error, asyncio.CancelledError)
                 await self._flow.close(encode_close(explain(cause) if cause else ""), wait=wait)
-            elif error is None:
-                raise broken
+            if broken is not None and self._error is None:
+                raise broken  # no send has told the handler
         except PenstockError as failure:
             if error is None:
                 raise

@@ -11,7 +11,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.bus.wire import Misc, Type
+from penstock.bus.wire import Inbox, Misc, ReplyDecoder, Type
 from penstock.connection import foreign_errors
 from penstock.errors import InputError, PenstockError
 
@@ -97,10 +97,12 @@ class Mailbox:
         receiver = self._receivers.get(message.subject)
         if receiver is not None:
             await receiver.deliver(message)
-        elif message.data[:1] == bytes((Type.INBOX,)) and len(message.data) > 1:
+        elif message.data[:1] == bytes((Type.INBOX,)):
             # A handler begins a reply that nobody waits for any more: tell it now, not when its patience ends.
             try:
-                await self.publish(message.data[1:].decode("utf-8", "replace"), bytes((Misc.NO_CONSUMER,)))
+                inbox = ReplyDecoder().decode(message.data)
+                if isinstance(inbox, Inbox):
+                    await self.publish(inbox.name, bytes((Misc.NO_CONSUMER,)))
             except PenstockError as error:
                 log.debug("a late handler could not be told: %s", error)
 

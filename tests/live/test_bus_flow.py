@@ -11,6 +11,7 @@ from penstock.bus import Request, Response
 from penstock.bus.window import Offer
 from penstock.errors import (
     DeadlineError,
+    HandlerError,
     InputError,
     LocalProtocolError,
     NoConsumerError,
@@ -53,7 +54,7 @@ async def test_a_later_packet_times_out(bus_pair, window: int):
                     await out.send(b"2")
 
         async with bus.served(handler):
-            reply, seen = await bus.request(timeout=0.3), []
+            reply, seen = await bus.request(timeout=0.6), []
 
             async def reader() -> None:
                 async for section in reply.sections():
@@ -178,10 +179,39 @@ async def test_slow_reader(bus_pair, window: int, kind: str):
 
             with pytest.raises(SlowConsumerError, match="too slowly") as caught:
                 await reader()
+            await reached(lambda: bus.caught)
         assert isinstance(bus.caught[0], SlowConsumerError)
         size = caught.value.size
         assert 1000 <= size <= 1010
         assert caught.value.seconds == pytest.approx(size / 50_000 + 0.05)
+
+
+@WINDOWS
+async def test_a_reader_more_patient_than_the_handler(bus_pair, window: int):
+    """A handler that gives a silent reader up says so in Close: the reader gets what was sent, then the reason."""
+    async with bus_pair(asking_window=window, asking_grace=60, grace=0.1) as bus:
+
+        async def handler(request, sender):
+            async with sender.sections() as out:
+                out.array("a")
+                for number in range(500):
+                    await out.send(number)
+
+        async with bus.served(handler):
+            reply, seen = await bus.request(timeout=60), []
+
+            async def reader() -> None:
+                async for section in reply.sections():
+                    async for element in section:
+                        seen.append(element.json())
+                        if len(seen) == 100:
+                            await reached(lambda: bus.caught)
+
+            with pytest.raises(HandlerError, match="gave no sign"):
+                await reader()
+        assert isinstance(bus.caught[0], DeadlineError)
+        assert seen == list(range(len(seen)))
+        assert len(seen) == 100 + max(window, 1)
 
 
 @pytest.mark.parametrize("taken", [2, 5])

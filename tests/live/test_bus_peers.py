@@ -35,7 +35,7 @@ OBJECT = b'\x04\x01\x04meta\x06secObj{"total":1}'
 @pytest.fixture
 async def asking(bus_connections, unique):
     """Our requester, offering a window that the reference does not know."""
-    async with Bus(bus_connections[0], {unique("q"): 2}, grace=0.5) as bus:
+    async with Bus(bus_connections[0], {unique("q"): 2}) as bus:
         yield bus
         assert bus.conversations == 0
 
@@ -199,8 +199,11 @@ async def test_their_broken_first_packet(asking, queue, bus_connections, packet)
 @revisions
 async def test_their_handler_when_we_are_slow(asking, queue, bus_connections, revision):
     """A reader that is too slow says SlowConsumer, in time; that revision "head" takes it for an error is its own."""
-    async with raw_handler(bus_connections[1], f"{queue}0") as handler:
-        task = asyncio.create_task(asking.request(Request(queue)))
+    async with (
+        raw_handler(bus_connections[1], f"{queue}0") as handler,
+        Bus(bus_connections[0], {queue: 2}, grace=0.3) as hasty,
+    ):
+        task = asyncio.create_task(hasty.request(Request(queue)))
         talk = await handler.accept()
         await talk.open()
         await talk.publish(ARRAY)
@@ -215,7 +218,7 @@ async def test_their_handler_when_we_are_slow(asking, queue, bus_connections, re
 async def test_their_handler_when_it_is_late(asking, queue, bus_connections):
     """A handler that is silent in mid-stream gets NoConsumer, the reader the error."""
     async with raw_handler(bus_connections[1], f"{queue}0") as handler:
-        task = asyncio.create_task(asking.request(Request(queue), timeout=0.3))
+        task = asyncio.create_task(asking.request(Request(queue), timeout=0.6))
         talk = await handler.accept()
         await talk.open()
         reply = await task

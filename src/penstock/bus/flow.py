@@ -209,7 +209,7 @@ class Windowed(Flow):
         if wait:
             await self._until(lambda: self._out.first >= end)
         else:
-            await self._flush()
+            await self._flush(broken=True)
 
     def _signal(self, data: bytes) -> None:
         signal = decode_signal(data)
@@ -224,10 +224,13 @@ class Windowed(Flow):
         if self._flushing:
             self._mail.spawn(self._flush())
 
-    async def _flush(self) -> None:
-        """Send what has not been sent; while the connection is down it stays in the window."""
+    async def _flush(self, *, broken: bool = False) -> None:
+        """Send what has not been sent; while the connection is down it stays in the window.
+
+        After an error nothing is sent but, where `broken` is set, what leads up to Close.
+        """
         self._flushing = False
-        while self.error is None and self._mail.client.is_connected:
+        while (broken or self.error is None) and self._mail.client.is_connected:
             run = self._out.run(self._mail.client.max_payload)
             if run is None:
                 return

@@ -13,7 +13,7 @@ from penstock.bus.limits import MIB, subject_of
 from penstock.bus.request import Request, decode_request
 from penstock.bus.wire import Response
 from penstock.connection import foreign_errors
-from penstock.errors import NoConsumerError, PenstockError, RemoteProtocolError, SlowConsumerError
+from penstock.errors import DeadlineError, NoConsumerError, PenstockError, RemoteProtocolError, SlowConsumerError
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -142,9 +142,10 @@ class Service:
         except asyncio.CancelledError as error:
             await self._answer(sender, 503, explain(error))
             raise
-        except (NoConsumerError, SlowConsumerError) as error:
-            log.info("%s: %s", message.subject, error)
         except Exception as error:
+            if _is_the_readers(error, message.reply):
+                log.info("%s: %s", message.subject, error)
+                return
             log.exception("%s: the handler failed.", message.subject)
             await self._answer(sender, 500, explain(error))
         else:
@@ -157,6 +158,11 @@ class Service:
                 await sender.respond(Response.text(status, text))
             except PenstockError as error:
                 log.warning("%s: an answer of %d could not be sent: %s", self.queue, status, error)
+
+
+def _is_the_readers(error: Exception, reply: str) -> bool:
+    """Tell an error that the reader of the reply caused from one of the handler's own."""
+    return isinstance(error, NoConsumerError | SlowConsumerError | DeadlineError) and error.subject == reply
 
 
 class _Line:

@@ -411,3 +411,24 @@ async def test_offer_is_in_a_header(bus_pair, bus_connections):
             assert message.data == Request(bus.queue).encode()
             offer = {"Penstock-Bus": Offer(64, 1 << 20, 64 << 20).encode()}
             assert message.headers == (offer if window else None)
+
+
+async def test_all_windows_together_are_bounded(bus_pair):
+    """However many replies wait to be read, their windows together stay below what a server holds for a connection."""
+    async with bus_pair() as bus:
+
+        async def handler(request, sender):
+            async with sender.sections() as out:
+                out.array("a")
+                while True:
+                    await out.send(bytes(50_000))
+
+        async with bus.served(handler, concurrency=200):
+            replies = [await bus.request() for _ in range(200)]
+            sizes = [reply._window.size for reply in replies]
+            assert (max(sizes), min(sizes)) == (1 << 20, 64 * 1024)
+            assert sum(sizes) == bus.asking._mail.reserved <= (32 << 20) + 200 * 64 * 1024
+            for reply in replies:
+                await reply.close()
+            await reached(lambda: len(bus.caught) == 200)
+        assert bus.asking._mail.reserved == 0

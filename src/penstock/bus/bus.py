@@ -11,7 +11,7 @@ from penstock.bus.limits import GRACE, KBITS, MIB, BusOptions, partitions, subje
 from penstock.bus.mailbox import Mailbox
 from penstock.bus.requester import Reply
 from penstock.bus.service import Handler, Service
-from penstock.bus.window import HEADER, Offer
+from penstock.bus.window import HEADER
 from penstock.errors import InputError, LocalProtocolError, OptionError
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.bus.request import Request
 
 __all__ = ["Bus"]
+
+OFFER_ROOM = 128  # bytes of a request that are kept for the header with our offer
 
 
 class Bus:
@@ -73,16 +75,16 @@ class Bus:
         if not (isinstance(timeout, int | float) and math.isfinite(timeout) and timeout > 0):
             raise OptionError(f"timeout is {timeout!r}.", remedy="Give seconds above 0.", option="timeout")
         data, most = request.encode(), self._mail.client.max_payload
-        headers = self._offer()
-        room = most - sum(len(name) + len(value) + 20 for name, value in (headers or {}).items())
-        if len(data) > room:
+        if len(data) > most - OFFER_ROOM:
             raise LocalProtocolError(
-                f"The request makes {len(data):,} bytes, and the server takes {room:,}.",
+                f"The request makes {len(data):,} bytes, and the server takes {most - OFFER_ROOM:,}.",
                 remedy="A body is a third larger on the way; send large ones with penstock.chunks and name them here.",
             )
         await self._mail.open()
         subject = subject_of(request.queue, request.partition)
         reply = Reply(self._mail, self.options, subject, timeout)
+        # A peer of the reference looks at no header.
+        headers = {HEADER: reply.offer.encode()} if reply.offer else None
         try:
             await self._mail.publish(subject, data, reply=reply.subject, headers=headers)
             await reply._open()
@@ -142,10 +144,3 @@ class Bus:
         except KeyError:
             known = ", ".join(self.options.queues) or "none"
             raise InputError(f"unknown queue: {queue}.", remedy=f"This bus knows: {known}.") from None
-
-    def _offer(self) -> dict[str, str] | None:
-        """Give the header that offers our window; a peer of the reference looks at no header."""
-        given = self.options
-        if not given.window:
-            return None
-        return {HEADER: Offer(given.window, given.window_bytes, given.max_element).encode()}

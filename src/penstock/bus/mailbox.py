@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Mailbox", "Receiver"]
 
 log = logging.getLogger("penstock.bus")
+# nats-server cuts a connection off that has 64 MiB waiting; all windows of a bus together stay well below.
+BUDGET = 32 * 1024 * 1024
+LEAST = 64 * 1024  # a window is never smaller: the plain protocol may have a whole message under way
 
 
 class Receiver(Protocol):
@@ -46,6 +49,7 @@ class Mailbox:
         self._opening = asyncio.Lock()
         self._closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.reserved = 0  # bytes of the windows that are open
 
     def __len__(self) -> int:
         return len(self._receivers)
@@ -66,6 +70,12 @@ class Mailbox:
         subject = self._prefix + secrets.token_hex(8)
         self._receivers[subject] = receiver
         return subject
+
+    def reserve(self, wanted: int) -> int:
+        """Set bytes aside for a window: what is wanted, and less as the budget of all windows runs out."""
+        share = min(wanted, max(LEAST, (BUDGET - self.reserved) // 8))
+        self.reserved += share
+        return share
 
     def receivers(self) -> list[Receiver]:
         """Give the conversations that are under way."""

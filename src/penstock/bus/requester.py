@@ -96,12 +96,19 @@ class Reply:
         self._waiter: asyncio.Future[None] | None = None
         self._done = False
         self.subject = mail.add(self)
+        self._reserved = mail.reserve(options.window_bytes) if options.window else 0
         self._deadline = self._loop.time() + timeout
         self._timer = self._loop.call_at(self._deadline, self._expire)
 
     def __repr__(self) -> str:
         what = f"{self.response.status}" if self.response else "sections"
         return f"<Reply of {self._target}: {what}{', ended' if self._done else ''}>"
+
+    @property
+    def offer(self) -> Offer | None:
+        """The window that we offer for this reply; None where we keep to the plain protocol."""
+        given = self._options
+        return Offer(given.window, self._reserved, given.max_element) if given.window else None
 
     @property
     def windowed(self) -> bool:
@@ -186,10 +193,10 @@ class Reply:
 
     def _accept(self, header: str | None) -> None:
         """Take up the window, where the handler says that it did."""
-        offer = Offer.decode(header) if self._options.window else None
-        if offer is None:
+        mine, offer = self.offer, Offer.decode(header)
+        if mine is None or offer is None:
             return
-        if offer.window > self._options.window or offer.bytes > self._options.window_bytes:
+        if offer.window > mine.window or offer.bytes > mine.bytes:
             raise RemoteProtocolError(f"{self._target} takes a larger window than it was offered.")
         self._window = Incoming(offer.window, offer.bytes)
 
@@ -384,6 +391,8 @@ class Reply:
 
     def _end(self) -> None:
         self._done = True
+        self._mail.reserved -= self._reserved
+        self._reserved = 0
         self._timer.cancel()
         self._units.clear()
         self._pieces.clear()

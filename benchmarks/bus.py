@@ -1,7 +1,7 @@
 """Measures the bus: stop-and-wait against bare request–reply, a window against stop-and-wait, and a long pause.
 
-All sides take turns on the same two connections to one server, in several rounds, so that a busy machine slows
-all of them; the ratios are of the medians. Every element is numbered and checked.
+All sides take turns on the same two connections to one server, in many short rounds, so that a busy machine slows
+all of them alike; the ratios are of the medians. Every element is numbered and checked.
 
     python benchmarks/bus.py [--quick]        JSON to artifacts/bus.json
 """
@@ -84,7 +84,7 @@ async def bare(client: penstock.connection.Client, count: int) -> float:
 
 
 async def measure(quick: bool) -> dict[str, Any]:
-    rounds, few, many, pause = (3, 1000, 10_000, 5.0) if quick else (7, 3000, 40_000, 60.0)
+    rounds, few, many, pause = (15, 300, 3000, 5.0) if quick else (60, 300, 5000, 60.0)
     rates: dict[str, list[float]] = {"bare request-reply": [], "stop-and-wait": [], "window of 64": []}
     with penstock.Server(sync="2m") as server:
         one, other = await penstock.connect(server.url), await penstock.connect(server.url)
@@ -110,8 +110,9 @@ async def measure(quick: bool) -> dict[str, Any]:
                 rates["bare request-reply"].append(few / await bare(one, few))
                 rates["stop-and-wait"].append(few / (await read(plain, few, SIZE))[0])
                 rates["window of 64"].append(many / (await read(windowed, many, SIZE))[0])
-                shown = ", ".join(f"{name} {values[-1]:,.0f}/s" for name, values in rates.items())
-                print(f"round {number + 1} of {rounds}: {shown}", flush=True)
+                if number % 5 == 4:
+                    shown = ", ".join(f"{name} {statistics.median(values):,.0f}/s" for name, values in rates.items())
+                    print(f"round {number + 1} of {rounds}, medians so far: {shown}", flush=True)
             large = 16 * 1024 * 1024
             seconds, _ = await read(windowed, 4, large)
             print(f"elements of 16 MiB, in pieces: {4 * large / seconds / 1e6:,.0f} MB/s", flush=True)

@@ -19,6 +19,7 @@ import nats.js
 import nats.js.errors
 from nats.aio.client import Client as NatsClient
 from nats.aio.client import RawCredentials
+from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.js.api import DEFAULT_PREFIX
 
@@ -46,6 +47,8 @@ __all__ = ["Client", "api_request", "connect", "foreign_errors", "jetstream", "t
 log = logging.getLogger("penstock.connection")
 
 Callback = Callable[[], Awaitable[None]]
+# What a tap gets: subject, reply (empty where there is none), payload, and the header block as it came.
+Tap = Callable[[bytes, bytes, bytes, "bytes | None"], "Awaitable[None] | None"]
 # nats-py multiplies a frame's cost by every buffer it fills; 8 MiB holds a burst of large messages and bounds
 # the rest.
 PENDING_BYTES = 8 * 1024 * 1024
@@ -62,6 +65,7 @@ class Client(NatsClient):
         super().__init__()
         self.given = given
         self.ended = False  # whether the connection was closed because somebody asked for it
+        self._taps: dict[int, Tap] = {}
 
     async def close(self) -> None:
         # nats-py closes itself, too, when it has run out of servers.
@@ -75,6 +79,52 @@ class Client(NatsClient):
     async def __aexit__(self, *about: object) -> None:
         self.ended = True
         await super().__aexit__(*about)
+
+    async def tap(self, subject: str, handler: Tap, *, queue: str = "") -> int:
+        """Subscribe with a handler that is called as each message is read, and give the subscription's number.
+
+        nats-py gives every subscription a queue and a task, so messages of two subscriptions may overtake each
+        other. Taps see them in the order in which the server sent them, whatever subscription they belong to.
+        A handler that returns an awaitable stops the reading until that is done: that is back pressure.
+        """
+        self._sid += 1
+        sid = self._sid
+        # nats-py subscribes again after a reconnection to everything in this table.
+        self._subs[sid] = subscription = Subscription(self, sid, subject=subject, queue=queue)
+        self._taps[sid] = handler
+        await self._send_subscribe(subscription)
+        return sid
+
+    async def untap(self, sid: int) -> None:
+        """End the subscription of a tap."""
+        if self._taps.pop(sid, None) is not None and not self.is_closed:
+            await self._send_unsubscribe(sid)
+            self._remove_sub(sid)
+
+    def post(self, frames: bytes) -> bool:
+        """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
+        if not self.is_connected:
+            return False
+        self._pending.append(frames)
+        self._pending_data_size += len(frames)
+        if self._flush_queue is not None and self._flush_queue.empty():
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+        return True
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait here for the server to take them."""
+        waiting: int = self._pending_data_size
+        if isinstance(self._transport, TcpTransport) and self._transport._io_writer is not None:
+            waiting += self._transport._io_writer.transport.get_write_buffer_size()
+        return waiting
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        handler = self._taps.get(sid)
+        if handler is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        elif (wait := handler(subject, reply, data, headers)) is not None:
+            await wait
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and self.given.tls and not self.given.url.startswith("wss:"):

@@ -1,0 +1,2 @@
+"""NATS Streaming on JetStream."""
+__all__ = []

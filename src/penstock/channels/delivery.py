@@ -6,9 +6,9 @@ queue has many members. Sequences and times go in, decisions come out; nothing h
 The rules:
 
 - A new message goes out while its member has fewer than `max_in_flight` messages unacknowledged.
-- A message that is not acknowledged `ack_wait` after it was sent goes out again, beyond `max_in_flight` if need be, with
-  a count, and again each `ack_wait` from the first sending on: a late timer does not shift the later ones.
-- In a queue, the member with the fewest unacknowledged messages is chosen, and among equals the one that waited longest.
+- A message that is not acknowledged `ack_wait` after it was sent goes out again, beyond `max_in_flight` if need be,
+  with a count, and again each `ack_wait` from the first sending on: a late timer does not shift the later ones.
+- In a queue, the member with the fewest unacknowledged messages is chosen, of equals the one that waited longest.
   A member whose client misses heartbeats is not chosen while a sound one is there. A message that goes out again goes
   to the best member, which need not be the first one; the acknowledgement of either settles it.
 - A plain member whose client misses heartbeats gets nothing again until it answers.

@@ -71,9 +71,7 @@ class Limits:
 
 def _check(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise OptionError(
-            f"{name} is {value!r}.", remedy="Give zero for no limit, or more.", option=name, value=value
-        )
+        raise OptionError(f"{name} is {value!r}.", remedy="Give zero for no limit, or more.", option=name, value=value)
 
 
 def _is_pattern(pattern: str) -> bool:
@@ -85,10 +83,10 @@ def _is_pattern(pattern: str) -> bool:
 
 def _matches(pattern: str, channel: str) -> bool:
     wanted, given = pattern.split("."), channel.split(".")
-    for place, token in enumerate(wanted):
-        if token == ">":
+    for place, word in enumerate(wanted):
+        if word == ">":
             return len(given) > place
-        if place >= len(given) or token not in ("*", given[place]):
+        if place >= len(given) or word not in ("*", given[place]):
             return False
     return len(wanted) == len(given)
 

@@ -163,7 +163,7 @@ class Text:
 
     @staticmethod
     def case_clash(name: str, other: str) -> str:
-        """Two channels may not differ in case alone; the misspelling is the old server's, and clients may look for it."""
+        """Channels may not differ in case alone; the misspelling is the old server's, and clients may look for it."""
         return f'rejecting channel "{name}" because channel "{other}" alreay exists (different cases not allowed)'
 
 
@@ -191,9 +191,7 @@ def _build() -> dict[str, Any]:
                 made.type_name = f".{PACKAGE}.StartPosition"
     pool = descriptor_pool.DescriptorPool()  # our own: a program may carry another copy of this protocol
     pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in FIELDS
-    }
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in FIELDS}
 
 
 _classes = _build()
@@ -223,7 +221,7 @@ def decode(kind: Any, content: bytes) -> Any:
         raise RemoteProtocolError(f"These bytes are no {kind.DESCRIPTOR.name}: {error}.") from None
     unknown = UnknownFieldSet(message)
     if len(unknown):
-        for field in unknown:
+        for field in (unknown[place] for place in range(len(unknown))):
             if field.field_number in _numbers[kind] or field.wire_type == _GROUP:
                 raise RemoteProtocolError(
                     f"Field {field.field_number} of a {kind.DESCRIPTOR.name} has wire type {field.wire_type}."

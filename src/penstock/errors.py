@@ -22,6 +22,7 @@
     │   └── RemoteProtocolError     theirs: the peer sent something illegal
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
+    ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -35,6 +36,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "BinaryError",
+    "ChannelError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
@@ -221,6 +223,14 @@ class NotFoundError(JetStreamError):
     """The stream, the consumer or the message is not there."""
 
     fault = "caller"
+
+
+class ChannelError(PenstockError):
+    """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
+
+    fault = "caller"
+    fact_names = ("text",)
+    text: str | None
 
 
 class DataLossError(PenstockError):

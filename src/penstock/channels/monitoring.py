@@ -93,6 +93,9 @@ class Monitor:
             return "405 Method Not Allowed", "text/plain", b"Only GET.\n"
         parts = urlsplit(words[1])
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        service = self._gateway.service
+        if parts.path.rstrip("/") == "/streaming/serverz" and service is None:
+            return _json(self._standby_page())
         page = {
             "/streaming/serverz": self._server_page,
             "/streaming/storez": self._store_page,
@@ -101,16 +104,14 @@ class Monitor:
         }.get(parts.path.rstrip("/"))
         if page is None:
             return "404 Not Found", "text/plain", b"Pages: /streaming/serverz storez clientsz channelsz\n"
-        service = self._gateway.service
+        if service is None:
+            return "503 Service Unavailable", "text/plain", b"This gateway stands by.\n"
         try:
-            content = await page(service, query) if service or page == self._server_page else None
+            return _json(await page(service, query))
         except _Missing as missing:
             return "404 Not Found", "text/plain", f"{missing}\n".encode()
         except (JetStreamError, LinkError, DeadlineError) as error:
             return "503 Service Unavailable", "text/plain", f"{error}\n".encode()
-        if content is None:
-            return "503 Service Unavailable", "text/plain", b"This gateway stands by.\n"
-        return "200 OK", "application/json", json.dumps(content, indent=2).encode() + b"\n"
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -121,9 +122,9 @@ class Monitor:
             "now": _now(),
         }
 
-    async def _server_page(self, service: Service | None, query: dict[str, str]) -> dict[str, Any]:
+    def _standby_page(self) -> dict[str, Any]:
         common = self._common()
-        page: dict[str, Any] = {
+        return {
             "cluster_id": common["cluster_id"],
             "server_id": common["server_id"],
             "version": __version__,
@@ -132,10 +133,10 @@ class Monitor:
             "start_time": _time(self._started),
             "uptime": format_duration(int((datetime.now(UTC) - self._started).total_seconds())),
         }
-        if service is None:
-            return page
+
+    async def _server_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
         total = await _totals(service)
-        return page | {
+        return self._standby_page() | {
             "state": "STANDALONE",
             "clients": len(service.clients),
             "subscriptions": sum(len(channel.subscribers) for channel in service.channels.values()),
@@ -186,6 +187,10 @@ class Monitor:
         else:
             page["names"] = listed
         return page
+
+
+def _json(content: dict[str, Any]) -> tuple[str, str, bytes]:
+    return "200 OK", "application/json", json.dumps(content, indent=2).encode() + b"\n"
 
 
 def _now() -> str:

@@ -277,7 +277,12 @@ class Service:
         if 0 < self.options.limits.channels <= len(self.channels):
             raise Refusal(Text.TOO_MANY_CHANNELS)
         try:
-            records = await self.store.create(name, self.options.limits.of(name))
+            limits = self.options.limits.of(name)
+            described = await self.store.describe(name)  # somebody may have copied it here while we served
+            if described is not None:
+                records = await self.store.open(described, limits)
+            else:
+                records = await self.store.create(name, limits)
         except JetStreamError as error:
             raise Refusal(f"the channel's stream cannot be made: {error.description}") from error
         channel = self._add(records)

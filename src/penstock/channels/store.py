@@ -85,6 +85,16 @@ class Store:
             if not streams or offset >= page.get("total", 0):
                 return found
 
+    async def describe(self, channel: str) -> dict[str, Any] | None:
+        """Give a channel's stream as the server describes it, None where there is none."""
+        try:
+            described: dict[str, Any] = await api_request(
+                self.link.client, f"STREAM.INFO.{stream_name(self.cluster, channel)}", timeout=self.link.timeout
+            )
+        except NotFoundError:
+            return None
+        return described
+
     def _config(self, log: Log, first: int | None = None) -> dict[str, Any]:
         limits = log.limits
         config: dict[str, Any] = {
@@ -277,6 +287,19 @@ class Store:
             await api_request(
                 self.link.client, f"STREAM.PURGE.{log.stream}", {"seq": log.first}, timeout=self.link.timeout
             )
+
+    async def skip(self, log: Log, upto: int) -> None:
+        """Leave out the sequences up to `upto`: they are written empty, and deleted."""
+        while log.last < upto:
+            first = log.last + 1
+            await self.append(log, [Entry(b"")] * min(BATCH, upto - log.last))
+            for sequence in range(first, log.last + 1):
+                await api_request(
+                    self.link.client,
+                    f"STREAM.MSG.DELETE.{log.stream}",
+                    {"seq": sequence, "no_erase": True},
+                    timeout=self.link.timeout,
+                )
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -10,16 +10,25 @@ from typing import Any, Self
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.link import Link
 from penstock.channels.messages import Stored, headers_of
-from penstock.channels.names import channel_of, state_stream, stream_name
-from penstock.channels.records import MemberRecord, decode_member
+from penstock.channels.names import channel_of, state_stream, state_subject, stream_name
+from penstock.channels.records import MemberRecord, decode_member, decode_position
 from penstock.channels.store import Log, Store
 from penstock.connection import Client, connect
 from penstock.errors import NoRespondersError, NotFoundError
 from penstock.options import ConnectionOptions
 
-__all__ = ["Catalog", "ChannelInfo"]
+__all__ = ["Catalog", "ChannelInfo", "SubscriptionInfo"]
 
 _PAGE = 500
+
+
+@dataclass(frozen=True)
+class SubscriptionInfo:
+    """A subscription, the last sequence that its group was sent, and how many messages it has not acknowledged."""
+
+    options: MemberRecord
+    last: int
+    pending: int
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class ChannelInfo:
     first: int
     last: int
     last_time: str
-    subscriptions: tuple[MemberRecord, ...]
+    subscriptions: tuple[SubscriptionInfo, ...]
 
 
 class Catalog:
@@ -86,7 +95,7 @@ class Catalog:
             )
         return described
 
-    def _info(self, described: dict[str, Any], members: list[MemberRecord]) -> ChannelInfo:
+    def _info(self, described: dict[str, Any], members: list[SubscriptionInfo]) -> ChannelInfo:
         config, state = described["config"], described["state"]
         name = channel_of(self.cluster_id, config["name"])
         assert name is not None, "only channels are described"
@@ -99,10 +108,10 @@ class Catalog:
             state["first_seq"],
             state["last_seq"],
             state["last_ts"] if state["messages"] else "",
-            tuple(member for member in members if member.channel == name),
+            tuple(member for member in members if member.options.channel == name),
         )
 
-    async def _members(self) -> list[MemberRecord]:
+    async def _members(self) -> list[SubscriptionInfo]:
         found: dict[str, bytes] = {}
         start = 1
         while True:
@@ -116,7 +125,17 @@ class Catalog:
                 fields = headers_of(header)
                 found[fields["Nats-Subject"]] = data
                 start = int(fields["Nats-Sequence"]) + 1
-        return [decode_member(data) for subject, data in found.items() if ".sub." in subject and data]
+        known = {subject.removeprefix(state_subject(self.cluster_id, "")): data for subject, data in found.items()}
+        listed = []
+        for subject, data in known.items():
+            kind, _, number = subject.partition(".")
+            if kind == "sub" and data:
+                options = decode_member(data)
+                position = known.get(f"pos.{options.group}")
+                at = decode_position(position) if position else None
+                pending = len(at.pending.get(int(number), ())) if at else 0
+                listed.append(SubscriptionInfo(options, at.last if at else 0, pending))
+        return listed
 
     async def messages(self, name: str, start: int = 1, end: int | None = None) -> AsyncIterator[Stored]:
         """Give a channel's messages `[start, end)`, to its present end where none is given."""

@@ -34,12 +34,11 @@ class Channel:
             found = self._feeds[group] = Feed(self.desk, self, group)
         return found
 
-    def stored(self, first: int, contents: list[bytes]) -> None:
-        """Take note of new messages, and wake whoever may get them."""
+    def stored(self, contents: list[tuple[int, bytes]]) -> None:
+        """Take note of new messages."""
         self.recent.drop_before(self.log.first)
-        for sequence, content in enumerate(contents, start=first):
+        for sequence, content in contents:
             self.recent.add(sequence, content)
-        self.wake()
 
     def wake(self) -> None:
         """Let every feed look for what it can send."""
@@ -57,12 +56,9 @@ class Channel:
         assert group is not None, "only members of a group are removed"
         gone, heirs = self.subscribers.remove(member, now, unsubscribe=unsubscribe)
         if gone:
-            self.desk.state.forget(member)
+            self.desk.state.forget(group, member)
         else:
-            self.desk.state.touch(member)
-        for other in group.members:
-            if other.dirty:
-                self.desk.state.touch(other)
+            self.desk.state.remember(group, member)
         if not group.online and (feed := self._feeds.pop(group, None)) is not None:
             feed.end()
         elif heirs or group.members:

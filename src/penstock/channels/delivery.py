@@ -37,7 +37,6 @@ class Member:
         "ack_inbox",
         "ack_wait",
         "client",
-        "dirty",
         "group",
         "inbox",
         "max_in_flight",
@@ -61,7 +60,6 @@ class Member:
         self.online = True
         self.sick = False
         self.quiet_until = 0.0
-        self.dirty = False  # whether the stored record is behind
         self.group: Group | None = None
 
     @property
@@ -80,9 +78,12 @@ class Group:
     for a queue; `keep` says whether the position outlives its members; `last` is the last sequence sent as new.
     """
 
-    __slots__ = ("channel", "counts", "durable", "hold", "keep", "last", "members", "queue")
+    __slots__ = ("channel", "counts", "durable", "hold", "keep", "last", "members", "number", "queue")
 
-    def __init__(self, channel: str, *, durable: str = "", queue: str = "", keep: bool = False, last: int = 0) -> None:
+    def __init__(
+        self, number: int, channel: str, *, durable: str = "", queue: str = "", keep: bool = False, last: int = 0
+    ) -> None:
+        self.number = number
         self.channel = channel
         self.durable = durable
         self.queue = queue
@@ -129,16 +130,12 @@ class Group:
             if not member.online or len(member.pending) >= member.max_in_flight:
                 return None
         member.pending[sequence] = now + member.ack_wait
-        member.dirty = True
         self.last = sequence
         return member
 
     def skip_to(self, last: int) -> None:
         """Move over sequences that the channel no longer has."""
-        if last > self.last:
-            self.last = last
-            for member in self.members[:1]:
-                member.dirty = True
+        self.last = max(self.last, last)
 
     def _choose_new(self) -> Member | None:
         best = self._best()
@@ -169,7 +166,6 @@ class Group:
         if holder is None:
             return False
         del holder.pending[sequence]
-        holder.dirty = True
         self.counts.pop(sequence, None)
         return True
 
@@ -228,14 +224,12 @@ class Group:
             target.pending[sequence] = later if later > now + TOLERANCE else now + member.ack_wait
         else:
             target.pending[sequence] = now + target.ack_wait
-            member.dirty = target.dirty = True
         count = self.counts[sequence] = self.counts.get(sequence, 0) + 1
         return target, count
 
     def drop(self, member: Member, sequence: int) -> None:
         """Forget a message that the channel no longer has."""
         if member.pending.pop(sequence, None) is not None:
-            member.dirty = True
             self.counts.pop(sequence, None)
 
     # -- coming and going --------------------------------------------------------------------------------------------
@@ -247,14 +241,11 @@ class Group:
         heirs = [item for item in self.members if item.online]
         if not heirs:
             return []
-        # Whoever is left must remember how far the group came.
-        heirs[0].dirty = True
         inherited = sorted((expiry, sequence) for sequence, expiry in member.pending.items())
         touched: list[Member] = []
         for place, (_, sequence) in enumerate(inherited):
             heir = heirs[place % len(heirs)]
             heir.pending[sequence] = now + HANDOVER
-            heir.dirty = True
             if heir not in touched:
                 touched.append(heir)
         for heir in touched:
@@ -274,7 +265,6 @@ class Group:
         member.online = True
         member.sick = False
         member.quiet_until = 0.0
-        member.dirty = True
         self.hold = bool(member.pending)
 
     def waiting(self, member: Member, now: float) -> list[int]:

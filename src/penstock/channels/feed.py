@@ -88,7 +88,7 @@ class Feed:
         if self._ended or not outlet.up:
             return
         records, recent, now = self.channel.log, self.channel.recent, self._loop.time()
-        touched: dict[Member, None] = {}
+        before = group.last
         while group.ready and group.last < records.last:
             sequence = group.last + 1
             if sequence < records.first:
@@ -107,10 +107,9 @@ class Feed:
             member = group.assign(sequence, now)
             if member is None:
                 break
-            touched[member] = None
             self._send(member, sequence, content)
-        for member in touched:
-            self.desk.state.touch(member)
+        if group.last != before:
+            self.desk.state.touch(group)
         if self._ahead and len(self._ahead) < _LOW:
             self._read_ahead()
         self.arm()
@@ -206,7 +205,7 @@ class Feed:
             content = contents.get(sequence)
             if content is None:
                 self.group.drop(member, sequence)
-                self.desk.state.touch(member)
+                self.desk.state.touch(self.group)
                 continue
             if self._ended or not member.online or not self.desk.outlet.up:
                 continue
@@ -214,9 +213,8 @@ class Feed:
             if sent is not None:
                 target, count = sent
                 self._send(target, sequence, again(content, count))
-                for changed in (member, target):
-                    if changed.dirty:
-                        self.desk.state.touch(changed)
+                if target is not member:
+                    self.desk.state.touch(self.group)
 
     async def _contents(self, sequences: list[int]) -> dict[int, bytes]:
         """Find messages among the recent ones, and read the others."""
@@ -286,7 +284,7 @@ class Feed:
                         due.append((member, sequence))
                 elif sequence in member.pending:
                     self.group.drop(member, sequence)
-                    self.desk.state.touch(member)
+                    self.desk.state.touch(self.group)
             await self._send_again(due, stay=True)
         member.pending = dict(sorted(member.pending.items(), key=lambda item: (item[1], item[0])))
 

@@ -72,15 +72,15 @@ class Link:
                     DisconnectedError("The connection to JetStream was lost.", remedy="It is being made again.")
                 )
 
-    async def _collect(self, make: Callable[[bytes], bytes], last: Callable[[Answer], bool]) -> list[Answer]:
-        """Send what `make` gives for a reply subject, and gather answers up to the one that is `last`."""
+    async def _collect(self, make: Callable[[bytes], bytes], whole: Callable[[list[Answer]], bool]) -> list[Answer]:
+        """Send what `make` gives for a reply subject, and gather answers until they are `whole`."""
         reply = b"%b%d" % (self._inbox, next(self._numbers))
         answers: list[Answer] = []
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def receive(data: bytes, header: bytes | None) -> None:
             answers.append((data, header))
-            if last(answers[-1]) and not future.done():
+            if whole(answers) and not future.done():
                 future.set_result(None)
 
         self._waiting[reply] = receive
@@ -102,17 +102,13 @@ class Link:
         return answers
 
     async def publish(self, make: Callable[[bytes], bytes]) -> dict[str, Any]:
-        """Send frames that store something, and give JetStream's answer; its errors are raised."""
-        [(data, header)] = await self._collect(make, lambda _: True)
-        if status_of(header) == 503:
-            raise NoRespondersError("No stream takes the subject.", remedy="Was the stream deleted?")
-        try:
-            answer = json.loads(data)
-        except ValueError:
-            raise RemoteProtocolError(f"What answered is not JetStream: {data[:40]!r}.") from None
-        if error := answer.get("error"):
-            raise api_error(error)
-        return dict(answer)
+        """Send frames that store something, and give JetStream's answer to the last; its errors are raised."""
+        return (await self.publish_each(make, 1))[0]
+
+    async def publish_each(self, make: Callable[[bytes], bytes], count: int) -> list[dict[str, Any]]:
+        """Send frames of which `count` are answered, and give the answers; the first error among them is raised."""
+        answers = await self._collect(make, lambda gathered: len(gathered) == count)
+        return [_ack(*answer) for answer in answers]
 
     async def get(self, stream: str, request: dict[str, Any]) -> list[Answer]:
         """Read messages of a stream with a direct get: those that there are, in order."""
@@ -120,13 +116,25 @@ class Link:
         content = json.dumps(request).encode()
         single = "batch" not in request
 
-        def last(answer: Answer) -> bool:
-            return single or status_of(answer[1]) != 0
+        def whole(gathered: list[Answer]) -> bool:
+            return single or status_of(gathered[-1][1]) != 0
 
-        answers = await self._collect(lambda reply: frame(subject, content, reply), last)
+        answers = await self._collect(lambda reply: frame(subject, content, reply), whole)
         status = status_of(answers[-1][1])
         if status == 503:
             raise NoRespondersError(f"There is no stream {stream}.", remedy="Was it deleted?")
         if status not in (0, 204, 404):
             raise RemoteProtocolError(f"JetStream answers a direct get with status {status}.")
         return answers if status == 0 else answers[:-1]
+
+
+def _ack(data: bytes, header: bytes | None) -> dict[str, Any]:
+    if status_of(header) == 503:
+        raise NoRespondersError("No stream takes the subject.", remedy="Was the stream deleted?")
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        raise RemoteProtocolError(f"What answered is not JetStream: {data[:40]!r}.") from None
+    if error := answer.get("error"):
+        raise api_error(error)
+    return dict(answer)

@@ -6,6 +6,7 @@ The payload is the publisher's, untouched. What the protocol needs beside it sta
 - `Penstock-Bytes`: the bytes of all messages of the channel so far, this one included, counted as they are delivered.
 - `Penstock-Reply`: the reply subject that the publisher gave, where it gave one; what a header cannot carry is written
   as in a URL, `%0A` for a line break.
+- `Penstock-Batch`: the attempt that stored it, unless that was an atomic batch, which has a header of its own.
 - `Penstock-Sequence`: for a message that was copied from elsewhere, its sequence there.
 
 A message that somebody else wrote to the stream has none of these; its time is the stream's.
@@ -20,12 +21,24 @@ from urllib.parse import quote, unquote
 from penstock.channels.wire import MsgProto
 from penstock.errors import RemoteProtocolError
 
-__all__ = ["BYTES", "REPLY", "SEQUENCE", "TIME", "Stored", "encode", "headers_of", "parse_stored", "quote_reply"]
+__all__ = [
+    "BATCH",
+    "BYTES",
+    "REPLY",
+    "SEQUENCE",
+    "TIME",
+    "Stored",
+    "encode",
+    "headers_of",
+    "parse_stored",
+    "quote_reply",
+]
 
 TIME = "Penstock-Time"
 BYTES = "Penstock-Bytes"
 REPLY = "Penstock-Reply"
 SEQUENCE = "Penstock-Sequence"
+BATCH = "Penstock-Batch"
 
 
 @dataclass(slots=True)
@@ -81,7 +94,7 @@ def parse_stored(data: bytes, header: bytes | None) -> Stored:
             data,
             unquote(fields.get(REPLY, "")),
             int(so_far) if so_far.isdigit() else None,
-            fields.get("Nats-Batch-Id", ""),
+            fields.get(BATCH) or fields.get("Nats-Batch-Id", ""),
             int(origin) if origin.isdigit() else None,
         )
     except (KeyError, ValueError):

@@ -74,5 +74,5 @@ async def _store(service: Service, name: str, entries: list[Entry]) -> tuple[Cha
     except PenstockError as error:
         return None, error.what
     channel.last_used = asyncio.get_running_loop().time()
-    channel.stored(channel.log.last - len(contents) + 1, contents)
+    channel.stored(contents)
     return channel, ""

@@ -1,6 +1,6 @@
 """What is remembered of clients and subscriptions, as JSON in the state stream.
 
-Golden tests freeze both formats: a gateway must read what an older one wrote.
+Golden tests freeze the formats: a gateway must read what an older one wrote.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from penstock.errors import RemoteProtocolError
 __all__ = [
     "ClientRecord",
     "MemberRecord",
+    "Position",
     "decode_client",
     "decode_member",
+    "decode_position",
     "encode_client",
     "encode_member",
+    "encode_position",
     "pack",
     "unpack",
 ]
@@ -41,7 +44,7 @@ class ClientRecord:
 
 @dataclass(frozen=True)
 class MemberRecord:
-    """A subscription: its options, how far its group came, and what it has not acknowledged."""
+    """A subscription: its options, and the group whose position it shares."""
 
     channel: str
     client: str
@@ -53,8 +56,15 @@ class MemberRecord:
     queue: str
     keep: bool
     online: bool
+    group: int
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a group came, and what each member, by its number, has not acknowledged."""
+
     last: int
-    pending: tuple[int, ...]
+    pending: dict[int, tuple[int, ...]]
 
 
 def pack(sequences: Iterable[int]) -> list[list[int]]:
@@ -119,7 +129,7 @@ def decode_client(content: bytes) -> ClientRecord:
 
 
 def encode_member(group: Group, member: Member) -> bytes:
-    """Write a subscription as it stands."""
+    """Write a subscription's options."""
     return _write(
         {
             "channel": group.channel,
@@ -132,14 +142,13 @@ def encode_member(group: Group, member: Member) -> bytes:
             "queue": group.queue,
             "keep": group.keep,
             "online": member.online,
-            "last": group.last,
-            "pending": pack(member.pending),
+            "group": group.number,
         }
     )
 
 
 def decode_member(content: bytes) -> MemberRecord:
-    """Read a subscription."""
+    """Read a subscription's options."""
     fields = _read(content, "subscription")
     return MemberRecord(
         fields["channel"],
@@ -152,6 +161,17 @@ def decode_member(content: bytes) -> MemberRecord:
         fields["queue"],
         fields["keep"],
         fields["online"],
-        fields["last"],
-        unpack(fields["pending"]),
+        fields["group"],
     )
+
+
+def encode_position(group: Group) -> bytes:
+    """Write how far a group came. One record for all members: they change together or not at all."""
+    pending = {str(member.number): pack(member.pending) for member in group.members if member.pending}
+    return _write({"last": group.last, "pending": pending})
+
+
+def decode_position(content: bytes) -> Position:
+    """Read how far a group came."""
+    fields = _read(content, "position")
+    return Position(fields["last"], {int(number): unpack(ranges) for number, ranges in fields["pending"].items()})

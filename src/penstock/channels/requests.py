@@ -193,7 +193,7 @@ async def subscribe(service: Service, reply: bytes, data: bytes) -> None:
     if group is None or member is None:
         service.watch_activity(channel)
         return _answer(service, reply, text or Text.INVALID_SUBSCRIBE)
-    service.state.touch(member)
+    service.state.remember(group, member)
     await service.state.flush()
     service.outlet.answer(reply, SubscriptionResponse(ackInbox=member.ack_inbox).SerializeToString())
     feed = channel.feed(group)
@@ -226,6 +226,7 @@ async def _join(service: Service, channel: Channel, request: Any) -> tuple[str |
     if group is None:
         last = await _start(service, channel, request)
         group = Group(
+            service.new_number(),
             channel.name,
             durable="" if queue else durable,
             queue=queue_key(durable, queue),

@@ -23,7 +23,7 @@ from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
 from penstock.channels.feed import Desk
 from penstock.channels.outlet import Outlet
-from penstock.channels.records import decode_client, decode_member
+from penstock.channels.records import MemberRecord, Position, decode_client, decode_member, decode_position
 from penstock.channels.store import BATCH, Log, Store
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, decode
 from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
@@ -118,38 +118,52 @@ class Service:
             self.watch_activity(channel)
 
     def _recall(self, remembered: dict[str, bytes]) -> None:
+        positions: dict[int, Position] = {}
         for subject, content in remembered.items():
-            if subject.startswith("client."):
+            kind, _, rest = subject.partition(".")
+            if kind == "client":
                 self.clients.add(decode_client(content))
-        for subject, content in sorted(remembered.items()):
+            elif kind == "pos":
+                positions[int(rest)] = decode_position(content)
+            if kind in ("pos", "sub"):
+                self._numbers = max(self._numbers, int(rest))
+        groups: dict[int, Group] = {}
+        for subject, content in remembered.items():
             kind, _, number = subject.partition(".")
-            if kind != "sub":
-                continue
-            record = decode_member(content)
-            self._numbers = max(self._numbers, int(number))
-            channel, client = self.channels.get(record.channel), self.clients.get(record.client)
-            if channel is None:
+            if kind == "sub" and not self._recall_member(int(number), decode_member(content), positions, groups):
                 self.state.put(subject, b"")
-                continue
-            member = Member(
-                int(number),
-                record.client,
-                record.inbox,
-                record.ack_inbox,
-                max_in_flight=record.max_in_flight,
-                ack_wait=record.ack_wait,
-            )
-            member.pending = dict.fromkeys(record.pending, 0.0)
-            member.online = record.online and client is not None
-            group = self._group_of(channel, record.client, record.durable, record.queue)
-            if group is None:
-                group = Group(record.channel, durable=record.durable, queue=record.queue, keep=record.keep)
-            group.last = max(group.last, record.last)
-            self.attach(channel, group, member)
+        for left in positions.keys() - groups.keys():
+            self.state.put(f"pos.{left}", b"")
 
-    def _group_of(self, channel: Channel, client: str, durable: str, queue: str) -> Group | None:
-        # A stored queue carries its whole name.
-        return channel.subscribers.find(client, "" if queue else durable, queue)
+    def _recall_member(
+        self, number: int, record: MemberRecord, positions: dict[int, Position], groups: dict[int, Group]
+    ) -> bool:
+        """Bring back a subscription; False where there is nothing left for it."""
+        channel, position = self.channels.get(record.channel), positions.get(record.group)
+        if channel is None or position is None:
+            return False
+        group = groups.get(record.group)
+        if group is None:
+            group = groups[record.group] = Group(
+                record.group,
+                record.channel,
+                durable=record.durable,
+                queue=record.queue,
+                keep=record.keep,
+                last=position.last,
+            )
+        member = Member(
+            number,
+            record.client,
+            record.inbox,
+            record.ack_inbox,
+            max_in_flight=record.max_in_flight,
+            ack_wait=record.ack_wait,
+        )
+        member.pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
+        member.online = record.online and self.clients.get(record.client) is not None
+        self.attach(channel, group, member)
+        return True
 
     async def run(self) -> None:
         """Handle requests until cancelled."""
@@ -231,10 +245,7 @@ class Service:
         group = member.group
         if group is None or ack.subject != channel.name or not group.ack(member, ack.sequence):
             return
-        self.state.touch(member)
-        for other in group.members if group.queue else ():
-            if other.dirty:
-                self.state.touch(other)
+        self.state.touch(group)
         if group.last < channel.log.last:
             self.outlet.wake(channel.feed(group))
 
@@ -336,7 +347,10 @@ class Service:
     def remove_channel(self, channel: Channel) -> None:
         """Forget a channel with everything that belongs to it."""
         for member in channel.subscribers.members:
-            self.state.forget(member)
+            group = member.group
+            assert group is not None, "it is a member"
+            group.members.remove(member)
+            self.state.forget(group, member)
         channel.end()
         del self.channels[channel.name]
         del self._spelling[channel.name.lower()]

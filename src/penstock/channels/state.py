@@ -6,7 +6,8 @@ The state stream keeps the last message of each subject below `_PENSTOCK.channel
     beat              the leader's pulse; a standby watches it
     info              what stays the same for the cluster, such as the inbox of acks
     client.<id>       a client
-    sub.<number>      a subscription: position and unacknowledged messages
+    sub.<number>      a subscription
+    pos.<number>      the position of a group of subscriptions, and what they have not acknowledged
 
 Every write by the leader is on condition that the last message on `lead` is still its own. So a leader that slept
 through its lease cannot overwrite what its successor wrote: JetStream refuses, and it steps down. What is deleted
@@ -23,12 +24,12 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.channels.delivery import Member
+from penstock.channels.delivery import Group, Member
 from penstock.channels.link import Link, frame_with
 from penstock.channels.messages import headers_of
 from penstock.channels.names import state_stream, state_subject
-from penstock.channels.records import encode_member
-from penstock.channels.store import BATCH, WRONG_LAST
+from penstock.channels.records import encode_member, encode_position
+from penstock.channels.store import WRONG_LAST
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, NotFoundError
 
@@ -54,7 +55,7 @@ class State:
         self.epoch = 0  # the sequence of our message on `lead`, zero while we do not lead
         self.on_lost: Callable[[], None] = lambda: None
         self._puts: dict[str, bytes] = {}
-        self._members: dict[int, Member] = {}
+        self._groups: dict[int, Group] = {}
         self._wake = asyncio.Event()
         self._done: list[asyncio.Future[None]] = []
 
@@ -112,7 +113,7 @@ class State:
             return False
         self.epoch = answer["seq"]
         self._puts.clear()
-        self._members.clear()
+        self._groups.clear()
         return True
 
     async def beat(self, *, released: bool = False) -> None:
@@ -150,15 +151,24 @@ class State:
         self._puts[self.subject(subject)] = content
         self._wake.set()
 
-    def touch(self, member: Member) -> None:
-        """Remember a subscription as it stands when the writing comes to it."""
-        self._members[member.number] = member
+    def touch(self, group: Group) -> None:
+        """Remember a group's position as it stands when the writing comes to it."""
+        self._groups[group.number] = group
         self._wake.set()
 
-    def forget(self, member: Member) -> None:
-        """Forget a subscription."""
-        self._members.pop(member.number, None)
+    def remember(self, group: Group, member: Member) -> None:
+        """Remember a subscription and its group's position."""
+        self.touch(group)
+        self.put(f"sub.{member.number}", encode_member(group, member))
+
+    def forget(self, group: Group, member: Member) -> None:
+        """Forget a subscription, and its group's position where nobody is left in it."""
         self.put(f"sub.{member.number}", b"")
+        if group.members:
+            self.touch(group)
+        else:
+            self._groups.pop(group.number, None)
+            self.put(f"pos.{group.number}", b"")
 
     async def flush(self) -> None:
         """Wait until everything that was to be remembered is stored."""
@@ -168,14 +178,14 @@ class State:
         await done
 
     async def run(self) -> None:
-        """Write what is to be remembered, one batch at a time, until cancelled or until we do not lead any more."""
+        """Write what is to be remembered, some at a time, until cancelled or until we do not lead any more."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             waiting, self._done = self._done, []
             items = self._collect()
             while items:
-                part, items = items[:BATCH], items[BATCH:]
+                part, items = items[:_PAGE], items[_PAGE:]
                 if not await self._persist(part):
                     return
             for future in waiting:
@@ -183,13 +193,11 @@ class State:
                     future.set_result(None)
 
     def _collect(self) -> list[tuple[str, bytes]]:
-        members, self._members = self._members, {}
+        # Positions first: a subscription without one would begin anew, one too many does no harm.
+        groups, self._groups = self._groups, {}
         puts, self._puts = self._puts, {}
-        for number, member in members.items():
-            member.dirty = False
-            if member.group is not None:
-                puts[self.subject("sub", str(number))] = encode_member(member.group, member)
-        return list(puts.items())
+        found = [(self.subject("pos", str(number)), encode_position(group)) for number, group in groups.items()]
+        return found + list(puts.items())
 
     async def _persist(self, part: list[tuple[str, bytes]]) -> bool:
         while True:
@@ -211,25 +219,9 @@ class State:
                 return True
 
     async def _write(self, items: Iterable[tuple[str, bytes]]) -> None:
-        listed = list(items)
-        batch = secrets.token_hex(6)
         fence = f"Nats-Expected-Last-Subject-Sequence: {self.epoch}\r\n"
         fence += f"Nats-Expected-Last-Subject-Sequence-Subject: {self.subject('lead')}\r\n"
-
-        def make(reply: bytes) -> bytes:
-            frames = []
-            for place, (subject, content) in enumerate(listed, start=1):
-                lines = "NATS/1.0\r\n"
-                if place == 1:
-                    lines += fence
-                if len(listed) > 1:
-                    lines += f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
-                    if place == len(listed):
-                        lines += "Nats-Batch-Commit: 1\r\n"
-                if not content:
-                    lines += f"Nats-TTL: {_TOMBSTONE}\r\n"
-                last = place == len(listed)
-                frames.append(frame_with(f"{lines}\r\n".encode(), subject.encode(), content, reply if last else b""))
-            return b"".join(frames)
-
-        await self.link.publish(make)
+        plain = f"NATS/1.0\r\n{fence}\r\n".encode()
+        tombstone = f"NATS/1.0\r\n{fence}Nats-TTL: {_TOMBSTONE}\r\n\r\n".encode()
+        listed = [(plain if content else tombstone, subject.encode(), content) for subject, content in items]
+        await self.link.publish_each(lambda reply: b"".join(frame_with(*item, reply) for item in listed), len(listed))

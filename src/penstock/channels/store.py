@@ -1,7 +1,7 @@
 """Channels as JetStream streams: create, append, read, find by time, trim, delete.
 
-A stream's sequences are the channel's. A batch of messages is appended as one atomic batch that names the sequence it
-follows: it is stored whole, at the place that was foreseen, or not at all. So after a lost answer we can tell which.
+A stream's sequences are the channel's. What is appended names the sequence that it follows, so it is stored at the
+place that was foreseen or not at all, and after a lost answer we can tell which.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = ["BATCH", "Entry", "Log", "Store"]
 BATCH = 1000  # the most that JetStream takes as one atomic batch
 WRONG_LAST = 10071
 _RETRY = 0.05
+_REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
 _NANO = 1_000_000_000
 
@@ -62,6 +63,77 @@ class Log:
         return max(0, self.last - self.first + 1)
 
 
+class _Pace:
+    """Which way of storing a batch is quicker here: message by message, or as one atomic batch.
+
+    An atomic batch costs a few milliseconds to set up and is synced to disk once; single messages cost next to nothing
+    each, unless the server syncs each of them. We measure both, and try the slower one again now and then.
+    """
+
+    def __init__(self) -> None:
+        self.each = 0.0005
+        self.batch = 0.010
+        self._turn = 0
+
+    def choose_atomic(self, count: int) -> bool:
+        self._turn += 1
+        atomic = count * self.each > self.batch
+        return atomic != (count >= 16 and self._turn % 32 == 0)
+
+    def took(self, count: int, seconds: float, *, atomic: bool) -> None:
+        if atomic:
+            self.batch += 0.2 * (seconds - self.batch)
+        else:
+            self.each += 0.2 * (seconds / count - self.each)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Frames for a reply subject, and what they store: the bytes of deliveries, and their times."""
+
+    frames: Callable[[bytes], bytes]
+    encoded: list[bytes]
+    times: list[int]
+
+
+def _frames(log: Log, entries: Sequence[Entry], batch: str, expected: int, *, atomic: bool) -> _Made:
+    """Write messages that follow the sequence `expected`.
+
+    Without an atomic batch each message names the one it follows, so after one that was not stored none is. Either way
+    the answer to the last one tells of all of them.
+    """
+    now = time.time_ns()
+    made = _Made(lambda reply: b"".join(_framed(reply)), [], [])
+    heads: list[bytes] = []
+    so_far, stamp, final = log.bytes_so_far, log.last_time, len(entries)
+    for place, entry in enumerate(entries, start=1):
+        stamp = max(stamp, now if entry.time is None else entry.time)
+        content = encode(log.channel, expected + place, entry.data, stamp, entry.reply)
+        so_far += len(content)
+        made.encoded.append(content)
+        made.times.append(stamp)
+        lines = f"NATS/1.0\r\nPenstock-Time: {stamp}\r\nPenstock-Bytes: {so_far}\r\n"
+        if atomic:
+            lines += f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
+            if place == final:
+                lines += "Nats-Batch-Commit: 1\r\n"
+        else:
+            lines += f"Penstock-Batch: {batch}\r\n"
+        if place == 1 or not atomic:
+            lines += f"Nats-Expected-Last-Sequence: {expected + place - 1}\r\n"
+        if entry.reply:
+            lines += f"Penstock-Reply: {quote_reply(entry.reply)}\r\n"
+        if entry.origin is not None:
+            lines += f"Penstock-Sequence: {entry.origin}\r\n"
+        heads.append(f"{lines}\r\n".encode())
+
+    def _framed(reply: bytes) -> Iterator[bytes]:
+        for place, (head, entry) in enumerate(zip(heads, entries, strict=True), start=1):
+            yield frame_with(head, log.subject, entry.data, reply if place == final else b"")
+
+    return made
+
+
 class Store:
     """The channels of one cluster in JetStream."""
 
@@ -70,6 +142,7 @@ class Store:
         self.cluster = cluster
         self.prefix = prefix
         self.replicas = replicas
+        self._pace = _Pace()
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -182,8 +255,8 @@ class Store:
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
-    async def append(self, log: Log, entries: Sequence[Entry]) -> list[bytes]:
-        """Store messages, at most a batch of them, and give the bytes of their deliveries; their sequences follow on.
+    async def append(self, log: Log, entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
+        """Store messages, at most a batch of them, and give their sequences and the bytes of their deliveries.
 
         It goes on trying while JetStream is out of reach, because what became of an attempt is found out first. Raises
         JetStreamError where the server refuses.
@@ -193,75 +266,55 @@ class Store:
                 self.link.client, f"STREAM.UPDATE.{log.stream}", self._config(log), timeout=self.link.timeout
             )
             log.in_step = True
-        while True:
-            expected = log.last
-            batch = secrets.token_hex(6)
-            make, encoded, stamp = self._frames(log, entries, batch, expected)
+        stored: list[tuple[int, bytes]] = []
+        refusals = 0
+        while entries:
+            expected, batch = log.last, secrets.token_hex(6)
+            atomic = self._pace.choose_atomic(len(entries))
+            made = _frames(log, entries, batch, expected, atomic=atomic)
+            began = time.perf_counter()
             try:
-                await self.link.publish(make)
+                await self.link.publish(made.frames)
+                count = len(entries)
+                self._pace.took(len(entries), time.perf_counter() - began, atomic=atomic)
             except (DeadlineError, DisconnectedError):
-                if not await self._was_stored(log, batch, expected):
-                    continue
+                count = await self._count_stored(log, batch, expected, len(entries))
             except JetStreamError as error:
                 if error.err_code != WRONG_LAST:
                     raise
-                await self.refresh(log)  # somebody else wrote to the stream
-                if log.last == expected:
+                # Somebody else wrote to the stream, perhaps in the middle of what we wrote.
+                count = await self._count_stored(log, batch, expected, len(entries))
+                refusals = 0 if log.last > expected else refusals + 1
+                if refusals > _REFUSALS:
                     raise
-                continue
-            log.last, log.last_time = expected + len(entries), stamp
-            log.bytes_so_far += sum(map(len, encoded))
-            if log.limits.max_msgs:
-                log.first = max(log.first, log.last - log.limits.max_msgs + 1)
-            if log.limits.max_bytes:
-                await self._trim(log)
-            return encoded
+            for place in range(count):
+                content = made.encoded[place]
+                stored.append((expected + 1 + place, content))
+                log.bytes_so_far += len(content)
+                log.last_time = made.times[place]
+            log.last = max(log.last, expected + count)
+            entries = entries[count:]
+        if log.limits.max_msgs:
+            log.first = max(log.first, log.last - log.limits.max_msgs + 1)
+        if log.limits.max_bytes:
+            await self._trim(log)
+        return stored
 
-    def _frames(
-        self, log: Log, entries: Sequence[Entry], batch: str, expected: int
-    ) -> tuple[Callable[[bytes], bytes], list[bytes], int]:
-        now = time.time_ns()
-        encoded: list[bytes] = []
-        heads: list[bytes] = []
-        so_far, stamp = log.bytes_so_far, log.last_time
-        for place, entry in enumerate(entries, start=1):
-            stamp = max(stamp, now if entry.time is None else entry.time)
-            content = encode(log.channel, expected + place, entry.data, stamp, entry.reply)
-            encoded.append(content)
-            so_far += len(content)
-            lines = [
-                f"NATS/1.0\r\nNats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
-                f"Penstock-Time: {stamp}\r\nPenstock-Bytes: {so_far}\r\n"
-            ]
-            if place == 1:
-                lines.append(f"Nats-Expected-Last-Sequence: {expected}\r\n")
-            if place == len(entries):
-                lines.append("Nats-Batch-Commit: 1\r\n")
-            if entry.reply:
-                lines.append(f"Penstock-Reply: {quote_reply(entry.reply)}\r\n")
-            if entry.origin is not None:
-                lines.append(f"Penstock-Sequence: {entry.origin}\r\n")
-            lines.append("\r\n")
-            heads.append("".join(lines).encode())
-
-        def make(reply: bytes) -> bytes:
-            final = len(entries) - 1
-            return b"".join(
-                frame_with(head, log.subject, entry.data, reply if place == final else b"")
-                for place, (head, entry) in enumerate(zip(heads, entries, strict=True))
-            )
-
-        return make, encoded, stamp
-
-    async def _was_stored(self, log: Log, batch: str, expected: int) -> bool:
-        """Find out what became of an attempt whose answer never came."""
+    async def _count_stored(self, log: Log, batch: str, expected: int, count: int) -> int:
+        """Find out how much of an attempt was stored: what was, stands right behind `expected`."""
         while True:
             try:
                 await self.refresh(log)
                 if log.last == expected:
-                    return False
-                found = await self.read(log, expected + 1, 1)
-                return bool(found) and found[0].batch == batch
+                    return 0
+                found = await self.read_on(log, expected + 1, count)
+                ours = 0
+                while ours < len(found) and (found[ours].sequence, found[ours].batch) == (expected + 1 + ours, batch):
+                    ours += 1
+                if ours == len(found) < min(count, log.last - expected):  # the read was cut short by its size
+                    for item in await self.read_on(log, expected + 1 + ours, count - ours):
+                        ours += (item.sequence, item.batch) == (expected + 1 + ours, batch)
+                return ours
             except (DeadlineError, DisconnectedError):
                 await asyncio.sleep(_RETRY)
 

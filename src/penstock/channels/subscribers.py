@@ -79,7 +79,7 @@ class Subscribers:
         self._by_inbox[member.inbox] = member
 
     def remove(self, member: Member, now: float, *, unsubscribe: bool) -> tuple[bool, list[Member]]:
-        """Take a member off the channel: whether its record is to be deleted, and who inherits its messages."""
+        """Take a member off the channel: whether it is gone for good, and who inherits its messages."""
         group = member.group
         assert group is not None, "only members of a group are removed"
         self._by_ack.pop(member.ack_inbox, None)
@@ -90,7 +90,6 @@ class Subscribers:
             return True, group.leave(member, now)
         if group.keep and not unsubscribe:
             group.hold = False
-            member.dirty = True
             return False, []
         self._forget(group, member)
         return True, []

@@ -260,8 +260,7 @@ def _as_json(item: Any) -> dict[str, Any]:
     import dataclasses
 
     content = dataclasses.asdict(item)
-    for subscription in content["subscriptions"]:
-        subscription["pending"] = len(subscription["pending"])
+    content["subscriptions"] = [{**given.pop("options"), **given} for given in content["subscriptions"]]
     return content
 
 
@@ -299,14 +298,14 @@ async def _info(given: Globals, channel: str, cluster: str, json: bool) -> None:
     if found.subscriptions:
         rows = [
             (
-                item.client,
-                item.durable,
-                item.queue,
-                "online" if item.online else "offline",
+                item.options.client,
+                item.options.durable,
+                item.options.queue,
+                "online" if item.options.online else "offline",
                 f"{item.last:,}",
-                f"{len(item.pending):,}",
-                f"{item.max_in_flight:,}",
-                f"{item.ack_wait}s",
+                f"{item.pending:,}",
+                f"{item.options.max_in_flight:,}",
+                f"{item.options.ack_wait}s",
             )
             for item in found.subscriptions
         ]

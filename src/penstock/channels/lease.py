@@ -14,6 +14,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
+from penstock.channels.link import status_of
 from penstock.channels.store import WRONG_LAST
 from penstock.channels.wire import ConnectRequest
 from penstock.errors import DeadlineError, JetStreamError, LinkError, ServerError
@@ -76,11 +77,11 @@ class Lease:
 
     async def _somebody_serves(self) -> bool:
         reply = f"{self._front.given.inbox_prefix}.{secrets.token_hex(11)}"
-        answered = asyncio.Event()
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def receive(subject: bytes, _: bytes, data: bytes, header: bytes | None) -> None:
-            if header is None:
-                answered.set()
+            if not answer.done():
+                answer.set_result(status_of(header) != 503)  # NATS says at once that nobody listens
 
         sid = await self._front.tap(reply, receive)
         try:
@@ -88,12 +89,11 @@ class Lease:
             subject = f"{self._options.discover_prefix}.{self._options.cluster_id}"
             await self._front.publish(subject, content, reply=reply)
             async with asyncio.timeout(_PROBE):
-                await answered.wait()
+                return await answer
         except TimeoutError:
             return False
         finally:
             await self._front.untap(sid)
-        return True
 
     async def _until_silent(self) -> None:
         """Watch the leader's pulse until it stands still for a lease, or says goodbye."""

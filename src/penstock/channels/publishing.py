@@ -51,28 +51,36 @@ async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
         places.append(len(acks))
         entries.append(Entry(message.data, message.reply))
         acks.append((reply, guid, ""))
-    results = await asyncio.gather(*(_store(service, name, entries) for name, (_, entries) in waiting.items()))
-    for (channel, error), (places, _) in zip(results, waiting.values(), strict=True):
-        if channel is not None:
+    ready: list[tuple[Channel, list[int], list[Entry]]] = []
+    for name, (places, entries) in waiting.items():  # one after the other: each new channel counts against the limit
+        try:
+            ready.append((await service.channel(name), places, entries))
+        except PenstockError as refused:
+            _fail(acks, places, refused)
+    results = await asyncio.gather(*(_store(service, channel, entries) for channel, _, entries in ready))
+    for (channel, places, _), failure in zip(ready, results, strict=True):
+        if failure is None:
             channel.pump()
         else:
-            for place in places:
-                acks[place] = (*acks[place][:2], error)
+            _fail(acks, places, failure)
     for reply, guid, error in acks:
         if reply:
             service.outlet.answer(reply, PubAck(guid=guid, error=error).SerializeToString())
 
 
-async def _store(service: Service, name: str, entries: list[Entry]) -> tuple[Channel | None, str]:
-    """Store one channel's messages; give the channel, or what was wrong."""
+def _fail(acks: list[tuple[bytes, str, str]], places: list[int], error: PenstockError) -> None:
+    text = error.description if isinstance(error, JetStreamError) else None
+    for place in places:
+        acks[place] = (*acks[place][:2], text or error.what)
+
+
+async def _store(service: Service, channel: Channel, entries: list[Entry]) -> PenstockError | None:
+    """Store one channel's messages; give what was wrong, if anything."""
     try:
-        channel = await service.channel(name)
         contents = await service.store.append(channel.log, entries)
-    except JetStreamError as error:
-        log.error("Channels: %s cannot be stored: %s", name, error)
-        return None, error.description or error.what
     except PenstockError as error:
-        return None, error.what
+        log.error("Channels: %s cannot be stored: %s", channel.name, error)
+        return error
     channel.last_used = asyncio.get_running_loop().time()
     channel.stored(contents)
-    return channel, ""
+    return None

@@ -19,7 +19,7 @@ from penstock.channels.store import BATCH, Entry, Log, Store
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, InputError, UnreachableError
 
-__all__ = ["Copied", "copy_channel", "names_from_monitor", "verify_channel"]
+__all__ = ["Copied", "copy_channel", "find_ends", "names_from_monitor", "verify_channel"]
 
 _SILENCE = 2.0  # a channel that sends nothing for this long has nothing to send
 _STALL = 30.0
@@ -61,7 +61,7 @@ async def names_from_monitor(url: str) -> list[str]:
     return [str(name) for name in names]
 
 
-async def _ends(source: Client, channel: str) -> tuple[int, int] | None:
+async def find_ends(source: Client, channel: str) -> tuple[int, int] | None:
     """Find the first and the last message of a channel at the source; None where it has none."""
     found = []
     for start in ("First", "LastReceived"):
@@ -120,11 +120,8 @@ async def _target(store: Store, channel: str, first: int) -> Log:
     return log
 
 
-async def copy_channel(source: Client, store: Store, channel: str, advance: Advance) -> Copied | None:
-    """Copy one channel up to its present end; None where the source has nothing of it."""
-    ends = await _ends(source, channel)
-    if ends is None:
-        return None
+async def copy_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> Copied:
+    """Copy one channel from its first to its last message, `ends`, as `find_ends` gave them."""
     first, last = ends
     log = await _target(store, channel, first)
     copied = 0
@@ -150,20 +147,17 @@ async def _append(store: Store, log: Log, batch: list[Message]) -> None:
     await store.append(log, run)
 
 
-async def verify_channel(source: Client, store: Store, channel: str, advance: Advance) -> int:
+async def verify_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> int:
     """Compare every message at the source with its copy; give how many are the same.
 
     Raises DataLossError at the first one that is missing or different.
     """
-    ends = await _ends(source, channel)
-    if ends is None:
-        return 0
     described = await store.describe(channel)
     if described is None:
         raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
     log = await store.open(described, _UNLIMITED)
     same = 0
-    async for batch in _read(source, channel, ends[0], min(ends[1], log.last)):
+    async for batch in _read(source, channel, ends[0], ends[1]):
         copies = await store.fetch(log, [message.sequence for message in batch])
         for message in batch:
             copy = copies.get(message.sequence)

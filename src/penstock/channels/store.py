@@ -345,7 +345,8 @@ class Store:
         """Leave out the sequences up to `upto`: they are written empty, and deleted."""
         while log.last < upto:
             first = log.last + 1
-            await self.append(log, [Entry(b"")] * min(BATCH, upto - log.last))
+            # Their time must not be later than that of what follows.
+            await self.append(log, [Entry(b"", time=log.last_time)] * min(BATCH, upto - log.last))
             for sequence in range(first, log.last + 1):
                 await api_request(
                     self.link.client,

@@ -407,18 +407,20 @@ async def _migrate(
     verify: bool,
     json: bool,
 ) -> None:
-    from penstock.channels.migrate import copy_channel, names_from_monitor, verify_channel
+    from penstock.channels.migrate import copy_channel, find_ends, names_from_monitor, verify_channel
 
     listed = names or await names_from_monitor(monitor or "")
     rows = []
     async with _both(given, source, from_cluster, cluster, prefix, replicas) as (old, store):
         for name in listed:
-            with progress(f"copy {name}", None) as advance:
-                copied = await copy_channel(old, store, name, advance)
-            same = 0
-            if verify and copied is not None:
-                with progress(f"verify {name}", copied.end - copied.first) as advance:
-                    same = await verify_channel(old, store, name, advance)
+            ends, copied, same = await find_ends(old, name), None, 0
+            if ends is not None:
+                total = ends[1] - ends[0] + 1
+                with progress(f"copy {name}", total) as advance:
+                    copied = await copy_channel(old, store, name, ends, advance)
+                if verify:
+                    with progress(f"verify {name}", total) as advance:
+                        same = await verify_channel(old, store, name, ends, advance)
             rows.append(
                 {
                     "channel": name,

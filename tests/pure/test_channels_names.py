@@ -186,6 +186,15 @@ def test_pending_sequences_survive_packing(sequences):
     assert set(unpack(pack(sequences))) == sequences
 
 
+@given(st.sets(st.integers(1, 200)), st.integers(1, 10))
+def test_positions_stay_small(sequences, most):
+    """A position with very many gaps forgets some of them: what is pending stays so, and it fits its message."""
+    ranges = pack(sequences, most)
+    assert len(ranges) <= most
+    assert set(unpack(ranges)) >= sequences
+    assert not sequences or max(unpack(ranges)) == max(sequences)
+
+
 @given(st.text(max_size=40))
 def test_any_reply_subject_fits_a_header(reply):
     """A reply subject survives the header, line breaks and blanks included; an ordinary one is not changed."""

@@ -119,7 +119,7 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
 async def _attempt(route: Route, messages: list[Outgoing], ids: list[str]) -> PubAck:
     batch, last = secrets.token_hex(16), len(messages)
     for number, (out, message_id) in enumerate(zip(messages, ids, strict=True), 1):
-        headers = out.wire_headers(message_id, route.stream)
+        headers = out.wire_headers(message_id)
         headers |= {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
         if number == last:
             headers["Nats-Batch-Commit"] = "1"
@@ -284,7 +284,7 @@ class _Ingest:
             out.subject,
             bytes(out.data),
             reply=self._reply(operation),
-            headers=out.wire_headers(message_id, self._route.stream),
+            headers=out.wire_headers(message_id),
         )
 
     def _reply(self, operation: int) -> str:

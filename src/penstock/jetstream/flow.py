@@ -163,7 +163,7 @@ class Flow:
 
     async def _launch(self, item: Pending) -> None:
         """Send one message, for the first time or again."""
-        headers = item.out.wire_headers(item.id, self._stream)
+        headers = item.out.wire_headers(item.id)
         if item.chained and self._base is not None:
             headers["Nats-Expected-Last-Sequence"] = str(self._base)
             self._base += 1
@@ -185,7 +185,10 @@ class Flow:
         if item is None:
             return  # a late copy of an answer
         answer = _read(message, item.out.subject)
-        if isinstance(answer, PubAck):
+        if isinstance(answer, PubAck) and answer.stream != self._stream:
+            what = f"{item.out.subject} is captured by stream {answer.stream} now, which stored {item.id}."
+            self._fail(item, JetStreamError(what, remedy=f"Publish what is meant for {self._stream} on its subjects."))
+        elif isinstance(answer, PubAck):
             self._settle(item, answer)
         elif int(attempt) == item.attempts:
             self._refused(item, answer)

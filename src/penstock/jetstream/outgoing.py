@@ -78,9 +78,9 @@ class Outgoing:
             and self.expect_last_id is None
         )
 
-    def wire_headers(self, message_id: str, stream: str) -> dict[str, str]:
+    def wire_headers(self, message_id: str) -> dict[str, str]:
         """Give the headers that are sent."""
-        headers = {**self.headers, "Nats-Msg-Id": message_id, "Nats-Expected-Stream": stream}
+        headers = {**self.headers, "Nats-Msg-Id": message_id}
         if self.ttl is not None:
             headers["Nats-TTL"] = f"{round(parse_duration(self.ttl) * 1000)}ms"
         if self.expect_last_sequence is not None:

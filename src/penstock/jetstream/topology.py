@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.jetstream import assets
+from penstock.jetstream.changes import Plan, Step, consumer_step, stream_step
 from penstock.jetstream.info import ConsumerInfo, StreamInfo
-from penstock.jetstream.plan import Plan, Step, consumer_step, stream_step
 from penstock.jetstream.rules import (
     check_consumer,
     check_consumers_together,

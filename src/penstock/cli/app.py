@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import demo, doctor, messages, server
+from penstock.cli import apply, consumer, demo, doctor, messages, server, stream
 from penstock.cli.globals import Globals, hoist
 from penstock.errors import InputError, PenstockError
 
@@ -28,6 +28,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(server.app)
+app.add_typer(stream.app)
+app.add_typer(consumer.app)
+for name in ("str", "st", "s"):
+    app.add_typer(stream.app, name=name, hidden=True)
+for name in ("con", "c"):
+    app.add_typer(consumer.app, name=name, hidden=True)
+app.command("apply")(apply.apply)
 messages.add_to(app)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

@@ -17,7 +17,7 @@ from penstock.jetstream.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import filters
 from penstock.model import Consumer, Stream
 
-__all__ = ["Change", "Plan", "Step", "consumer_step", "consumer_target", "stream_step", "stream_target"]
+__all__ = ["Change", "Plan", "Step", "consumer_step", "stream_step"]
 
 Kind = Literal["stream", "consumer"]
 Action = Literal["create", "update", "delete", "none"]
@@ -193,23 +193,6 @@ def _differences(kind: Kind, there: Any, wanted: Any) -> list[tuple[str, Any, An
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 
-def stream_target(there: Stream, wanted: Stream) -> Stream:
-    """Fill what a declaration leaves open with what the stream has."""
-    kept = {
-        name: getattr(there, name)
-        for name in _OPEN["stream"]
-        if getattr(wanted, name) in (None, [], {}) and name != "subjects"
-    }
-    if not wanted.subjects and wanted.mirror is None and not wanted.sources:
-        kept["subjects"] = there.subjects
-    kept["metadata"] = {**_server_keys(there.metadata), **wanted.metadata}
-    # A shorter age pulls a window that nobody chose along.
-    window = kept.get("duplicate_window")
-    if window and wanted.max_age and window > wanted.max_age:
-        kept["duplicate_window"] = wanted.max_age
-    return wanted.model_copy(update={**kept, "unknown": {**there.unknown, **wanted.unknown}})
-
-
 def _server_keys(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: text for key, text in metadata.items() if key.startswith("_nats.")}
 
@@ -226,7 +209,18 @@ def stream_step(wanted: Stream, there: StreamInfo | None) -> Step:
         if not (name == "mirror_direct" and wanted.mirror is not None)
     )
     action: Action = "update" if changes else "none"
-    return Step("stream", wanted.name, wanted.name, action, changes, stream_target(there.config, wanted))
+    # What does not change is sent back exactly as the server wrote it, newer fields and nanoseconds included.
+    update = {change.field: getattr(wanted, change.field) for change in changes}
+    window = there.config.duplicate_window
+    if wanted.duplicate_window is None and window and wanted.max_age and window > wanted.max_age:
+        update["duplicate_window"] = wanted.max_age  # a window that nobody chose follows a shorter age
+    return Step("stream", wanted.name, wanted.name, action, changes, _updated(there.config, update))
+
+
+def _updated(there: Any, update: dict[str, Any]) -> Any:
+    if "metadata" in update:
+        update["metadata"] = {**_server_keys(there.metadata), **update["metadata"]}
+    return there.model_copy(update=update)
 
 
 def _as_kept(wanted: Stream) -> Stream:
@@ -279,15 +273,6 @@ def _loss(name: str, new: Any, wanted: Stream, there: StreamInfo) -> str | None:
 # -- consumers -------------------------------------------------------------------------------------------------------
 
 
-def consumer_target(there: Consumer, wanted: Consumer) -> Consumer:
-    """Fill what a declaration leaves open with what the consumer has."""
-    kept = {name: getattr(there, name) for name in _OPEN["consumer"] if getattr(wanted, name) is None}
-    if wanted.backoff:
-        kept.pop("ack_wait", None)  # the first step of a backoff is its ack wait
-    kept["metadata"] = {**_server_keys(there.metadata), **wanted.metadata}
-    return wanted.model_copy(update={**kept, "unknown": {**there.unknown, **wanted.unknown}})
-
-
 def consumer_step(stream: str, name: str, wanted: Consumer, there: ConsumerInfo | None) -> Step:
     """Compare a declared consumer with the one that is there."""
     if there is None:
@@ -298,7 +283,10 @@ def consumer_step(stream: str, name: str, wanted: Consumer, there: ConsumerInfo 
         if not (field_ == "ack_wait" and wanted.backoff)
     )
     action: Action = "update" if changes else "none"
-    return Step("consumer", stream, name, action, changes, consumer_target(there.config, wanted))
+    update = {change.field: getattr(wanted, change.field) for change in changes}
+    if "filter_subjects" in update:
+        update["filter_subject"] = wanted.filter_subject
+    return Step("consumer", stream, name, action, changes, _updated(there.config, update))
 
 
 def _one_filter(consumer: Consumer) -> Consumer:

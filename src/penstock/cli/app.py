@@ -15,11 +15,13 @@ import typer
 from penstock import __version__
 from penstock.cli import apply, consumer, demo, doctor, messages, server, stream
 from penstock.cli.globals import Globals, hoist
+from penstock.cli.session import aliases
 from penstock.errors import InputError, PenstockError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
+    cls=aliases({"str": "stream", "st": "stream", "s": "stream", "con": "consumer", "c": "consumer"}),
     name="penstock",
     help="NATS streams through Spark and back, each message exactly once.",
     epilog="The flags above may also follow the command: penstock pub orders.new hello -s nats://host:4222",
@@ -30,10 +32,6 @@ app = typer.Typer(
 app.add_typer(server.app)
 app.add_typer(stream.app)
 app.add_typer(consumer.app)
-for name in ("str", "st", "s"):
-    app.add_typer(stream.app, name=name, hidden=True)
-for name in ("con", "c"):
-    app.add_typer(consumer.app, name=name, hidden=True)
 app.command("apply")(apply.apply)
 messages.add_to(app)
 app.command("doctor")(doctor.doctor)

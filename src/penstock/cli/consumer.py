@@ -13,7 +13,7 @@ from penstock.cli.consumer_show import show_consumer
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, print_json, print_table, run
 from penstock.cli.session import (
-    alias,
+    aliases,
     ask,
     asking,
     confirm,
@@ -34,7 +34,19 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(name="consumer", help="Consumers: create, look at, read from, pause.", no_args_is_help=True)
+_ALIASES = {
+    "create": "add",
+    "new": "add",
+    "update": "edit",
+    "list": "ls",
+    "nfo": "info",
+    "i": "info",
+    "delete": "rm",
+    "del": "rm",
+}
+app = typer.Typer(
+    cls=aliases(_ALIASES), name="consumer", help="Consumers: create, look at, read from, pause.", no_args_is_help=True
+)
 
 StreamName = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
 Name = Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="The consumer.")]
@@ -356,16 +368,3 @@ def report(ctx: typer.Context, stream: StreamName = None, json: Json = False) ->
 
 consumer_read.add_to(app)
 app.command("samples")(consumer_samples.samples)
-alias(
-    app,
-    {
-        "create": "add",
-        "new": "add",
-        "update": "edit",
-        "list": "ls",
-        "nfo": "info",
-        "i": "info",
-        "delete": "rm",
-        "del": "rm",
-    },
-)

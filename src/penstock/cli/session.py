@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import json
@@ -13,16 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from penstock.cli.globals import Globals
 from penstock.durations import parse_duration
-from penstock.errors import InputError, PenstockError
+from penstock.errors import InputError
 
 if TYPE_CHECKING:
     from penstock.connection import Client
 
 __all__ = [
-    "alias",
+    "aliases",
     "ask",
     "asking",
     "confirm",
@@ -177,10 +179,18 @@ def with_flags(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
-def alias(app: typer.Typer, names: dict[str, str]) -> None:
-    """Hang further, hidden names of commands into a group: {"list": "ls"}."""
-    known = {item.name or (item.callback.__name__ if item.callback else ""): item for item in app.registered_commands}
-    for name, command in names.items():
-        if command not in known or known[command].callback is None:
-            raise PenstockError(f"There is no command {command} to give the name {name}.")
-        app.command(name, hidden=True)(known[command].callback)  # type: ignore[type-var]  # checked above
+def aliases(names: dict[str, str]) -> type[TyperGroup]:
+    """Make a kind of group in which commands also have other, hidden names: {"list": "ls"}.
+
+    The same command under another name costs nothing; registering it twice would build all its flags again.
+    """
+
+    class Group(TyperGroup):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            for name, target in names.items():
+                command = copy.copy(self.commands[target])
+                command.hidden = True
+                self.commands[name] = command
+
+    return Group

@@ -10,7 +10,7 @@ import typer
 from penstock.cli import stream_look, stream_messages
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, print_json, run
-from penstock.cli.session import alias, ask, asking, confirm, read_json, session, with_flags, write_json
+from penstock.cli.session import aliases, ask, asking, confirm, read_json, session, with_flags, write_json
 from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
 from penstock.cli.stream_look import Name, picked
 from penstock.cli.stream_show import show_stream
@@ -21,7 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(name="stream", help="Streams: create, look at, change, back up.", no_args_is_help=True)
+_ALIASES = {
+    "create": "add",
+    "new": "add",
+    "update": "edit",
+    "list": "ls",
+    "l": "ls",
+    "nfo": "info",
+    "i": "info",
+    "subj": "subjects",
+    "delete": "rm",
+    "del": "rm",
+    "snapshot": "backup",
+}
+app = typer.Typer(
+    cls=aliases(_ALIASES), name="stream", help="Streams: create, look at, change, back up.", no_args_is_help=True
+)
 
 Needed = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
@@ -237,19 +252,3 @@ async def _purge(
 
 stream_look.add_to(app)
 stream_messages.add_to(app)
-alias(
-    app,
-    {
-        "create": "add",
-        "new": "add",
-        "update": "edit",
-        "list": "ls",
-        "l": "ls",
-        "nfo": "info",
-        "i": "info",
-        "subj": "subjects",
-        "delete": "rm",
-        "del": "rm",
-        "snapshot": "backup",
-    },
-)

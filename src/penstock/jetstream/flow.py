@@ -6,7 +6,9 @@
                           │  └────► refused for good ────────────► failed
                           └───────► lost, or refused for order ──► mend: all answers in, then one by one, in order
 
-A message that goes `chained` says which sequence the stream must end with, so that nothing overtakes what is lost.
+A message that goes `chained` says what the stream must end with, so that nothing overtakes what is lost: the id of the
+message before it, or its sequence. A replicated stream cannot check the id: it remembers the id of what it refuses, and
+then gives no answer to the repeat. The sequence says nothing beside other writers: theirs count, too.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.jetstream.outgoing import WRONG_LAST_SEQUENCE, Outgoing, is_transient
+from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing, is_transient
 from penstock.model import PubAck
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ log = logging.getLogger("penstock.jetstream")
 
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 _ALONE_FIRST, _ALONE_MOST = 8, 4096
+# How a message says what it expects before it, and how the server says that it is not so.
+_CHECKS = {
+    "id": ("Nats-Expected-Last-Msg-Id", WRONG_LAST_ID),
+    "sequence": ("Nats-Expected-Last-Sequence", WRONG_LAST_SEQUENCE),
+}
 
 
 class Pending:
@@ -67,14 +74,15 @@ class Flow:
     def __init__(
         self, client: Client, stream: str, *, strict: bool, most: int, most_bytes: int, ack_timeout: float
     ) -> None:
+        """Bound what is on its way by `most` messages and `most_bytes`; `strict` keeps the order over failures."""
         self.stored = self.duplicates = self.retries = 0
         self.failures: list[PenstockError] = []
         self._client, self._stream, self._strict = client, stream, strict
         self._most, self._most_bytes, self._ack_timeout = most, most_bytes, ack_timeout
-        self._patience, self._replicas = 0.0, 1
+        self._patience, self._replicas, self._chain = 0.0, 1, ""
         self._pending: dict[int, Pending] = {}
         self._bytes = self._number = 0
-        self._base: int | None = None  # the stream's last sequence once all that is on its way is stored
+        self._base: str | None = None  # what the stream ends with once all that is on its way is stored
         # How many messages go one by one after the order check failed, and how long the chain has held since.
         self._alone, self._alone_next, self._run = 0, _ALONE_FIRST, 0
         self._turn, self._clear, self._changed = asyncio.Lock(), asyncio.Event(), asyncio.Event()
@@ -84,9 +92,11 @@ class Flow:
         self.is_open = False
         self._subscription: Subscription | None = None
 
-    async def open(self, patience: float, replicas: int) -> None:
-        """Listen for acks."""
+    async def open(self, patience: float, replicas: int, *, sole_writer: bool) -> None:
+        """Listen for acks; `sole_writer` lets a replicated stream check the order by sequence."""
         self._patience, self._replicas = patience, replicas
+        if self._strict:
+            self._chain = "id" if replicas == 1 else "sequence" if sole_writer else ""
         self._inbox = self._client.new_inbox()
         with foreign_errors(self._stream):
             self._subscription = await self._client.subscribe(f"{self._inbox}.*.*", cb=self._answered)
@@ -154,7 +164,7 @@ class Flow:
         while True:
             if not self.is_open:
                 raise DisconnectedError("The publisher was closed.")
-            alone = out.expects or (self._strict and (self._base is None or self._alone > 0))
+            alone = out.expects or (self._strict and (not self._chain or self._base is None or self._alone > 0))
             fits = len(self._pending) < self._most and self._bytes + out.size <= self._most_bytes
             if self._clear.is_set() and (not self._pending or (fits and not alone)):
                 return alone
@@ -165,8 +175,8 @@ class Flow:
         """Send one message, for the first time or again."""
         headers = item.out.wire_headers(item.id)
         if item.chained and self._base is not None:
-            headers["Nats-Expected-Last-Sequence"] = str(self._base)
-            self._base += 1
+            headers[_CHECKS[self._chain][0]] = self._base
+            self._base = item.id if self._chain == "id" else str(int(self._base) + 1)
         item.attempts += 1
         item.failure = None
         item.sent = asyncio.get_running_loop().time()
@@ -206,7 +216,7 @@ class Flow:
         if not self._strict or self._mending:
             return
         if not item.chained:
-            self._base = None if ack.duplicate else ack.sequence
+            self._base = None if ack.duplicate else item.id if self._chain == "id" else str(ack.sequence)
             self._alone = max(self._alone - 1, 0)
         elif ack.duplicate:
             self._break(others=True)  # it took no sequence, so all behind it will be refused
@@ -221,14 +231,19 @@ class Flow:
             item.failure = error
             self._changed.set()
             return
-        wrong = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
-        if (wrong and item.chained) or _again(error):
+        wrong = item.chained and self._is_order_check(error)
+        if wrong or _again(error):
             item.failure = error
             self._break(others=wrong)
         else:
             self._fail(item, error)
             if self._strict:
                 self._break(others=False)
+
+    def _is_order_check(self, error: PenstockError) -> bool:
+        """Tell whether a message was refused for what it expects before it."""
+        code = error.err_code if isinstance(error, JetStreamError) else None
+        return bool(self._chain) and code == _CHECKS[self._chain][1]
 
     def _fail(self, item: Pending, error: PenstockError) -> None:
         self._forget(item)
@@ -304,7 +319,8 @@ class Flow:
         while item.number in self._pending:
             attempt += 1
             error = item.failure
-            if error is not None and not _again(error) and not _order_only(item, error):
+            order_only = error is not None and self._is_order_check(error) and not item.out.expects
+            if error is not None and not _again(error) and not order_only:
                 if not await self._was_stored(item):
                     self._fail(item, error)
                 return
@@ -350,12 +366,6 @@ def _again(error: PenstockError) -> bool:
     if isinstance(error, JetStreamError):
         return is_transient(error)
     return isinstance(error, DeadlineError | DisconnectedError)
-
-
-def _order_only(item: Pending, error: PenstockError) -> bool:
-    """Tell whether a message was refused for our order check alone, which says nothing of the message itself."""
-    wrong = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
-    return wrong and not item.out.expects
 
 
 def _unknown(item: Pending, patience: float, error: PenstockError | None) -> DeadlineError:

@@ -1,10 +1,11 @@
 """`Publisher`: messages into one stream, in order, each stored once.
 
 Many messages may be on their way at a time. Each has an id, so that a repeat after a lost ack is recognised. For order,
-each also says which sequence it expects before it: where one is lost, the server refuses those behind it, and all of
+each also says which message it expects before it: where one is lost, the server refuses those behind it, and all of
 them are sent again, one by one, in order. With other writers on the stream that check fails often, and the publisher
-goes message by message for a while. `order="sent"` leaves the check out: faster beside other writers, and in order but
-for what is on its way when something fails.
+goes message by message for a while. A replicated stream can check the order only where nobody else writes into it
+(`sole_writer`); without that promise its messages go one by one. `order="sent"` leaves the check out: fast everywhere,
+and in order but for what is on its way when something fails. Batches are in order and fast, too.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Publisher:
         *,
         ids: Callable[[Outgoing], str] | None = None,
         order: Literal["strict", "sent"] = "strict",
+        sole_writer: bool = False,
         in_flight: int = 256,
         in_flight_bytes: int = 8 * 1024 * 1024,
         ack_timeout: str | float = 5.0,
@@ -59,6 +61,7 @@ class Publisher:
             raise InputError("in_flight and in_flight_bytes are at least 1.", remedy="Leave them out, or raise them.")
         self.stream = assets.checked(stream, "stream")
         self._client, self._ids, self._most = client, ids, in_flight
+        self._sole_writer = sole_writer
         self._ack_timeout = parse_duration(ack_timeout, option="ack_timeout")
         self._asked_patience = None if patience is None else parse_duration(patience, option="patience")
         if self._ack_timeout <= 0:
@@ -123,7 +126,7 @@ class Publisher:
                 remedy="A later retry could store a message twice: shorten patience, or widen duplicate_window.",
             )
         self._patience = asked if asked is not None else min(60.0, window / 2)
-        await self._flow.open(self._patience, config.num_replicas)
+        await self._flow.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
 
     async def close(self) -> None:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""

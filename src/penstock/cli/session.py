@@ -74,8 +74,8 @@ def confirm(question: str, force: bool) -> None:
         return
     typer.echo(f"{question} [y/N]: ", nl=False, err=True)
     answer = sys.stdin.readline() if sys.stdin is not None else ""
-    if not answer.endswith("\n"):
-        typer.echo("", err=True)
+    if sys.stdin is None or not sys.stdin.isatty():
+        typer.echo("", err=True)  # a terminal shows the line that was typed, with its end
     if answer.strip().lower() not in ("y", "yes"):
         raise InputError("Not confirmed; nothing was changed.", remedy="Answer y, or give -f.")
 

@@ -54,6 +54,8 @@ _FIXED = {
         "durable",
     },
 }
+# Values that the server does not mention.
+_UNSAID = {"persist_mode": "default", "priority_policy": "none"}
 _ONE_WAY = {"sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules"}
 
 
@@ -183,6 +185,8 @@ def _differences(kind: Kind, there: Any, wanted: Any) -> list[tuple[str, Any, An
         if name == "metadata":
             # The server adds keys of its own, and other tools theirs: only what is declared counts.
             old = {key: text for key, text in old.items() if key in new or not key.startswith("_nats.")}
+        if name in _UNSAID:
+            old, new = (None if value == _UNSAID[name] else value for value in (old, new))
         if type(wanted).model_fields[name].default == -1:
             old, new = old or -1, new or -1  # the server reads 0 as no limit, too
         if (old or None) != (new or None):

@@ -61,8 +61,7 @@ def test_every_flag_of_a_stream_reaches_the_server(
         --allow-fast --allow-rollup --no-allow-direct --allow-msg-ttl --subject-del-markers-ttl 10s
         --transform-source {name}.a --transform-destination {name}.z --limit-consumer-inactive 1h
         --limit-consumer-max-pending 50 --metadata team=a --metadata x:y --first-sequence 10
-        --republish-source {name}.> --republish-destination again.{name}.> --republish-headers --deny-delete
-        --persist-mode default""".split()
+        --republish-source {name}.> --republish-destination again.{name}.> --republish-headers --deny-delete""".split()
     file = tmp_path / "s.json"
     run("stream", "add", name, *flags, "--output", str(file))
     assert run("stream", "add", name, *flags, "--validate").stdout == f"Stream {name} is valid.\n"
@@ -252,21 +251,8 @@ def test_every_flag_of_a_consumer_reaches_the_server(run: Callable[..., Done], s
         "description": "words",
     }
     assert {key: held[key] for key in wanted} == wanted
-    push = [
-        "--target",
-        "out.x",
-        "--deliver-group",
-        "g",
-        "--heartbeat",
-        "5s",
-        "--flow-control",
-        "--bps",
-        "8000",
-        "--ack",
-        "none",
-        "--deliver",
-        "new",
-    ]
+    push = ["--target", "out.x", "--deliver-group", "g", "--heartbeat", "5s", "--flow-control", "--bps", "8000"]
+    push += ["--ack", "none", "--deliver", "new"]
     shown = squeezed(run("consumer", "add", stream, "--ephemeral", *push))
     for words in ("Delivery Subject: out.x", "Durable: false", "Rate Limit: 1000 B / second", "Flow Control: true"):
         assert words in shown

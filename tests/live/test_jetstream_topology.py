@@ -38,6 +38,7 @@ STREAMS: list[dict[str, Any]] = [
     {"consumer_limits": {"max_ack_pending": 50}},
     {"republish": {"src": ">", "dest": "again.>"}, "max_age": 60},
     {"persist_mode": "async"},
+    {"persist_mode": "default", "max_msgs": 0},
 ]
 
 

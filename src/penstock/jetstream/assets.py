@@ -5,14 +5,23 @@ Names are checked before they become part of a subject. Declarations are checked
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.connection import api_request
-from penstock.errors import InputError, NotFoundError, RemoteProtocolError
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NoRespondersError,
+    NotFoundError,
+    RemoteProtocolError,
+)
 from penstock.jetstream.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import check_consumer, check_stream
 from penstock.model import NAME, Consumer, Message, Stream, format_time
@@ -33,6 +42,7 @@ __all__ = [
     "edit_stream",
     "get_message",
     "parse_headers",
+    "patiently",
     "pause_consumer",
     "purge_stream",
     "stream_info",
@@ -40,6 +50,26 @@ __all__ = [
     "streams",
     "unpin_consumer",
 ]
+
+
+Answer = TypeVar("Answer")
+_NO_LEADER = {10008, 10009}
+
+
+async def patiently(ask: Callable[[], Awaitable[Answer]], seconds: float) -> Answer:
+    """Ask again while a cluster looks for a leader, or a connection for its server; raise what is left after that."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while True:
+        try:
+            return await ask()
+        except NoRespondersError:
+            raise  # there is no JetStream, and waiting makes none
+        except (DeadlineError, DisconnectedError, JetStreamError) as error:
+            passing = not isinstance(error, JetStreamError) or error.err_code in _NO_LEADER
+            if not passing or loop.time() >= end:
+                raise
+        await asyncio.sleep(0.2)
 
 
 def checked(name: str, what: str) -> str:

@@ -116,7 +116,9 @@ class Deliveries:
 
     async def open(self) -> None:
         """Look at the consumer, and begin to pull."""
-        self.info = await assets.consumer_info(self._client, self.stream, self.consumer)
+        self.info = await assets.patiently(
+            lambda: assets.consumer_info(self._client, self.stream, self.consumer), self._patience
+        )
         config = self.info.config
         if config.deliver_subject:
             raise InputError(

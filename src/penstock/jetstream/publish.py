@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Publisher"]
 
+_LOOK = 30.0  # how long a stream may be without a leader when we first look at it
 _ATOMIC_MOST = 1000  # the server's limit of one atomic batch
 
 
@@ -133,7 +134,8 @@ class Publisher:
         await self._flow.close()
 
     async def _look(self) -> None:
-        self._config: Stream = (await assets.stream_info(self._client, self.stream)).config
+        info = await assets.patiently(lambda: assets.stream_info(self._client, self.stream), _LOOK)
+        self._config: Stream = info.config
 
     # -- publishing --------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +56,21 @@ def test_a_file_and_python_say_the_same():
     )
     assert Topology.parse(TOML) == made
     assert Topology.parse(TOML) != Topology()
+
+
+def test_the_topologies_of_the_docs_can_be_read():
+    """Every TOML block in the pages is a topology."""
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    found = [block for page in docs.rglob("*.md") for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.S)]
+    assert found
+    for block in found:
+        Topology.parse(block)
+
+
+def test_limits_of_consumers_are_written_as_people_do():
+    """The longest inactive threshold is a duration, as everywhere."""
+    made = Topology.parse("[streams.A]\nconsumer_limits = { inactive_threshold = '1m', max_ack_pending = 5 }")
+    assert made.streams["A"].consumer_limits == {"inactive_threshold": 60 * 10**9, "max_ack_pending": 5}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.durations import parse_duration
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.jetstream import assets
 from penstock.jetstream.changes import Plan, Step, consumer_step, stream_step
@@ -154,6 +155,10 @@ def _readable(where: str, fields: Mapping[str, Any]) -> dict[str, Any]:
             made[key] = parse_size(made[key], option=f"{key} of {where}")
     if isinstance(made.get("sample_freq"), int) and not isinstance(made["sample_freq"], bool):
         made["sample_freq"] = str(made["sample_freq"])
+    limits = made.get("consumer_limits")
+    if isinstance(limits, dict) and isinstance(limits.get("inactive_threshold"), str):
+        seconds = parse_duration(limits["inactive_threshold"], option=f"inactive_threshold of {where}")
+        made["consumer_limits"] = {**limits, "inactive_threshold": round(seconds * 1_000_000_000)}
     if "unknown" in made:
         raise InputError(f"The {where} has no field 'unknown'.", remedy="Leave it out.")
     return made

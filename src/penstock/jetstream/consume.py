@@ -283,12 +283,15 @@ class Deliveries:
 
     async def _watch(self) -> None:
         """Notice silence, and a connection that is closed; find out why, and pull again."""
-        loop = asyncio.get_running_loop()
+        loop, reconnects = asyncio.get_running_loop(), self._client.stats["reconnects"]
         while self._error is None:
             await asyncio.sleep(min(self._heartbeat / 4, _PAUSE))
             if self._client.is_closed:
                 self._fail(DisconnectedError("The connection was closed.", remedy="Is the server running?"))
                 return
+            if self._client.stats["reconnects"] != reconnects:
+                reconnects = self._client.stats["reconnects"]
+                self._begin_trouble("the connection was made anew")  # the old one took our requests with it
             silent = bool(self._pulls) and loop.time() - self._heard_at > 2 * self._heartbeat + 0.5
             if silent:
                 self._begin_trouble(f"no heartbeat for {loop.time() - self._heard_at:.1f} s")

@@ -50,7 +50,6 @@ _ABOUT_CONSUMERS = (
     "QUORUM_LOST",
     "CREATED",
     "DELETED",
-    "UPDATED",
     "PINNED",
     "UNPINNED",
 )

@@ -10,8 +10,9 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import nats.errors
@@ -41,7 +42,7 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 
-__all__ = ["Client", "api_request", "connect", "foreign_errors", "jetstream", "translate"]
+__all__ = ["Client", "api_request", "connect", "foreign_errors", "jetstream", "server_info", "translate"]
 
 log = logging.getLogger("penstock.connection")
 
@@ -357,6 +358,11 @@ def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.Je
         prefix=given.js_prefix if given else DEFAULT_PREFIX,
         timeout=timeout or (given.request_timeout if given else 5.0),
     )
+
+
+def server_info(client: NatsClient) -> Mapping[str, Any]:
+    """Give what the server said of itself when we connected: its INFO."""
+    return MappingProxyType(client._server_info)
 
 
 async def api_request(client: NatsClient, method: str, body: object = None, *, timeout: float | None = None) -> Any:

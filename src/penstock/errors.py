@@ -22,6 +22,9 @@
     │   └── RemoteProtocolError     theirs: the peer sent something illegal
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
+    ├── ChunksError                 a payload that travels in chunks
+    │   ├── AssemblyError           it could not be put together; `reason` says why
+    │   └── UnfinishedError         it was sent in part; says how far the sending got
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -34,7 +37,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AssemblyError",
     "BinaryError",
+    "ChunksError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
@@ -54,6 +59,7 @@ __all__ = [
     "StartError",
     "StoreInUseError",
     "TlsError",
+    "UnfinishedError",
     "UnreachableError",
 ]
 
@@ -233,3 +239,30 @@ class DataLossError(PenstockError):
     end: int | None
     first: int
     last: int
+
+
+class ChunksError(PenstockError):
+    """A payload that travels in chunks did not arrive whole, or did not leave whole."""
+
+    fact_names = ("subject", "message_id")
+    subject: str | None
+    message_id: str | None
+
+
+class AssemblyError(ChunksError):
+    """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
+
+    fault = "peer"
+    fact_names = ("subject", "message_id", "reason", "received", "total")
+    reason: str
+    received: int | None
+    total: int | None
+
+
+class UnfinishedError(ChunksError):
+    """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
+
+    fault = "network"
+    fact_names = ("subject", "message_id", "sent", "confirmed")
+    sent: int
+    confirmed: int

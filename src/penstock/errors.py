@@ -244,7 +244,7 @@ class DataLossError(PenstockError):
 class ChunksError(PenstockError):
     """A payload that travels in chunks did not arrive whole, or did not leave whole."""
 
-    fact_names = ("subject", "message_id")
+    fact_names: ClassVar[tuple[str, ...]] = ("subject", "message_id")
     subject: str | None
     message_id: str | None
 

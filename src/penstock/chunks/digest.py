@@ -53,7 +53,7 @@ class Digest:
 
 
 async def digest_of(read: Callable[[int, int], bytes | memoryview], size: int) -> str:
-    """Hash `size` bytes that `read(offset, length)` gives, on a thread."""
+    """Hash `size` bytes that `read(offset, length)` gives, on a thread where there are many."""
 
     def work() -> str:
         found = hashlib.sha256()
@@ -61,4 +61,4 @@ async def digest_of(read: Callable[[int, int], bytes | memoryview], size: int) -
             found.update(read(offset, min(1024 * 1024, size - offset)))
         return found.hexdigest()
 
-    return await asyncio.to_thread(work)
+    return work() if size < _INLINE else await asyncio.to_thread(work)

@@ -193,5 +193,7 @@ def check_subject(subject: str) -> str:
 
 def _check_timeout(timeout: float) -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise OptionError(f"timeout is {timeout!r}.", remedy="Give seconds above zero.", option="timeout", value=timeout)
+        raise OptionError(
+            f"timeout is {timeout!r}.", remedy="Give seconds above zero.", option="timeout", value=timeout
+        )
     return float(timeout)

@@ -38,6 +38,7 @@ __all__ = [
     "decode",
     "encode",
     "header_room",
+    "message_id_of",
 ]
 
 LAST = 0x01
@@ -126,11 +127,16 @@ def header_room(message_id: str) -> int:
     return len("NATS/1.0\r\n\r\n") + sum(len(name) + len(value.encode()) + 4 for name, value in widest.items())
 
 
-def decode(headers: Mapping[str, str] | None, size: int) -> Chunk | None:
-    """Read the headers of a message with a body of `size` bytes; None where it is no chunk at all."""
-    message_id = (headers or {}).get(MESSAGE_ID)
-    if headers is None or not message_id:
-        return None
+def message_id_of(headers: Mapping[str, str] | None) -> str | None:
+    """Give the id of the message that a chunk belongs to; None where it is no chunk at all."""
+    return (headers or {}).get(MESSAGE_ID) or None
+
+
+def decode(headers: Mapping[str, str], size: int) -> Chunk:
+    """Read the headers of a chunk with a body of `size` bytes; Refusal where they do not follow the format."""
+    message_id = message_id_of(headers)
+    if message_id is None:
+        raise Refusal(Reason.MALFORMED, f"{MESSAGE_ID} is missing")
     if len(message_id) > MAX_ID:
         raise Refusal(Reason.MALFORMED, f"{MESSAGE_ID} has {len(message_id)} characters, more than {MAX_ID}")
     offset = _number(headers, OFFSET)

@@ -192,7 +192,7 @@ class Assembler:
         # Whoever got the subscription may have ended it already, or ended the connection.
         with suppress(nats.errors.Error, TimeoutError):
             if self._nc.is_connected:
-                await subscription.drain()
+                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py leaves its type out
             else:
                 await subscription.unsubscribe()
 
@@ -217,7 +217,7 @@ class Assembler:
             return
         assembly = self._open.get(key)
         try:
-            chunk = decode(message.headers, len(body))
+            chunk = decode(message.headers or {}, len(body))
             if not body and not chunk.last:
                 self.counts.ignored += 1  # it says nothing
                 return
@@ -277,8 +277,10 @@ class Assembler:
 
     def _taken(self, assembly: Assembly) -> None:
         self._settle(assembly)
-        if assembly.incoming is not None and assembly.incoming.gone and self._open.pop(assembly.key, None):
-            self._ended.add(assembly.key)
+        if assembly.incoming is not None and assembly.incoming.gone:
+            if assembly.key in self._open:  # discarded before it was whole
+                del self._open[assembly.key]
+                self._ended.add(assembly.key)
             self._release(assembly)
 
     def _release(self, assembly: Assembly) -> None:

@@ -68,8 +68,8 @@ class Incoming:
 
     @property
     def gone(self) -> bool:
-        """Whether there is nothing to read any more: it failed, or the reader does not want it."""
-        return self._discarded or self._error is not None
+        """Whether there is nothing to read any more: all was read, it failed, or the reader does not want it."""
+        return self._discarded or self._verified or self._error is not None
 
     def discard(self) -> None:
         """Let go of what came and will come; reading on is an error."""
@@ -128,9 +128,12 @@ class Incoming:
                 received=self.size,
                 total=self.size,
             )
+            self._taken()
             self._wrong(self._error)
             raise self._error
-        self._verified = True
+        if not self._verified:
+            self._verified = True
+            self._taken()
         return b""
 
 

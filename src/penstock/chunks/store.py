@@ -89,7 +89,9 @@ class SpoolStore:
     """A payload on disk, in a file without a name: it is gone when we are, however we end."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix="penstock-", buffering=0)
+        self._file: IO[bytes] = tempfile.TemporaryFile(  # noqa: SIM115  # it lives as long as the store; close ends it
+            dir=folder, prefix="penstock-", buffering=0
+        )
         self.memory = 0
         self.disk = 0
 

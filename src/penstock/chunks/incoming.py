@@ -7,7 +7,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 
-from penstock.chunks.store import Backlog
+from penstock.chunks.store import Backlog, join
 from penstock.chunks.wire import Reason
 from penstock.errors import AssemblyError, InputError
 
@@ -95,7 +95,7 @@ class Incoming:
     async def read(self, size: int = -1) -> bytes:
         """Give up to `size` bytes, waiting for the first of them; nothing at the end. Without a size, all the rest."""
         if size < 0:
-            return b"".join([piece async for piece in self])
+            return await join(self)
         if not self._rest:
             self._rest = await self._next()
         piece, self._rest = self._rest[:size], self._rest[size:]

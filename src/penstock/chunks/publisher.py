@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from penstock.chunks.persistent import PersistentPublisher
 
-__all__ = ["CHUNK_SIZE", "Publisher", "check_chunk_size", "check_id", "check_subject", "largest_chunk"]
+__all__ = [
+    "CHUNK_SIZE",
+    "Publisher",
+    "check_chunk_size",
+    "check_id",
+    "check_subject",
+    "check_timeout",
+    "largest_chunk",
+    "unfinished",
+]
 
 CHUNK_SIZE = 512 * 1024
 WINDOW = 4 * 1024 * 1024
@@ -43,7 +52,7 @@ class Publisher:
         self._nc = nc
         self.chunk_size = check_chunk_size(nc, chunk_size)
         self.digest = digest
-        self.timeout = _check_timeout(timeout)
+        self.timeout = check_timeout(timeout)
 
     @classmethod
     def persistent(
@@ -191,7 +200,7 @@ def check_subject(subject: str) -> str:
     return subject
 
 
-def _check_timeout(timeout: float) -> float:
+def check_timeout(timeout: float) -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
         raise OptionError(
             f"timeout is {timeout!r}.", remedy="Give seconds above zero.", option="timeout", value=timeout

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
+from collections.abc import AsyncIterable
 from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Backlog", "MemoryStore", "SpoolStore"]
+__all__ = ["Backlog", "MemoryStore", "SpoolStore", "join"]
 
 PIECE = 512 * 1024
 
@@ -198,3 +199,12 @@ class Backlog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+async def join(pieces: AsyncIterable[bytes]) -> bytes:
+    """Join pieces as they come, so that they are in memory once."""
+    store, offset = MemoryStore(), 0
+    async for piece in pieces:
+        store.write(offset, piece)
+        offset += len(piece)
+    return store.take()

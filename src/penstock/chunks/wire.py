@@ -80,6 +80,8 @@ class Reason(StrEnum):
     """It was whole, and the handler raised an error."""
     SLOW_CONSUMER = "slow consumer"
     """The client dropped chunks because they came faster than they were taken."""
+    MISSING = "missing"
+    """Chunks of a stored message are not in the stream, or not any more."""
     CLOSED = "closed"
     """The receiver was closed before the message was whole."""
 

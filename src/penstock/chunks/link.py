@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.connection import foreign_errors, translate
@@ -33,10 +32,14 @@ class Link:
         self._last_error = nc.last_error
         self._ping: asyncio.Task[None] | None = None
 
+    @property
+    def _unbroken(self) -> bool:
+        return self._nc.is_connected and self._nc.stats["reconnects"] == self._reconnects
+
     def check(self) -> None:
         """Raise if the connection broke since the start, or the server refused what we sent."""
         nc = self._nc
-        if not nc.is_connected or nc.stats["reconnects"] != self._reconnects:
+        if not self._unbroken:
             reason = f": {nc.last_error}" if nc.is_closed and nc.last_error else ""
             raise DisconnectedError(f"The connection broke while publishing on {self._subject}{reason}.")
         error = nc.last_error
@@ -63,12 +66,17 @@ class Link:
             ping, self._ping = self._ping, None
             await self._await(ping)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Drop a question that nobody waits for any more."""
         if self._ping is not None:
-            self._ping.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # the caller has a better error already
-                await self._ping
+            self._drop(self._ping)
+
+    def _drop(self, ping: asyncio.Future[None]) -> None:
+        # nats-py stops reading for good when the answer to a ping comes that was cancelled. So it is left to be
+        # answered, unless the connection that it was sent on is gone.
+        if not self._unbroken:
+            ping.cancel()
+        ping.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _settle(self) -> None:
         """Wait until nothing is left in the client's own buffer, past which its pings jump."""
@@ -83,7 +91,7 @@ class Link:
                 self.check()
         finally:
             if not ping.done():
-                ping.cancel()
+                self._drop(ping)
         error = ping.exception()
         if isinstance(error, TimeoutError):
             raise DeadlineError(

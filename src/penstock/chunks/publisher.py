@@ -122,7 +122,7 @@ class Publisher:
                 raise
             raise unfinished(error, subject, message_id, sent, confirmed) from error
         finally:
-            await link.close()
+            link.close()
             if digest is not None:
                 digest.close()
         if progress is not None:

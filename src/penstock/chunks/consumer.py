@@ -30,16 +30,16 @@ __all__ = ["StoredConsumer"]
 
 log = logging.getLogger("penstock.chunks")
 
-_ACK_WAIT = 30.0
 _NANO = 1_000_000_000
-_KNOWN = ("attempts", "max_message_bytes", "on_error", "spool_above", "spool_dir")
+_KNOWN = ("max_message_bytes", "max_spool_bytes", "max_total_bytes", "spool_above", "spool_dir")
 
 
 class StoredConsumer:
     """Delivers the messages of an archive; `Archive.consume` makes one.
 
     A message is acknowledged when its handler returns. A handler that raises gets it again, `attempts` times at most;
-    then the message is given up and reported. `on_error`, `spool_above`, `spool_dir` and `max_message_bytes` mean what
+    then the message is given up and reported. A message whose process died comes again after `ack_wait` seconds; a
+    handler may take longer, the stream is told that it is at work. `on_error`, `spool_above`, `spool_dir` and `max_message_bytes` mean what
     they mean for an `Assembler`.
     """
 
@@ -52,6 +52,7 @@ class StoredConsumer:
         *,
         on_error: ErrorFunction | None = None,
         attempts: int = 5,
+        ack_wait: float = 30.0,
         **limits: Any,
     ) -> None:
         for name in limits:
@@ -68,7 +69,10 @@ class StoredConsumer:
         self._handler = Handler(handler, 1)
         self._durable = durable
         self._on_error = on_error
+        if isinstance(ack_wait, bool) or not isinstance(ack_wait, int | float) or not 0.1 <= ack_wait < float("inf"):
+            raise OptionError(f"ack_wait is {ack_wait!r}.", remedy="Give seconds.", option="ack_wait", value=ack_wait)
         self._attempts = attempts
+        self._ack_wait = ack_wait
         self._limits = Limits(**limits)
         self._pull: JetStreamContext.PullSubscription | None = None
         self._name = ""
@@ -94,7 +98,7 @@ class StoredConsumer:
             )
         wanted: dict[str, Any] = {
             "ack_policy": "explicit",
-            "ack_wait": int(_ACK_WAIT * _NANO),
+            "ack_wait": int(self._ack_wait * _NANO),
             "deliver_policy": "all",
             "filter_subjects": await self._filters(config),
             "headers_only": True,
@@ -242,7 +246,7 @@ class StoredConsumer:
     async def _beat(self, message: Msg) -> None:
         """Tell the stream that a long delivery is still at work."""
         while True:
-            await asyncio.sleep(_ACK_WAIT / 3)
+            await asyncio.sleep(self._ack_wait / 3)
             await self._settle(message.in_progress())
 
     async def _settle(self, answer: Any) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.chunks.store import join
+from penstock.chunks.tasks import end
 from penstock.chunks.wire import Chunk, Reason, Refusal, Tiling, decode, message_id_of
 from penstock.connection import api_request, foreign_errors, jetstream
 from penstock.errors import AssemblyError, InputError, NotFoundError
@@ -304,9 +305,7 @@ class StoredMessage:
 
     async def close(self) -> None:
         """End what was asked for ahead."""
-        for _, task in self._ahead:
-            task.cancel()
-        await asyncio.gather(*(task for _, task in self._ahead), return_exceptions=True)
+        await end([task for _, task in self._ahead])
         self._ahead.clear()
         self._order.clear()
 

@@ -20,6 +20,7 @@ from penstock.chunks.handler import Handler, HandlerFunction
 from penstock.chunks.incoming import Inbox
 from penstock.chunks.limits import MESSAGE_COST, Limits, Room
 from penstock.chunks.store import MemoryStore, SpoolStore
+from penstock.chunks.tasks import end
 from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
 from penstock.connection import foreign_errors, server_info
 from penstock.errors import AssemblyError, InputError, LinkError, OptionError
@@ -173,9 +174,7 @@ class Assembler:
             await self._deliveries.join()
         async with _at_most(_CLOSE_TIMEOUT):
             await self._reports.join()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         while not self._deliveries.empty():
             self._release(self._deliveries.get_nowait())
         if self._handler is not None:

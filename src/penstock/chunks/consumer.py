@@ -14,6 +14,7 @@ from penstock.chunks.assembler import ErrorFunction
 from penstock.chunks.handler import Handler, HandlerFunction
 from penstock.chunks.limits import Limits
 from penstock.chunks.store import MemoryStore, SpoolStore
+from penstock.chunks.tasks import cancellable, end
 from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
 from penstock.connection import api_request, foreign_errors, jetstream
 from penstock.errors import AssemblyError, DeadlineError, InputError, NotFoundError, OptionError, PenstockError
@@ -39,8 +40,8 @@ class StoredConsumer:
 
     A message is acknowledged when its handler returns. A handler that raises gets it again, `attempts` times at most;
     then the message is given up and reported. A message whose process died comes again after `ack_wait` seconds; a
-    handler may take longer, the stream is told that it is at work. `on_error`, `spool_above`, `spool_dir` and `max_message_bytes` mean what
-    they mean for an `Assembler`.
+    handler may take longer, the stream is told that it is at work. `on_error`, `spool_above`, `spool_dir` and
+    `max_message_bytes` mean what they mean for an `Assembler`.
     """
 
     def __init__(
@@ -137,14 +138,14 @@ class StoredConsumer:
     async def close(self) -> None:
         """Stop; a message that is with its handler is delivered again later."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end([self._task])
             self._task = None
         if self._pull is not None and self._nc.is_connected:
             pull, self._pull = self._pull, None
             with foreign_errors(self._archive.stream):
                 await pull.unsubscribe()
             if self._durable is None:
+                # A name of our own making; whoever crashes leaves it to inactive_threshold.
                 await api_request(self._nc, f"CONSUMER.DELETE.{self._archive.stream}.{self._name}")
         self._handler.close()
 
@@ -154,7 +155,7 @@ class StoredConsumer:
         while True:
             try:
                 with foreign_errors(self._archive.stream):
-                    messages = await pull.fetch(100, timeout=5.0)
+                    messages = await cancellable(pull.fetch(100, timeout=5.0))
             except DeadlineError:
                 continue  # nothing new
             except PenstockError as error:
@@ -188,8 +189,7 @@ class StoredConsumer:
             self.delivered += 1
             await self._settle(message.ack_sync(timeout=10.0))
         finally:
-            beat.cancel()
-            await asyncio.gather(beat, return_exceptions=True)
+            await end([beat])
 
     async def _failed(self, message: Msg, chunk: Chunk, error: Exception) -> None:
         delay = min(0.1 * 2**message.metadata.num_delivered, 10.0)

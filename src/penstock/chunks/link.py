@@ -10,6 +10,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
+from penstock.chunks.tasks import cancellable
 from penstock.connection import foreign_errors, translate
 from penstock.errors import DeadlineError, DisconnectedError, LinkError
 
@@ -51,7 +52,7 @@ class Link:
         self.check()
         with foreign_errors(self._subject):
             # nats-py joins it with bytes, which any buffer can be.
-            await self._nc.publish(self._subject, body, headers=headers)  # type: ignore[arg-type]
+            await cancellable(self._nc.publish(self._subject, body, headers=headers))  # type: ignore[arg-type]
         # The client writes in a task of its own, which gets its turn here: a chunk is under way while the next is cut.
         await asyncio.sleep(0)
 

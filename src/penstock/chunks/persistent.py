@@ -19,6 +19,7 @@ from penstock.chunks.archive import Archive, covers
 from penstock.chunks.digest import Digest
 from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, check_timeout, unfinished
 from penstock.chunks.source import Buffer, Source, check_source, pieces
+from penstock.chunks.tasks import end
 from penstock.chunks.wire import MAX_ID, Chunk, Splitter, encode
 from penstock.connection import api_error, foreign_errors
 from penstock.errors import (
@@ -180,9 +181,7 @@ class PersistentPublisher:
                 if self._nc.stats["reconnects"] != reconnects or not self._nc.is_connected:
                     raise DisconnectedError(f"The connection broke while storing on {target}.")
         finally:
-            if not request.done():
-                request.cancel()
-            await asyncio.gather(request, return_exceptions=True)
+            await end([request])
         with foreign_errors(target):
             reply = request.result()
         try:
@@ -235,9 +234,7 @@ class _Window:
 
     async def cancel(self) -> None:
         """End what is still under way."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
 
 
 def _other_size(message_id: str, before: int, now: int) -> InputError:

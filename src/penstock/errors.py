@@ -25,6 +25,10 @@
     ├── ChunksError                 a payload that travels in chunks
     │   ├── AssemblyError           it could not be put together; `reason` says why
     │   └── UnfinishedError         it was sent in part; says how far the sending got
+    ├── BusError                    a request over the bus that was answered in part only
+    │   ├── HandlerError            the handler ended its reply with an error
+    │   ├── NoConsumerError         nobody reads the reply any more
+    │   └── SlowConsumerError       the reply is read more slowly than is allowed
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -39,16 +43,19 @@ from typing import Any, ClassVar
 __all__ = [
     "AssemblyError",
     "BinaryError",
+    "BusError",
     "ChunksError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
     "DisconnectedError",
+    "HandlerError",
     "InputError",
     "JetStreamError",
     "LinkError",
     "LocalProtocolError",
     "LoginError",
+    "NoConsumerError",
     "NoRespondersError",
     "NotFoundError",
     "OptionError",
@@ -56,6 +63,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "ServerError",
+    "SlowConsumerError",
     "StartError",
     "StoreInUseError",
     "TlsError",
@@ -227,6 +235,36 @@ class NotFoundError(JetStreamError):
     """The stream, the consumer or the message is not there."""
 
     fault = "caller"
+
+
+class BusError(PenstockError):
+    """A request over the bus was answered in part only; `subject` is where it was sent."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("subject",)
+    subject: str | None
+
+
+class HandlerError(BusError):
+    """The handler ended its reply with an error; `message` is what it said."""
+
+    fault = "peer"
+    fact_names = ("subject", "message")
+    message: str | None
+
+
+class NoConsumerError(BusError):
+    """The requester does not read the reply any more: it left, or was cancelled."""
+
+    fault = "peer"
+
+
+class SlowConsumerError(BusError):
+    """The requester took longer over a packet of `size` bytes than the `seconds` that are allowed."""
+
+    fault = "caller"
+    fact_names = ("subject", "seconds", "size")
+    seconds: float | None
+    size: int | None
 
 
 class DataLossError(PenstockError):

@@ -81,15 +81,6 @@ class Client(NatsClient):
             self._transport.leaving = True
         await super()._close(status, do_cbs)
 
-    async def _process_pong(self) -> None:
-        # A flush that was cancelled, or ran out of time, leaves its ping behind. nats-py takes the late answer for an
-        # error of the connection and stops reading for good.
-        if self._pongs and self._pongs[0].done():
-            self._pongs.pop(0)
-            self._pings_outstanding = 0
-            return
-        await super()._process_pong()
-
     async def _connect_to_server(self, server: Srv) -> None:
         await self.hang_up()
         if server.uri.scheme in ("ws", "wss"):

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from penstock.chunks.assembly import Assembly, Counts, Ended, Key
 from penstock.chunks.digest import digest_of
+from penstock.chunks.flow import is_answerable, receiver_name
 from penstock.chunks.handler import Handler, HandlerFunction
 from penstock.chunks.incoming import Inbox
 from penstock.chunks.limits import MESSAGE_COST, Limits, Room
@@ -23,7 +24,7 @@ from penstock.chunks.store import MemoryStore, SpoolStore
 from penstock.chunks.tasks import end
 from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
 from penstock.connection import foreign_errors, server_info
-from penstock.errors import AssemblyError, InputError, LinkError, OptionError
+from penstock.errors import AssemblyError, InputError, LinkError, OptionError, PenstockError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -84,6 +85,7 @@ class Assembler:
         self._inboxes: set[Inbox] = set()
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
+        self._answers: asyncio.Queue[str] = asyncio.Queue(_REPORTS)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
@@ -121,8 +123,8 @@ class Assembler:
     async def open(self, subject: str, *, window: int = 8 * 1024 * 1024) -> AsyncIterator[Inbox]:
         """Read messages on `subject` while they arrive: `async for message in inbox: async for piece in message`.
 
-        `window` is how many bytes of a message wait in memory for its reader; what is beyond waits on disk, because
-        core NATS has no way to make a publisher wait.
+        `window` is how many bytes of a message wait in memory for its reader. Our publishers wait for the reader;
+        what other publishers send beyond the window waits on disk.
         """
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise OptionError(f"window is {window!r}.", remedy="Give bytes above zero.", option="window", value=window)
@@ -151,7 +153,9 @@ class Assembler:
             )
         if not self._tasks:
             workers = [self._work() for _ in range(self._limits.concurrency)] if self._handler else []
-            self._tasks = [asyncio.ensure_future(task) for task in (*workers, self._watch(), self._tell())]
+            self._tasks = [
+                asyncio.ensure_future(task) for task in (*workers, self._watch(), self._tell(), self._reply())
+            ]
 
         async def received(message: Msg) -> None:
             self._handled[subscription] += 1
@@ -223,6 +227,9 @@ class Assembler:
             if assembly is None:
                 assembly = self._begin(key, inbox)
             self._add(assembly, chunk, body)
+            if message.reply and self._limits.flow and is_answerable(message.reply):
+                assembly.owed.append((chunk.offset + len(body), message.reply))
+                self._answer(assembly)
         except Refusal as refusal:
             self._fail(assembly or Assembly(key, self._limits), refusal.reason, str(refusal))
         except OSError as error:
@@ -274,8 +281,14 @@ class Assembler:
     def _settle(self, assembly: Assembly) -> None:
         self._room.change(*assembly.charge())
 
+    def _answer(self, assembly: Assembly) -> None:
+        for reply in assembly.answers():
+            with suppress(asyncio.QueueFull):  # a publisher that gets no answer waits a little, then goes on
+                self._answers.put_nowait(reply)
+
     def _taken(self, assembly: Assembly) -> None:
         self._settle(assembly)
+        self._answer(assembly)
         if assembly.incoming is not None and assembly.incoming.gone:
             if assembly.key in self._open:  # discarded before it was whole
                 del self._open[assembly.key]
@@ -285,6 +298,7 @@ class Assembler:
     def _release(self, assembly: Assembly) -> None:
         assembly.close()
         self._settle(assembly)
+        self._answer(assembly)
 
     # -- giving up ----------------------------------------------------------------------------------
 
@@ -320,6 +334,17 @@ class Assembler:
                 log.exception("on_error raised while it was told: %s", error)
             finally:
                 self._reports.task_done()
+
+    async def _reply(self) -> None:
+        """Tell publishers how far we are."""
+        name = receiver_name()
+        while True:
+            reply = await self._answers.get()
+            try:
+                with foreign_errors(reply):
+                    await self._nc.publish(reply, name)
+            except PenstockError as error:
+                log.debug("an answer could not be sent: %s", error)
 
     async def _watch(self) -> None:
         """Give up what got no chunk for too long, and notice what the client dropped."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from penstock.chunks.incoming import Inbox, Incoming
@@ -62,6 +62,8 @@ class Assembly:
         if inbox is not None and taken is not None and wrong is not None:
             self.store = Backlog(inbox.window, limits.folder)
             self.incoming = Incoming(self.message_id, self.subject, self.store, lambda: taken(self), wrong)
+        self.owed: deque[tuple[int, str]] = deque()
+        """Answers that the publisher waits for: how far the reader must be, and where to answer."""
         self._charged = (0, 0)
         self._closed = False
 
@@ -110,6 +112,12 @@ class Assembly:
         """Tell the reader, where there is one, that this is all."""
         if self.incoming is not None:
             self.incoming.complete(self.tiling.received, self.tiling.digest)
+
+    def answers(self) -> Iterator[str]:
+        """Give the answers that are due: of a stream when its reader has room again, of all at the end."""
+        done = self._closed or not isinstance(self.store, Backlog)
+        while self.owed and (done or self.owed[0][0] - self.store.taken <= self.store.window):  # type: ignore[union-attr]  # a backlog where it is not done
+            yield self.owed.popleft()[1]
 
     def charge(self) -> tuple[int, int]:
         """Give the change in memory and disk space since the last call."""

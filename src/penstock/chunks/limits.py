@@ -34,6 +34,7 @@ class Limits:
     spool_above: int | None = None
     max_spool_bytes: int = 64 * 1024**3
     concurrency: int = 1
+    flow: bool = True
 
     def __post_init__(self) -> None:
         timeout = self.timeout

@@ -47,12 +47,12 @@ class Link:
         if error is not None and error is not self._last_error and self._subject.lower() in str(error).lower():
             raise LinkError(f"The server refuses messages on {self._subject}: {error}.")
 
-    async def publish(self, body: bytes | memoryview, headers: dict[str, str]) -> None:
+    async def publish(self, body: bytes | memoryview, headers: dict[str, str], reply: str = "") -> None:
         """Publish one message and let the client write it to the socket."""
         self.check()
         with foreign_errors(self._subject):
             # nats-py joins it with bytes, which any buffer can be.
-            await cancellable(self._nc.publish(self._subject, body, headers=headers))  # type: ignore[arg-type]
+            await cancellable(self._nc.publish(self._subject, body, reply, headers))  # type: ignore[arg-type]
         # The client writes in a task of its own, which gets its turn here: a chunk is under way while the next is cut.
         await asyncio.sleep(0)
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
 from penstock.chunks.digest import Digest
+from penstock.chunks.flow import Flow, Silence
 from penstock.chunks.link import Link
 from penstock.chunks.source import Buffer, Source, check_source, pieces
 from penstock.chunks.wire import MAX_ID, Splitter, encode, header_room
@@ -43,16 +44,24 @@ class Publisher:
 
     `chunk_size` is the size of a chunk's body; with its headers it must fit into the server's max_payload. `digest`
     adds a SHA-256 of the payload, which receivers verify. `timeout` is how many seconds the server may leave us
-    without a confirmation. One publisher may send several payloads at the same time.
+    without a confirmation. With `flow` a large payload waits for receivers that are slower. One publisher may send several payloads at the same time.
     """
 
     def __init__(
-        self, nc: Client, chunk_size: int = CHUNK_SIZE, *, digest: bool = False, timeout: float = 30.0
+        self,
+        nc: Client,
+        chunk_size: int = CHUNK_SIZE,
+        *,
+        digest: bool = False,
+        timeout: float = 30.0,
+        flow: bool = True,
     ) -> None:
         self._nc = nc
         self.chunk_size = check_chunk_size(nc, chunk_size)
         self.digest = digest
         self.timeout = check_timeout(timeout)
+        self.flow = flow
+        self._silence = Silence()
 
     @classmethod
     def persistent(
@@ -90,20 +99,24 @@ class Publisher:
         digest = Digest() if self.digest else None
         splitter = Splitter(message_id, self.chunk_size, digest)
         link = Link(self._nc, subject, timeout=self.timeout)
+        flow = Flow(self._nc, subject, self._silence, link.check)
         sent = confirmed = marked = 0
         reading = cast("AsyncGenerator[Buffer, None]", pieces(source, self.chunk_size))
         try:
             async with aclosing(reading):
                 async for piece in reading:
                     for chunk, body in splitter.feed(piece):
-                        await link.publish(body, encode(chunk))
+                        window = sent + len(body) - marked >= WINDOW
+                        reply = await flow.reply_to(sent + len(body)) if window and self.flow else ""
+                        await link.publish(body, encode(chunk), reply)
                         sent += len(body)
                         if progress is not None:
                             progress(sent)
-                        if sent - marked >= WINDOW:
+                        if window:
                             await link.confirmed()
                             confirmed, marked = marked, sent
                             await link.mark()
+                            await flow.wait(sent)
                         if digest is not None:
                             await digest.keep_up()
                     if digest is not None and not isinstance(piece, bytes):
@@ -123,6 +136,7 @@ class Publisher:
             raise unfinished(error, subject, message_id, sent, confirmed) from error
         finally:
             link.close()
+            await flow.close()
             if digest is not None:
                 digest.close()
         if progress is not None:

@@ -136,6 +136,7 @@ class Backlog:
     def __init__(self, window: int, folder: Path | None) -> None:
         self.window = window
         self.end = 0  # every byte before this has come
+        self.taken = 0  # and every byte before this was read
         self.memory = 0
         self.disk = 0
         self._folder = folder
@@ -180,11 +181,13 @@ class Backlog:
             body = self._ready.popleft()
             self.memory -= len(body)
             self._waiting -= len(body)
+            self.taken += len(body)
             return body
         if self._file is None:
             return None
         body = self._file.read(self._read_at, min(PIECE, self._write_at - self._read_at))
         self._read_at += len(body)
+        self.taken += len(body)
         if self._read_at == self._write_at:  # the reader has caught up
             self.disk = 0
             self._file.close()

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -166,7 +167,7 @@ async def round_trips(small: str, big: str, folder: Path, quick: bool) -> list[d
             rate = {side: size / statistics.median(times) / MB for side, times in seconds.items()}
             found.append({"bytes": size, **rate, "ratio": rate["chunks"] / rate["direct"]})
             print(
-                f"round trip {size / MB:5.0f} MB   chunks {rate['chunks']:6.0f} MB/s   direct {rate['direct']:6.0f} MB/s"
+                f"round trip {size / MB:3.0f} MB   chunks {rate['chunks']:5.0f} MB/s   direct {rate['direct']:5.0f} MB/s"
                 f"   ratio {found[-1]['ratio']:.2f}   (reference {REFERENCE.get(size, '-')})"
             )
     return found
@@ -213,7 +214,7 @@ async def digests(small: str, quick: bool) -> dict[str, float]:
     finally:
         await nc.close()
     plain, checked = (len(data) / statistics.median(seconds[digest]) / MB for digest in (False, True))
-    print(f"publish only          plain {plain:6.0f} MB/s   digest {checked:6.0f} MB/s   ratio {checked / plain:.2f}")
+    print(f"publish only        plain  {plain:5.0f} MB/s   digest {checked:5.0f} MB/s   ratio {checked / plain:.2f}")
     return {"plain": plain, "digest": checked, "ratio": checked / plain}
 
 
@@ -232,9 +233,7 @@ async def stored(small: str, quick: bool) -> dict[str, float]:
     finally:
         await nc.close()
     rate = {"store": len(data) / (middle - began) / MB, "fetch": len(data) / (end - middle) / MB}
-    print(
-        f"in a stream           store {rate['store']:6.0f} MB/s   fetch  {rate['fetch']:6.0f} MB/s   (digest, file store)"
-    )
+    print(f"in a stream         store {rate['store']:5.0f} MB/s   fetch  {rate['fetch']:5.0f} MB/s   (digest, on disk)")
     return rate
 
 
@@ -311,6 +310,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and a smaller large file")
     parser.add_argument("--large", type=int, help="bytes of the large file (4 GB; 256 MB with --quick)")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and files go, too
     asyncio.run(run(given.quick, given.large or (256 * MB if given.quick else 4000 * MB)))
 
 

@@ -85,7 +85,7 @@ class Assembler:
         self._inboxes: set[Inbox] = set()
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
-        self._answers: asyncio.Queue[str] = asyncio.Queue(_REPORTS)
+        self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue(_REPORTS)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
@@ -229,6 +229,8 @@ class Assembler:
             self._add(assembly, chunk, body)
             if message.reply and self._limits.flow and is_answerable(message.reply):
                 assembly.owed.append((chunk.offset + len(body), message.reply))
+                if assembly.room_until < chunk.offset + len(body):
+                    self._say(message.reply, assembly.room_until)  # the publisher shall know that we are there
                 self._answer(assembly)
         except Refusal as refusal:
             self._fail(assembly or Assembly(key, self._limits), refusal.reason, str(refusal))
@@ -282,9 +284,12 @@ class Assembler:
         self._room.change(*assembly.charge())
 
     def _answer(self, assembly: Assembly) -> None:
-        for reply in assembly.answers():
-            with suppress(asyncio.QueueFull):  # a publisher that gets no answer waits a little, then goes on
-                self._answers.put_nowait(reply)
+        for reply, position in assembly.answers():
+            self._say(reply, position)
+
+    def _say(self, reply: str, position: int) -> None:
+        with suppress(asyncio.QueueFull):  # a publisher that gets no answer waits a little, then goes on
+            self._answers.put_nowait((reply, position))
 
     def _taken(self, assembly: Assembly) -> None:
         self._settle(assembly)
@@ -339,10 +344,10 @@ class Assembler:
         """Tell publishers how far we are."""
         name = receiver_name()
         while True:
-            reply = await self._answers.get()
+            reply, position = await self._answers.get()
             try:
                 with foreign_errors(reply):
-                    await self._nc.publish(reply, name)
+                    await self._nc.publish(reply, b"%s %d" % (name, position))
             except PenstockError as error:
                 log.debug("an answer could not be sent: %s", error)
 

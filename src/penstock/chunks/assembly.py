@@ -63,7 +63,7 @@ class Assembly:
             self.store = Backlog(inbox.window, limits.folder)
             self.incoming = Incoming(self.message_id, self.subject, self.store, lambda: taken(self), wrong)
         self.owed: deque[tuple[int, str]] = deque()
-        """Answers that the publisher waits for: how far the reader must be, and where to answer."""
+        """Chunks whose publisher wants an answer: where they end, and where to answer."""
         self._charged = (0, 0)
         self._closed = False
 
@@ -113,11 +113,18 @@ class Assembly:
         if self.incoming is not None:
             self.incoming.complete(self.tiling.received, self.tiling.digest)
 
-    def answers(self) -> Iterator[str]:
-        """Give the answers that are due: of a stream when its reader has room again, of all at the end."""
-        done = self._closed or not isinstance(self.store, Backlog)
-        while self.owed and (done or self.owed[0][0] - self.store.taken <= self.store.window):  # type: ignore[union-attr]  # a backlog where it is not done
-            yield self.owed.popleft()[1]
+    @property
+    def room_until(self) -> int:
+        """How far the publisher may be: without end, or as far as the reader's window goes."""
+        if self._closed or not isinstance(self.store, Backlog):
+            return 2**64 - 1
+        return self.store.taken + self.store.window
+
+    def answers(self) -> Iterator[tuple[str, int]]:
+        """Give the answers that are due, with the position to name."""
+        while self.owed and self.owed[0][0] <= self.room_until:
+            end, reply = self.owed.popleft()
+            yield reply, end
 
     def charge(self) -> tuple[int, int]:
         """Give the change in memory and disk space since the last call."""

@@ -1,10 +1,14 @@
 """Makes a publisher wait for receivers that are slower, although core NATS has no way to.
 
 The format has no answers, and a server drops a receiver that is some 64 MB behind. So once every few megabytes a chunk
-carries a reply subject, `<inbox>.chunks.<bytes so far>`. Our receivers answer there when they have taken what came
-before, each with a name of its own; a publisher stays `AHEAD` of the slowest of them at most. Receivers that do not
-know of this ignore the reply subject, as they ignore any other, and are not waited for. Payloads below one window,
-and the headers and bodies of all others, are the same bytes with and without.
+carries a reply subject, `<inbox>.chunks.<bytes so far>`. Our receivers answer there, at once and again when they have
+come further::
+
+    <name> <position>      sixteen hex digits of the receiver's own, and the bytes that it has taken or has room for
+
+A publisher stays `AHEAD` of the slowest of them at most. Receivers that do not know of this ignore the reply subject,
+as they ignore any other, and are not waited for. Payloads below one window, and the headers and bodies of all others,
+are the same bytes with and without.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ AHEAD = 16 * 1024 * 1024
 _GRACE = 1.0  # seconds for the first receiver to answer, once for each publisher and subject
 _PATIENCE = 10.0  # seconds without an answer after which a receiver is not waited for any more
 _LOOK = 0.1
-_NAME = re.compile(rb"[0-9a-f]{16}")
+_ANSWER = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,20})")
 _ANSWERABLE = re.compile(r"[^$.\s][^\s]*\.chunks\.[0-9]{1,20}")
 
 
@@ -80,7 +84,7 @@ class Flow:
         self._nobody = False
 
     async def reply_to(self, position: int) -> str:
-        """Give the subject on which receivers say that they have taken everything before `position`."""
+        """Give the subject on which receivers answer a chunk that ends at `position`."""
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
             with foreign_errors(self._subject):
@@ -90,10 +94,10 @@ class Flow:
     async def _answered(self, message: Msg) -> None:
         if message.headers and message.headers.get("Status") == "503":
             self._nobody = True  # the server knows that nobody listens
-        elif _NAME.fullmatch(message.data):  # a stream that holds the subject answers, too, and is no receiver
-            position = int(message.subject.rpartition(".")[2])
-            if position > self._taken.get(message.data, (0, 0.0))[0]:
-                self._taken[message.data] = (position, time.monotonic())
+        elif found := _ANSWER.fullmatch(message.data):  # a stream on the subject answers, too, and is no receiver
+            name, position = found[1], int(found[2])
+            if position > self._taken.get(name, (-1, 0.0))[0]:
+                self._taken[name] = (position, time.monotonic())
         self._changed.set()
 
     async def wait(self, sent: int) -> None:

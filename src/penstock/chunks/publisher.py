@@ -44,7 +44,8 @@ class Publisher:
 
     `chunk_size` is the size of a chunk's body; with its headers it must fit into the server's max_payload. `digest`
     adds a SHA-256 of the payload, which receivers verify. `timeout` is how many seconds the server may leave us
-    without a confirmation. With `flow` a large payload waits for receivers that are slower. One publisher may send several payloads at the same time.
+    without a confirmation. With `flow` a large payload waits for receivers that are slower. One publisher may send
+    several payloads at the same time.
     """
 
     def __init__(

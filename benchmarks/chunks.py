@@ -167,8 +167,9 @@ async def round_trips(small: str, big: str, folder: Path, quick: bool) -> list[d
             rate = {side: size / statistics.median(times) / MB for side, times in seconds.items()}
             found.append({"bytes": size, **rate, "ratio": rate["chunks"] / rate["direct"]})
             print(
-                f"round trip {size / MB:3.0f} MB   chunks {rate['chunks']:5.0f} MB/s   direct {rate['direct']:5.0f} MB/s"
-                f"   ratio {found[-1]['ratio']:.2f}   (reference {REFERENCE.get(size, '-')})"
+                f"round trip {size / MB:3.0f} MB   chunks {rate['chunks']:5.0f} MB/s   "
+                f"direct {rate['direct']:5.0f} MB/s   ratio {found[-1]['ratio']:.2f}"
+                f"   (reference {REFERENCE.get(size, '-')})"
             )
     return found
 

@@ -82,7 +82,7 @@ class Assembler:
         self._ended = Ended(self._limits.timeout)
         self._subscriptions: dict[Subscription, int] = {}
         self._handled: Counter[Subscription] = Counter()
-        self._inboxes: set[Inbox] = set()
+        self._inboxes: dict[Inbox, set[Assembly]] = {}
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
         self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue(_REPORTS)
@@ -129,12 +129,14 @@ class Assembler:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise OptionError(f"window is {window!r}.", remedy="Give bytes above zero.", option="window", value=window)
         inbox = Inbox(subject, window)
-        subscription = await self._listen(subject, inbox)
-        self._inboxes.add(inbox)
+        self._inboxes[inbox] = set()
         try:
-            yield inbox
+            subscription = await self._listen(subject, inbox)
+            try:
+                yield inbox
+            finally:
+                await self._drain(subscription)
         finally:
-            await self._drain(subscription)
             self._abandon(inbox)
 
     async def close(self) -> None:
@@ -200,10 +202,13 @@ class Assembler:
                 await subscription.unsubscribe()
 
     def _abandon(self, inbox: Inbox) -> None:
-        self._inboxes.discard(inbox)
         inbox.close()
-        for assembly in [item for item in self._open.values() if item.key[0] == id(inbox)]:
-            self._fail(assembly, Reason.CLOSED, "its inbox was closed")
+        for assembly in list(self._inboxes.pop(inbox, ())):
+            if assembly.key in self._open:
+                self._fail(assembly, Reason.CLOSED, "its inbox was closed")
+            elif assembly.incoming is not None:  # it came whole, and nobody wants it
+                assembly.incoming.fail(assembly.error(Reason.CLOSED, "its inbox was closed"))
+                self._release(assembly)
 
     # -- one chunk ----------------------------------------------------------------------------------
 
@@ -211,7 +216,7 @@ class Assembler:
         body = message.data
         self.counts.chunks += 1
         message_id = message_id_of(message.headers)
-        if message_id is None:
+        if message_id is None or (inbox is not None and inbox not in self._inboxes):
             self.counts.ignored += 1
             return
         key: Key = (0 if inbox is None else id(inbox), message.subject, message_id)
@@ -247,6 +252,7 @@ class Assembler:
         self._settle(assembly)
         if inbox is not None and assembly.incoming is not None:
             inbox.put(assembly.incoming)
+            self._inboxes[inbox].add(assembly)
         return assembly
 
     def _add(self, assembly: Assembly, chunk: Chunk, body: bytes) -> None:
@@ -304,6 +310,8 @@ class Assembler:
         assembly.close()
         self._settle(assembly)
         self._answer(assembly)
+        for waiting in self._inboxes.values():
+            waiting.discard(assembly)
 
     # -- giving up ----------------------------------------------------------------------------------
 

@@ -22,41 +22,32 @@ PIECE = 512 * 1024
 class MemoryStore:
     """A payload in memory: one buffer that grows without gaps, and the chunks that came too early.
 
-    `take` gives the buffer itself as bytes, so that a payload is in memory once.
+    The buffer begins as the first chunk itself and ends as the payload: neither is copied for it, so that a payload of
+    one chunk is handed on as it came, and any other is in memory once.
     """
 
     def __init__(self) -> None:
         self._front = BytesIO()
         self._early: dict[int, bytes] = {}
-        self._only: bytes | None = None  # a payload of one chunk is handed on as it came
         self.memory = 0
         self.disk = 0
 
     def write(self, offset: int, body: bytes) -> None:
         """Keep a chunk that the tiling says is new."""
         self.memory += len(body)
-        if offset == 0 and not self._early:
-            self._only = body
-            return
-        self._spread()
-        self._put(offset, body)
-
-    def _spread(self) -> None:
-        if self._only is not None:
-            only, self._only = self._only, None
-            self._put(0, only)
-
-    def _put(self, offset: int, body: bytes | None) -> None:
-        if body is not None and offset != self._front.tell():
+        if offset != self._front.tell():
             self._early[offset] = body
             return
-        while body is not None:
+        if offset == 0:
+            self._front = BytesIO(body)
+            self._front.seek(len(body))
+        else:
             self._front.write(body)
-            body = self._early.pop(self._front.tell(), None)
+        while self._early and (following := self._early.pop(self._front.tell(), None)) is not None:
+            self._front.write(following)
 
     def same(self, offset: int, body: bytes) -> bool:
         """Whether the bytes at `offset`, which are there, are these."""
-        self._spread()
         if offset in self._early:
             return self._early[offset] == body
         with self._front.getbuffer() as view:
@@ -68,11 +59,10 @@ class MemoryStore:
 
     def take(self) -> bytes:
         """Give the whole payload."""
-        return self._only if self._only is not None else self._front.getvalue()
+        return self._front.getvalue()
 
     def spill(self, target: SpoolStore) -> None:
         """Move everything to disk."""
-        self._spread()
         with self._front.getbuffer() as view:
             for start in range(0, len(view), PIECE):
                 target.write(start, view[start : start + PIECE])
@@ -82,7 +72,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Let the memory go."""
-        self._front, self._early, self._only = BytesIO(), {}, None
+        self._front, self._early = BytesIO(), {}
         self.memory = 0
 
 

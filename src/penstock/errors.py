@@ -23,6 +23,9 @@
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
+    ├── ChunksError                 a payload that travels in chunks
+    │   ├── AssemblyError           it could not be put together; `reason` says why
+    │   └── UnfinishedError         it was sent in part; says how far the sending got
     ├── BusError                    a request over the bus that was answered in part only
     │   ├── HandlerError            the handler ended its reply with an error
     │   ├── NoConsumerError         nobody reads the reply any more
@@ -40,9 +43,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AssemblyError",
     "BinaryError",
     "BusError",
     "ChannelError",
+    "ChunksError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
@@ -66,6 +71,7 @@ __all__ = [
     "StartError",
     "StoreInUseError",
     "TlsError",
+    "UnfinishedError",
     "UnreachableError",
 ]
 
@@ -297,3 +303,30 @@ class DataLossError(PenstockError):
     end: int | None
     first: int
     last: int
+
+
+class ChunksError(PenstockError):
+    """A payload that travels in chunks did not arrive whole, or did not leave whole."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("subject", "message_id")
+    subject: str | None
+    message_id: str | None
+
+
+class AssemblyError(ChunksError):
+    """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
+
+    fault = "peer"
+    fact_names = ("subject", "message_id", "reason", "received", "total")
+    reason: str
+    received: int | None
+    total: int | None
+
+
+class UnfinishedError(ChunksError):
+    """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
+
+    fault = "network"
+    fact_names = ("subject", "message_id", "sent", "confirmed")
+    sent: int
+    confirmed: int

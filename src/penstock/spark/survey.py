@@ -21,10 +21,12 @@ from penstock.spark.planning import Limits, Point, Profile, cut, how_many, sprea
 from penstock.spark.positions import Position
 from penstock.wire.bulk import BulkConnection
 
-__all__ = ["Found", "StreamState", "Survey"]
+__all__ = ["Found", "StreamState", "Survey", "utc_now"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
+# So many messages are looked at where the size of many is to be known.
+SAMPLES = 16
 # A trigger that is limited to so many messages may have a little less, if that saves requests.
 CLOSE_ENOUGH = 0.9
 
@@ -258,6 +260,26 @@ class Survey:
             else:
                 high, high_count = middle, found
         return low
+
+    def seek_bytes(self, state: StreamState, start: int, end: int, volume: int) -> int:
+        """Give a place such that about `volume` bytes lie between `start` and it, one message at the least."""
+        if start >= end:
+            return start
+        size = max(1, state.mean_size)
+        for _ in range(3):
+            stop = max(start + 1, self.seek(state, start, end, max(1, volume // size)))
+            sampled = self._mean_size(state, start, stop)
+            if sampled <= size:
+                break
+            size = sampled
+        return stop
+
+    def _mean_size(self, state: StreamState, start: int, end: int) -> int:
+        if not state.allow_direct:
+            return state.mean_size
+        found = [hit for place in (start, *spread(start, end, SAMPLES)) if (hit := self.probe(state, place))]
+        sizes = [hit.size for hit in found if hit.sequence < end]
+        return sum(sizes) // len(sizes) if sizes else state.mean_size
 
     def _remaining(self, state: StreamState, sequence: int) -> int:
         if sequence >= state.next:

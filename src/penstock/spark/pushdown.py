@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-__all__ = ["Pushed", "narrow", "prefix_to_subject", "push"]
+__all__ = ["Pushed", "covers", "narrow", "overlaps", "prefix_to_subject", "push", "without_overlap"]
 
 
 @dataclass(frozen=True)

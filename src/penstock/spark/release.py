@@ -87,7 +87,7 @@ class Release:
                     self.bulk.api(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
         self.held = mark.next
 
-    # -- what can be kept safe ------------------------------------------------------------------------------------------
+    # -- what can be kept safe ------------------------------------------------------------------------------------
 
     def _check(self, state: StreamState) -> None:
         asked = self.options.ack == "commit"
@@ -116,7 +116,7 @@ class Release:
                 remedy=f"Allow it: penstock stream edit {state.name} --allow-direct.",
             )
 
-    # -- consumers ------------------------------------------------------------------------------------------------------
+    # -- consumers ------------------------------------------------------------------------------------------------
 
     def _name(self, place: int) -> str:
         return f"{self.options.consumer}-{place}"

@@ -67,7 +67,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["connection"], state["options"], state["wanted"])  # type: ignore[misc]  # a fresh reader
 
-    # -- where a query begins and how far it may go ---------------------------------------------------------------------
+    # -- where a query begins and how far it may go ---------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         survey, now, marks = self._survey(), utc_now(), {}
@@ -119,7 +119,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = self._states or self._look(None)
         return Offset({name: Mark(state.created, state.first, state.next) for name, state in states.items()}).to_json()
 
-    # -- what the tasks of a micro-batch are ----------------------------------------------------------------------------
+    # -- what the tasks of a micro-batch are ----------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         goal = Offset.from_json(end)
@@ -145,7 +145,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for item in self._survey().cut(state, wanted, limits(self.options)):
             yield NatsPartition(item.stream, item.start, item.end, state.created)
 
-    # -- what is safe ---------------------------------------------------------------------------------------------------
+    # -- what is safe ---------------------------------------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
         if self.options.ack != "commit":
@@ -160,7 +160,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._link.close()
             self._link = None
 
-    # -- streams --------------------------------------------------------------------------------------------------------
+    # -- streams --------------------------------------------------------------------------------------------------
 
     def _survey(self) -> Survey:
         if self._link is None:
@@ -209,7 +209,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_wanted(self, state: StreamState) -> bool:
         return self._target is None or state.name in self._target
 
-    # -- from where to where --------------------------------------------------------------------------------------------
+    # -- from where to where --------------------------------------------------------------------------------------
 
     def _mark(self, name: str, begin: Offset, states: dict[str, StreamState]) -> Mark | None:
         """Give where a stream is read from now on, which is further on where messages are gone and may be."""

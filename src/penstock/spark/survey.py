@@ -92,7 +92,7 @@ class Survey:
         self.bulk = bulk
         self.subjects = subjects
 
-    # -- which streams ------------------------------------------------------------------------------------------------
+    # -- which streams ------------------------------------------------------------------------------------------
 
     def names(self, options: SourceOptions) -> list[str]:
         """Give the streams that the options name; those of a pattern are looked up."""
@@ -136,7 +136,7 @@ class Survey:
                 remedy=f"{shown} Check the name, the account and the domain.",
             ) from None
 
-    # -- places -------------------------------------------------------------------------------------------------------
+    # -- places -------------------------------------------------------------------------------------------------
 
     def place(self, state: StreamState, position: Position, strategy: str, now: datetime) -> int:
         """Turn a position into a sequence."""
@@ -207,7 +207,7 @@ class Survey:
         made = self._consumer(state.name, {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)})
         return int(made["delivered"]["stream_seq"]) + 1 if made["num_pending"] else None
 
-    # -- counting -----------------------------------------------------------------------------------------------------
+    # -- counting -----------------------------------------------------------------------------------------------
 
     def probe(self, state: StreamState, sequence: int) -> Found | None:
         """Find the first message at a sequence or behind it that the query reads; None where there is none."""
@@ -287,7 +287,7 @@ class Survey:
         found = self.probe(state, sequence)
         return 0 if found is None else found.remaining
 
-    # -- cutting ------------------------------------------------------------------------------------------------------
+    # -- cutting ------------------------------------------------------------------------------------------------
 
     def cut(self, state: StreamState, wanted: Range, limits: Limits) -> list[Range]:
         """Cut a range into tasks, balanced by what is really there."""
@@ -346,7 +346,7 @@ class Survey:
             yield Range(item.stream, start, stop)
             start = stop
 
-    # -- requests -----------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     def _direct(self, stream: str, body: dict[str, Any]) -> Found | None:
         subject = f"{self.bulk.options.js_prefix}.DIRECT.GET.{stream}"

@@ -41,6 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "tests",
         master="local[2]",
         spark__ui__enabled="false",
+        spark__ui__showConsoleProgress="false",
         spark__driver__host="127.0.0.1",
         spark__driver__memory="1g",
         spark__local__dir=str(folder / "local"),

@@ -133,9 +133,10 @@ def sequences(frame: Any) -> list[int]:
     return sorted(row.sequence for row in frame.select("sequence").collect())
 
 
-def offset_of(text: str) -> dict[str, int]:
-    """Give the next sequence of each stream in an offset as Spark shows it."""
-    return {name: mark["next"] for name, mark in json.loads(text)["streams"].items()}
+def offset_of(content: Any) -> dict[str, int]:
+    """Give the next sequence of each stream in an offset, as text or as Spark shows it in the progress."""
+    content = json.loads(content) if isinstance(content, str) else content
+    return {name: mark["next"] for name, mark in content["streams"].items()}
 
 
 PYTHON = sys.executable

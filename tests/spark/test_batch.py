@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark program writes it
+from pyspark.sql import functions as F  # as every Spark program writes it
 
 from tests.spark.conftest import sequences
 
@@ -154,7 +154,7 @@ def test_tasks(read, streams, unique):
         for row in frame.select("task", "sequence").collect():
             found.setdefault(row.task, []).append(row.sequence)
         assert all(items == sorted(items) for items in found.values())
-        assert sorted(sum(found.values(), [])) == list(range(1, 1001))
+        assert sorted(place for items in found.values() for place in items) == list(range(1, 1001))
         return sorted(len(items) for items in found.values())
 
     assert tasks() == [1000]
@@ -219,7 +219,7 @@ def test_errors_come_at_once_and_say_what_to_do(read, spark, server, streams, un
     with pytest.raises(Exception, match="The stream no_such does not exist") as caught:
         read("no_such").collect()
     assert server.url.split("@")[0].split("//")[1] not in str(caught.value)
-    with pytest.raises(Exception, match="No NATS server answers at nats://127.0.0.1:1"):
+    with pytest.raises(Exception, match=r"No NATS server answers at nats://127\.0\.0\.1:1"):
         spark.read.format("nats").option("url", "nats://sekrit@127.0.0.1:1").option("stream", name).load().collect()
 
 

@@ -218,10 +218,14 @@ class _Collector:
             total.add_metric([query], count)
         yield total
         lag = GaugeMetricFamily(
-            "penstock_query_lag_messages", "Sequences between the query and the end of the stream.", ["query", "stream"]
+            "penstock_query_lag_messages",
+            "Sequences between the query and the end of the stream.",
+            labels=["query", "stream"],
         )
         skipped = GaugeMetricFamily(
-            "penstock_query_skipped_messages", "Sequences that were gone before they were read.", ["query", "stream"]
+            "penstock_query_skipped_messages",
+            "Sequences that were gone before they were read.",
+            labels=["query", "stream"],
         )
         for query, item in latest.items():
             for stream, place in item.streams.items():

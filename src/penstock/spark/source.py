@@ -70,13 +70,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- where a query begins and how far it may go ---------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        survey, now, marks = self._survey(), utc_now(), {}
-        for name, state in self._look(None).items():
-            position = self.options.position("start", name, "all")
-            place = survey.place(state, position, self.options.start_strategy, now)
-            marks[name] = Mark(state.created, place, place)
-            self._release(state).hold(marks[name], is_new=True)
-        return Offset(marks).to_json()
+        self._look(None)  # a stream that does not exist is said at once
+        return Offset(fresh=True).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._look(None)
@@ -98,15 +93,14 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks = {name: mark for name in begin.marks if (mark := self._mark(name, begin, states)) is not None}
         for name, state in states.items():
             if name not in marks and self._is_wanted(state):
-                marks[name] = Mark(state.created, state.first, state.first)
-                self._release(state).hold(marks[name], is_new=True)
+                marks[name] = self._first_mark(state, begin)
         waiting = {name: self._waiting(mark, states.get(name)) for name, mark in marks.items()}
         ends = {name: found for name, found in waiting.items() if found is not None}
         if not isinstance(limit, ReadAllAvailable):
-            if self._is_too_little(ends):
-                return start
-            ends = self._limited(ends)
+            ends = {} if self._is_too_little(ends) else self._limited(ends)
         if self._is_idle(ends):
+            ends = {}
+        if not ends and not begin.fresh:
             return start
         moved = {name: marks[name].moved(ends[name].end) if name in ends else marks[name] for name in marks}
         found = Offset(moved).to_json()
@@ -234,6 +228,18 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("The stream %s ends with %d, before %d, where we were.", name, state.last, mark.next)
             return mark.moved(state.next)
         return mark
+
+    def _first_mark(self, state: StreamState, begin: Offset) -> Mark:
+        """Give where a stream that is new to the query is read from: a new query's start, or its first message."""
+        place = state.first
+        if begin.fresh:
+            position = self.options.position("start", state.name, "all")
+            place = self._survey().place(state, position, self.options.start_strategy, utc_now())
+        mark = Mark(state.created, place, place)
+        self._release(state).hold(mark, is_new=True)
+        if place < state.first and self.options.fail_on_data_loss:
+            raise loss(state, place, state.first)
+        return mark.moved(max(place, state.first), skipped=max(0, state.first - place))
 
     def _waiting(self, mark: Mark, state: StreamState | None) -> Range | None:
         """Give what a stream has for us, up to where it was when AvailableNow began."""

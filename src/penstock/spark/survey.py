@@ -361,7 +361,9 @@ class Survey:
                 description=answer.description,
             )
         headers = answer.headers
-        size = len(answer.payload) + len(answer.header or b"")
+        added = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending")
+        own = sum(len(name) + len(value) for name in headers if name not in added for value in headers[name])
+        size = len(answer.payload) + own
         return Found(int(headers["Nats-Sequence"][0]), size, 1 + int(headers["Nats-Num-Pending"][0]))
 
     def _probe_by_consumer(self, state: StreamState, sequence: int) -> Found | None:

@@ -49,7 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         spark__sql__shuffle__partitions="2",
         spark__sql__session__timeZone="UTC",
     )
-    running.sparkContext.setLogLevel("ERROR")
+    running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()
 
@@ -140,3 +140,60 @@ def offset_of(content: Any) -> dict[str, int]:
 
 
 PYTHON = sys.executable
+
+
+@dataclass
+class Query:
+    """A streaming query into Parquet files, which hold each row of each committed batch once."""
+
+    spark: Any
+    url: str
+    folder: Path
+
+    def start(self, trigger: dict[str, Any] | None = None, name: str | None = None, **options: Any) -> Any:
+        """Start the query; it goes on where the checkpoint says."""
+        reader = self.spark.readStream.format("nats").option("url", self.url)
+        for key, value in options.items():
+            reader = reader.option(key, value)
+        writer = reader.load().writeStream.format("parquet").option("path", str(self.folder / "rows"))
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = writer.trigger(**(trigger or {"availableNow": True}))
+        return (writer.queryName(name) if name else writer).start()
+
+    def run(self, **options: Any) -> Any:
+        """Run what is available, and give the query once it ended."""
+        query = self.start(**options)
+        try:
+            assert query.awaitTermination(60)
+        finally:
+            query.stop()
+        return query
+
+    def rows(self) -> list[tuple[str, int]]:
+        """Give stream and sequence of every row of the output, sorted."""
+        if not (self.folder / "rows" / "_spark_metadata" / "0").exists():
+            return []
+        frame = self.spark.read.schema("stream string, sequence bigint").parquet(str(self.folder / "rows"))
+        return sorted((row.stream, row.sequence) for row in frame.collect())
+
+    def sequences(self) -> list[int]:
+        """Give the sequences of the output, sorted."""
+        return [sequence for _, sequence in self.rows()]
+
+    def forget_last(self) -> None:
+        """Take back the commit of the last batch, in the checkpoint and in the sink, as a crash before it would."""
+        number = len(self.offsets()) - 1
+        for log in (self.folder / "checkpoint" / "commits", self.folder / "rows" / "_spark_metadata"):
+            for file in (log / str(number), log / f".{number}.crc", log / f"{number}.compact"):
+                file.unlink(missing_ok=True)
+
+    def offsets(self) -> list[dict[str, int]]:
+        """Give the end of every batch in the checkpoint."""
+        files = sorted((self.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+        return [offset_of(file.read_text().splitlines()[-1]) for file in files]
+
+
+@pytest.fixture
+def query(spark: Any, server: Server, tmp_path: Path) -> Query:  # noqa: F811  # the fixture of that name
+    """A query with a checkpoint of its own."""
+    return Query(spark, server.url, tmp_path)

@@ -3,65 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.spark.progress import ProgressListener
 from tests.spark.conftest import offset_of
-
-
-@dataclass
-class Query:
-    """A streaming query into Parquet files, which hold each row of each committed batch once."""
-
-    spark: Any
-    url: str
-    folder: Path
-
-    def start(self, trigger: dict[str, Any] | None = None, name: str | None = None, **options: Any) -> Any:
-        """Start the query; it goes on where the checkpoint says."""
-        reader = self.spark.readStream.format("nats").option("url", self.url)
-        for key, value in options.items():
-            reader = reader.option(key, value)
-        writer = reader.load().writeStream.format("parquet").option("path", str(self.folder / "rows"))
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
-        writer = writer.trigger(**(trigger or {"availableNow": True}))
-        return (writer.queryName(name) if name else writer).start()
-
-    def run(self, **options: Any) -> Any:
-        """Run what is available, and give the query once it ended."""
-        query = self.start(**options)
-        try:
-            assert query.awaitTermination(60)
-        finally:
-            query.stop()
-        return query
-
-    def rows(self) -> list[tuple[str, int]]:
-        """Give stream and sequence of every row of the output, sorted."""
-        if not (self.folder / "rows" / "_spark_metadata" / "0").exists():
-            return []
-        frame = self.spark.read.schema("stream string, sequence bigint").parquet(str(self.folder / "rows"))
-        return sorted((row.stream, row.sequence) for row in frame.collect())
-
-    def sequences(self) -> list[int]:
-        """Give the sequences of the output, sorted."""
-        return [sequence for _, sequence in self.rows()]
-
-    def offsets(self) -> list[dict[str, int]]:
-        """Give the end of every batch in the checkpoint."""
-        files = sorted((self.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
-        return [offset_of(file.read_text().splitlines()[-1]) for file in files]
-
-
-@pytest.fixture
-def query(spark, server, tmp_path) -> Query:
-    """A query with a checkpoint of its own."""
-    return Query(spark, server.url, tmp_path)
 
 
 def test_every_sequence_once_across_restarts(query, streams, unique):
@@ -81,12 +28,7 @@ def test_a_replayed_batch_is_the_same_rows(query, streams, unique):
     name = streams.make(unique("replay"))
     streams.fill(name, 50)
     query.run(stream=name)
-    folder = query.folder / "checkpoint"
-    for log in (folder / "commits" / "0", folder / "commits" / ".0.crc"):
-        log.unlink(missing_ok=True)
-    for file in (query.folder / "rows").rglob("*"):
-        if file.is_file():
-            file.unlink()
+    query.forget_last()
     streams.fill(name, 50)
     query.run(stream=name, maxMessagesPerTrigger="1000")
     assert query.sequences() == list(range(1, 101))

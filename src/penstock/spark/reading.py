@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.spark.options import SourceOptions
+from penstock.spark.pushdown import covers
 from penstock.spark.rows import arrow_schema, conform
 from penstock.wire.bulk import BulkConnection
 
@@ -50,25 +51,28 @@ def read_partition(
         return
     wanted = arrow_schema(schema)
     with BulkConnection(connection) as bulk:
-        if not is_there(bulk, options, partition):
+        info = look(bulk, options, partition)
+        if info is None:
             return
+        # A work queue gives out no second consumer, and direct get knows one subject: several are picked out here.
+        picks = len(subjects or ()) > 1 and info["config"].get("retention") == "workqueue"
         for batch in bulk.read(
             partition.stream,
             partition.start,
             partition.end,
-            subjects,
+            None if picks else subjects,
             batch_rows=options.batch_rows,
             window_bytes=options.window_bytes,
             headers="headers" in wanted.names,
             on_loss=None if options.fail_on_data_loss else _warn,
         ):
-            yield conform(batch, wanted)
+            yield conform(pick(batch, subjects or ()) if picks else batch, wanted)
 
 
-def is_there(bulk: BulkConnection, options: SourceOptions, partition: NatsPartition) -> bool:
+def look(bulk: BulkConnection, options: SourceOptions, partition: NatsPartition) -> dict[str, Any] | None:
     """Look whether the stream is the one that was planned, and wait until it has all of the range, which it had then.
 
-    Rows of another stream of the same name must not slip in.
+    Rows of another stream of the same name must not slip in: None, where that loss is allowed.
     """
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -77,7 +81,7 @@ def is_there(bulk: BulkConnection, options: SourceOptions, partition: NatsPartit
         if info["created"] != partition.created:
             break
         if int(state["last_seq"]) + 1 >= partition.end or time.monotonic() > deadline:
-            return True
+            return info
         time.sleep(0.2)
     error = DataLossError(
         f"The stream {partition.stream} was made anew at {info['created']}; the messages "
@@ -92,7 +96,17 @@ def is_there(bulk: BulkConnection, options: SourceOptions, partition: NatsPartit
     if options.fail_on_data_loss:
         raise error
     _warn(error)
-    return False
+    return None
+
+
+def pick(batch: pa.RecordBatch, subjects: tuple[str, ...]) -> pa.RecordBatch:
+    """Give the rows whose subject matches one of several."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    column = batch.column("subject")
+    fitting = [name for name in column.unique().to_pylist() if any(covers(item, name) for item in subjects)]
+    return batch.filter(pc.is_in(column, value_set=pyarrow.array(fitting, pyarrow.string())))
 
 
 def _warn(error: DataLossError) -> None:

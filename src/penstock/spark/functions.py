@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F  # as every Spark program writes it
 from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
@@ -66,7 +66,7 @@ def _by_value(column: Column, kind: Literal["binary", "string"], convert: Callab
 
     # A lambda has no annotations, from which pyspark would guess another kind of function.
     function = arrow_udf(lambda values: convert_all(values), kind, ArrowUDFType.SCALAR)  # noqa: PLW0108  # see above
-    return cast("Column", function(column))
+    return function(column)
 
 
 def unpack_one(payload: bytes, codec: str, limit: int) -> bytes | None:

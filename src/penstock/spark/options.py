@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import Any, Final, NoReturn
 
 from penstock.durations import parse_duration
-from penstock.errors import InputError, OptionError
+from penstock.errors import OptionError
 from penstock.options import ConnectionOptions
 from penstock.spark.positions import Position, parse_position
 from penstock.spark.pushdown import overlaps, without_overlap
@@ -261,6 +261,13 @@ SOURCE: Final = (
         stream_name,
         "With `ack`: the name of the durable consumer that holds the query's place; one a query.",
     ),
+    Option(
+        "outageTimeout",
+        duration,
+        "How long a query waits for NATS where it does not answer: a node that restarts, a leader that is being chosen.",
+        60.0,
+        shown="1m",
+    ),
     Option("batchRows", count, "The most rows in one Arrow batch.", 10_000),
     Option("windowBytes", size, "The most bytes on their way from the server to one task.", 8 * 2**20, shown="8m"),
 )
@@ -353,6 +360,7 @@ class SourceOptions:
     max_trigger_delay: float = 900.0
     ack: str = "none"
     consumer: str | None = None
+    outage_timeout: float = 60.0
     batch_rows: int = 10_000
     window_bytes: int = 8 * 2**20
 
@@ -433,5 +441,6 @@ class SourceOptions:
                 option="minMessagesPerTrigger",
                 value=low,
             )
-        if self.max_trigger_delay <= 0:
-            raise InputError("The option maxTriggerDelay is zero.", remedy="Leave minMessagesPerTrigger out instead.")
+        for name in ("max_trigger_delay", "outage_timeout"):
+            if getattr(self, name) <= 0:
+                self._misplaced(name, "Zero is no duration to wait: leave it out, or give one.")

@@ -12,11 +12,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.spark.progress import Progress, ProgressListener
     from penstock.spark.provider import NatsDataSource
+    from penstock.spark.session import check, session
 
-__all__ = ["NatsDataSource"]
+__all__ = ["NatsDataSource", "Progress", "ProgressListener", "check", "session"]
 
-_PLACES = {"NatsDataSource": "penstock.spark.provider"}
+_PLACES = {
+    "NatsDataSource": "penstock.spark.provider",
+    "Progress": "penstock.spark.progress",
+    "ProgressListener": "penstock.spark.progress",
+    "check": "penstock.spark.session",
+    "session": "penstock.spark.session",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -264,7 +264,7 @@ SOURCE: Final = (
     Option(
         "outageTimeout",
         duration,
-        "How long a query waits for NATS where it does not answer: a node that restarts, a leader that is being chosen.",
+        "How long a query waits where NATS does not answer: a node that restarts, a leader that is being chosen.",
         60.0,
         shown="1m",
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import InputError, PublishError
+from penstock.errors import DisconnectedError, InputError, PublishError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.api import api_error, read_answer
 from penstock.wire.bulk.link import Deadline
@@ -166,14 +166,19 @@ def publish(
         raise InputError(f"timeout is {timeout}.", remedy="Give a number of seconds above zero.")
     if mode == "acks" and ids is False:
         raise InputError("Mode acks always sends ids.", remedy="Leave ids out, or use mode fast.")
-    info = connection.api(f"STREAM.INFO.{stream}", timeout=min(timeout, connection.options.request_timeout))
-    config = info["config"]
+    config = _config(connection, stream, Deadline(timeout))
     needs = {"fast": "allow_batched", "atomic": "allow_atomic"}.get(mode)
     if needs and not config.get(needs):
         raise InputError(f"Stream {stream} does not allow mode {mode}.", remedy=f"Turn {needs} on, or use mode acks.")
     if config.get("mirror"):
         raise InputError(f"Stream {stream} is a mirror.", remedy="Publish to the stream that it mirrors.")
-    source = Source(batches, subject=subject, subjects=config.get("subjects") or [], max_payload=connection.max_payload)
+    source = Source(
+        batches,
+        subject=subject,
+        subjects=config.get("subjects") or [],
+        max_payload=connection.max_payload,
+        max_size=config.get("max_msg_size") or -1,
+    )
     job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
     job.duplicate_window = config.get("duplicate_window", 0) / 1e9
     runs[mode](job)
@@ -184,11 +189,29 @@ def publish(
     return job.ledger.result(source.given)
 
 
+def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:
+    """Look at the stream; a connection that is lost meanwhile is made again."""
+    while True:
+        timeout = max(deadline.within(connection.options.request_timeout).left, 0.001)
+        try:
+            found: dict[str, Any] = connection.api(f"STREAM.INFO.{stream}", timeout=timeout)["config"]
+            return found
+        except DisconnectedError:
+            if deadline.left == 0:
+                raise
+
+
 def read_ack(event: protocol.Message) -> dict[str, Any]:
     """Read an ack; JetStreamError where it refuses."""
     if event.status == 503:
         raise api_error({"code": 503, "description": "no stream takes this subject", "err_code": None})
     return read_answer(event.payload)
+
+
+def is_passing(error: dict[str, Any]) -> bool:
+    """Tell an error that a stream gives while it has no leader from one that stays."""
+    nobody = error.get("code") == 503 and not error.get("err_code")
+    return nobody or error.get("err_code") == 10008  # JetStream is temporarily unavailable
 
 
 def parse(event: protocol.Message) -> dict[str, Any]:

@@ -372,12 +372,12 @@ class Reading:
         """Move what was received into the columns; give the next message that says something about the request."""
         link, columns = self.connection.link, self.columns
         parser = link.parser
-        rows = columns.count
         position = columns.fill(parser.buffer, parser.start, parser.end)
         if position > parser.start:
             parser.take(position)
-        if columns.count != rows:
             self.deadline = Deadline(self.plan.timeout)
+            if columns.stop == cols.NEED:
+                return None  # it may have been the last message of the request: nothing must be waited for
         if columns.stop == cols.FULL:
             self._flush()
             return None
@@ -439,10 +439,7 @@ class Reading:
         }
         subjects = self.plan.subjects
         method = f"CONSUMER.CREATE.{self.plan.stream}.{name}"
-        if len(subjects) == 1 and subjects[0] != ">":
-            config["filter_subject"] = subjects[0]
-            method += f".{subjects[0]}"
-        elif len(subjects) > 1:
+        if subjects and subjects != (">",):
             config["filter_subjects"] = list(subjects)
         body = {"stream_name": self.plan.stream, "config": config, "action": "create"}
         try:

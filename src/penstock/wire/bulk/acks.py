@@ -197,7 +197,7 @@ class _Acks:
 
     def _failure(self, error: Exception, why: str) -> Exception:
         unknown = [(row, row + 1) for piece in self.pieces for row in piece.missing]
-what = str(getattr(error, "what", error)).rstrip(".")
+        what = str(getattr(error, "what", error)).rstrip(".")
         return self.job.ledger.failure(f"{what}, and {why}", unknown=unknown)
 
 

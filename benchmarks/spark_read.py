@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.spark.session import session
+from penstock.spark.sessions import session
 from penstock.wire import compiled
 from penstock.wire.bulk import BulkConnection
 

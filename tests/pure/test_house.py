@@ -36,6 +36,7 @@ FLOORS = {
     "penstock.spark.positions": 0,
     "penstock.spark.planning": 0,
     "penstock.spark.pushdown": 0,
+    "penstock.spark.assembling": 0,
     "penstock.__main__": 6,
     "penstock": 0,  # the package itself: names only, loaded when used
     # files and environment that the doors share

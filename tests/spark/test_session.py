@@ -8,7 +8,7 @@ import pytest
 
 import penstock.spark
 from penstock.errors import InputError
-from penstock.spark.session import Executor, check, check_java, refuse_lacking
+from penstock.spark.sessions import Executor, check, check_java, refuse_lacking
 
 
 def test_public_names():

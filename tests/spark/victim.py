@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from penstock.spark.session import session
+from penstock.spark.sessions import session
 
 
 def main() -> None:

@@ -200,7 +200,8 @@ SOURCE: Final = (
         "Several streams, separated by commas; * and ? make patterns. A stream that appears later and fits a "
         "pattern is read from its first message.",
     ),
-    Option("channel", text, "The NATS Streaming channel to read, instead of a stream."),
+    Option("channel", text, "The NATS Streaming channel to read, instead of a stream; see `clusterId`."),
+    Option("clusterId", text, "The cluster id of the gateway that serves `channel`.", "test-cluster"),
     Option("subjects", subjects, "Only messages on these subjects, separated by commas; wildcards * and > allowed."),
     Option(
         "start",
@@ -345,6 +346,7 @@ class SourceOptions:
     stream: str | None = None
     streams: tuple[str, ...] | None = None
     channel: str | None = None
+    cluster_id: str = "test-cluster"
     subjects: tuple[str, ...] | None = None
     start: dict[str, Position] | None = field(default=None, hash=False)
     end: dict[str, Position] | None = field(default=None, hash=False)

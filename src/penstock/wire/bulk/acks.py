@@ -14,7 +14,7 @@ from collections import deque
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.link import Deadline
-from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, is_passing, read_ack
+from penstock.wire.bulk.publishing import CHUNK, SILENCE, Job, is_passing, read_ack
 
 __all__ = ["run"]
 
@@ -101,8 +101,11 @@ class _Acks:
             while True:
                 event = link.parser.next_event()
                 if event is not None:
-                    if not link.handle(event) and isinstance(event, protocol.Message) and event.sid == self.sid:
-                        self._acked(event)
+                    if isinstance(event, protocol.Message):
+                        if event.sid == self.sid:
+                            self._acked(event)
+                    else:
+                        link.handle(event)
                 elif wait and self.waiting == before:
                     link.receive(patience)
                 elif not link.receive_some():
@@ -118,29 +121,25 @@ class _Acks:
             self.job.progress()
 
     def _acked(self, event: protocol.Message) -> None:
-        row = int(event.subject.rsplit(".", 1)[1])
+        row = int(event.subject[len(self.inbox) + 1 :])
         while self.pieces and not self.pieces[0].missing:
             self.pieces.popleft()
-        piece = next((piece for piece in self.pieces if row in piece.missing), None)
+        piece = next((piece for piece in self.pieces if row in piece.missing), None)  # mostly the first one
         if piece is None:
             return  # the ack of a message that was sent twice
         payload = event.payload
         rest = payload[len(self.quick) : -1]
         if payload.startswith(self.quick) and rest.isdigit():
-            ack = Ack(row, 1, int(rest))
+            self.job.ledger.add_row(row, int(rest), False)
         else:
             try:
                 answer = read_ack(event)
+                self.job.ledger.add_row(row, int(answer["seq"]), bool(answer.get("duplicate")))
             except JetStreamError as error:
                 if is_passing(error.facts):
                     self.later.add(row)
                     return
                 self.refused = self.refused or (row, error)
-                ack = None
-            else:
-                ack = Ack(row, 1, int(answer["seq"]), duplicate=bool(answer.get("duplicate")))
-        if ack is not None:
-            self.job.ledger.add(ack)
         piece.missing.discard(row)
         self.waiting -= 1
         if not piece.missing:

@@ -64,27 +64,46 @@ class Ledger:
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self.acks: list[Ack] = []
+        self._acks: list[Ack] = []
+        self._run: list[int] | None = None  # row, count, sequence, duplicate of the ack that still grows
 
     def add(self, ack: Ack) -> None:
-        """Note an ack; acks of single rows that follow each other in row and sequence become one."""
-        last = self.acks[-1] if self.acks else None
-        if (
-            last is not None
-            and last.contiguous
-            and ack.contiguous
-            and last.row + last.count == ack.row
-            and last.duplicate == ack.duplicate
-            and last.sequence is not None
-            and ack.sequence == last.sequence + ack.count
-        ):
-            self.acks[-1] = Ack(last.row, last.count + ack.count, ack.sequence, True, last.duplicate)
+        """Note an ack."""
+        self._acks.append(ack)
+
+    def add_row(self, row: int, sequence: int, duplicate: bool) -> None:
+        """Note the ack of one row; rows that follow each other in number and sequence become one ack."""
+        run = self._run
+        if run is not None and row == run[0] + run[1] and sequence == run[2] + 1 and duplicate == run[3]:
+            run[1] += 1
+            run[2] = sequence
         else:
-            self.acks.append(ack)
+            self._close_run()
+            self._run = [row, 1, sequence, duplicate]
+
+    def _close_run(self) -> None:
+        if self._run is not None:
+            row, count, sequence, duplicate = self._run
+            self._acks.append(Ack(row, count, sequence, duplicate=bool(duplicate)))
+            self._run = None
+
+    @property
+    def acks(self) -> list[Ack]:
+        """The acks so far, in the order of the rows, neighbours as one."""
+        self._close_run()
+        merged: list[Ack] = []
+        for ack in sorted(self._acks, key=lambda ack: ack.row):
+            last = merged[-1] if merged else None
+            follows = last is not None and last.sequence is not None and ack.sequence == last.sequence + ack.count
+            if last is not None and follows and last.contiguous and ack.contiguous and last.duplicate == ack.duplicate:
+                merged[-1] = Ack(last.row, last.count + ack.count, ack.sequence, duplicate=ack.duplicate)
+            else:
+                merged.append(ack)
+        return merged
 
     def result(self, rows: int) -> Published:
         """Give the result of a publish that went well."""
-        return Published(self.stream, rows, tuple(sorted(self.acks, key=lambda ack: ack.row)))
+        return Published(self.stream, rows, tuple(self.acks))
 
     def failure(
         self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None

@@ -33,6 +33,10 @@ FLOORS = {
     "penstock.channels.wire": 0,
     "penstock.spark.options": 0,
     "penstock.spark.offsets": 0,
+    "penstock.spark.positions": 0,
+    "penstock.spark.planning": 0,
+    "penstock.spark.pushdown": 0,
+    "penstock.spark.assembling": 0,
     "penstock.__main__": 6,
     "penstock": 0,  # the package itself: names only, loaded when used
     # files and environment that the doors share

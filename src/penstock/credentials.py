@@ -183,9 +183,13 @@ def _key_pair(seed: str, option: str = "nkey"):  # type: ignore[no-untyped-def] 
     import nkeys
 
     try:
+        kind, raw = nkeys.decode_seed(seed.encode())
+        # nkeys passes over the checksum: a mistyped seed would be the key of somebody else.
+        if nkeys.encode_seed(raw, kind).decode() != seed:
+            raise ValueError("checksum")
         return nkeys.from_seed(bytearray(seed.encode()))
-    except Exception as error:  # nkeys raises bare ValueError, binascii.Error or its own, depending on what is wrong
+    except Exception:  # nkeys raises ValueError, binascii.Error or its own, depending on what is wrong
         raise LoginError(
-            f"The seed in {option} is not an nkey seed ({type(error).__name__}).",
-            remedy="A seed begins with S and has 58 characters.",
+            f"The seed in {option} is not a whole nkey seed.",
+            remedy="A seed begins with S and has 58 characters; the last ones check the others.",
         ) from None

@@ -143,11 +143,11 @@ class Wire(BaseModel):
         itself.
         """
         content: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            if name == "unknown":
-                continue
+        for name, item in type(self).model_fields.items():
             value = getattr(self, name)
-            if value is None or value is False or value == [] or value == {}:
+            if name == "unknown" or value is None or value == [] or value == {}:
+                continue
+            if value is False and item.default is False:
                 continue
             ours, wrote = self._exact.get(name, (None, None))
             content[self.wire_names.get(name, name)] = wrote if value == ours else _write(name, value)

@@ -1,0 +1,119 @@
+"""Requests to JetStream over a connected client, and nats-py's errors made into ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import nats.errors
+import nats.js
+import nats.js.errors
+from nats.aio.client import Client as NatsClient
+from nats.js.api import DEFAULT_PREFIX
+
+from penstock.connection.client import Client
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    JetStreamError,
+    LinkError,
+    LocalProtocolError,
+    NoRespondersError,
+    NotFoundError,
+    PenstockError,
+    RemoteProtocolError,
+)
+
+__all__ = ["api_error", "api_request", "foreign_errors", "jetstream", "translate"]
+
+
+def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.JetStreamContext:
+    """Give nats-py's JetStream context with the domain or API prefix of the connection."""
+    given = client.given if isinstance(client, Client) else None
+    return client.jetstream(
+        prefix=given.js_prefix if given else DEFAULT_PREFIX,
+        timeout=timeout or (given.request_timeout if given else 5.0),
+    )
+
+
+async def api_request(client: NatsClient, method: str, body: object = None, *, timeout: float | None = None) -> Any:
+    """Call the JetStream API, `method` being what follows the prefix, and give the decoded answer.
+
+    An answer that holds an error raises JetStreamError with the server's codes; `foreign_errors` covers the
+    rest.
+    """
+    given = client.given if isinstance(client, Client) else None
+    prefix = given.js_prefix if given else DEFAULT_PREFIX
+    payload = b"" if body is None else json.dumps(body).encode()
+    subject = f"{prefix}.{method}"
+    with foreign_errors(subject):
+        reply = await client.request(subject, payload, timeout=timeout or (given.request_timeout if given else 5.0))
+    try:
+        answer = json.loads(reply.data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise RemoteProtocolError(
+            f"What answered on {subject} is not JetStream: {reply.data[:40]!r}.",
+            remedy="Does another service listen on that subject? Check domain and api_prefix.",
+        )
+    if error := answer.get("error"):
+        raise api_error(error)
+    return answer
+
+
+def api_error(error: dict[str, Any]) -> JetStreamError:
+    """Turn the `error` object of a JetStream answer into ours."""
+    code, description = error.get("code"), str(error.get("description", "no description"))
+    kind = NotFoundError if code == 404 else JetStreamError
+    return kind(
+        f"The server refused: {description} ({error.get('err_code', code)}).",
+        code=code,
+        err_code=error.get("err_code"),
+        description=description,
+    )
+
+
+@contextmanager
+def foreign_errors(subject: str | None = None) -> Iterator[None]:
+    """Translate what nats-py raises inside the block into our errors."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (nats.errors.Error, TimeoutError) as error:
+        raise translate(error, subject) from error
+
+
+def translate(error: Exception, subject: str | None = None) -> PenstockError:
+    """Give our error for one of nats-py's."""
+    about = f" on {subject}" if subject else ""
+    if isinstance(error, nats.js.errors.APIError):
+        return api_error({"code": error.code, "err_code": error.err_code, "description": error.description})
+    if isinstance(error, nats.errors.NoRespondersError | nats.js.errors.NoStreamResponseError):
+        return NoRespondersError(
+            f"Nobody listens{about}.",
+            remedy="Is the service running, or, for JetStream, is it on and does a stream hold the subject?",
+            subject=subject,
+        )
+    if isinstance(error, TimeoutError):
+        return DeadlineError(f"No answer{about} in time.", remedy="A longer timeout may help.", subject=subject)
+    if isinstance(error, nats.errors.MaxPayloadError):
+        return LocalProtocolError(
+            f"The message{about} is larger than the server takes.",
+            remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
+        )
+    if isinstance(error, nats.errors.BadSubjectError | nats.errors.BadHeaderError | nats.errors.BadSubscriptionError):
+        return LocalProtocolError(f"nats-py refuses what we send{about}: {error}.")
+    if isinstance(
+        error,
+        nats.errors.ConnectionClosedError
+        | nats.errors.StaleConnectionError
+        | nats.errors.ConnectionDrainingError
+        | nats.errors.ConnectionReconnectingError
+        | nats.errors.OutboundBufferLimitError,
+    ):
+        return DisconnectedError(f"The connection is gone{about}: {error}.", remedy="Is the server still running?")
+    return LinkError(f"nats-py reports{about}: {str(error) or type(error).__name__}.")

@@ -138,9 +138,7 @@ class Head:
 
     def body(self) -> bytes:
         """Write the head."""
-        return _line(
-            batch=self.batch, run=self.run, state=self.state, since=self.since, past=list(self.past[-PAST:])
-        )
+        return _line(batch=self.batch, run=self.run, state=self.state, since=self.since, past=list(self.past[-PAST:]))
 
     @classmethod
     def read(cls, body: bytes, sequence: int) -> Head:

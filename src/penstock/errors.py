@@ -22,6 +22,7 @@
     │   └── RemoteProtocolError     theirs: the peer sent something illegal
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
+    ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -49,6 +50,7 @@ __all__ = [
     "OptionError",
     "PenstockError",
     "ProtocolError",
+    "PublishError",
     "RemoteProtocolError",
     "ServerError",
     "StartError",
@@ -221,6 +223,20 @@ class NotFoundError(JetStreamError):
     """The stream, the consumer or the message is not there."""
 
     fault = "caller"
+
+
+class PublishError(PenstockError):
+    """A bulk publish to `stream` ended early. `stored` and `unknown` are ranges `[start, end)` of row numbers.
+
+    Rows in neither are not stored. `err_code` is the server's where it refused a row.
+    """
+
+    fault = "server"
+    fact_names = ("stream", "stored", "unknown", "err_code")
+    stream: str
+    stored: tuple[tuple[int, int], ...]
+    unknown: tuple[tuple[int, int], ...]
+    err_code: int | None
 
 
 class DataLossError(PenstockError):

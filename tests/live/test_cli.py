@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -241,6 +244,32 @@ def test_demo(stranger: Command):
     assert "50 repeats" in done.stdout
 
 
+def test_long_commands_show_progress_on_a_terminal(stranger: Command):
+    """On a terminal a long command draws a bar; what it prints for programs stays clean."""
+    terminal, child_side = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "demo", "--messages", "600"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=child_side,
+        env={**stranger.env, "TERM": "xterm"},
+    ) as process:
+        os.close(child_side)
+        drawn = b""
+        while process.poll() is None or select.select([terminal], [], [], 0)[0]:
+            if select.select([terminal], [], [], 0.1)[0]:
+                try:
+                    drawn += os.read(terminal, 65536)
+                except OSError:  # Linux says EIO when the other side is closed
+                    break
+        printed = process.stdout.read()
+        assert process.wait(30) == 0
+    os.close(terminal)
+    assert b"Publishing, each order twice" in drawn
+    assert b"1200/1200" in drawn
+    assert b"Publishing" not in printed
+
+
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
@@ -315,7 +344,5 @@ def test_help_is_quick_because_it_imports_little(stranger: Command):
         "heavy = {'nats', 'pyspark', 'pyarrow', 'pandas', 'penstock.model', 'penstock.connection', 'nkeys'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=stranger.env, timeout=30)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -201,6 +201,7 @@ def test_every_field_arrives(house: House) -> None:
         ({"user_seed": SEED}, "nkey", SEED),
         ({"jetstream_api_prefix": "from.acct"}, "js_prefix", "from.acct"),
     ],
+    ids=["user", "nkey", "user_seed", "prefix"],
 )
 def test_other_fields_arrive(house: House, fields: dict[str, Any], option: str, value: str) -> None:
     """Each way to log in has its field."""

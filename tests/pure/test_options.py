@@ -252,7 +252,11 @@ def test_paths_are_shown() -> None:
     assert "/etc/nats/user.creds" in repr(options)
 
 
-@pytest.mark.parametrize("mangled", [SEED + "x", "x" + SEED, SEED.lower(), SEED[:45], "MIIE" + "x" * 60])
+@pytest.mark.parametrize(
+    "mangled",
+    [SEED + "x", "x" + SEED, SEED.lower(), SEED[:45], "MIIE" + "x" * 60],
+    ids=["longer", "shifted", "lower", "shorter", "bare-pem"],
+)
 def test_what_looks_like_key_material_is_hidden(mangled: str) -> None:
     """A key that was copied badly is no path, and is not shown either."""
     for fields in ({"nkey": mangled}, {"credentials": mangled}, {"tls_cert": "c.pem", "tls_key": mangled}):

@@ -32,8 +32,8 @@ _NAME, _VALUES = HEADERS.key_field, HEADERS.item_field
 def to_batch(closed: dict[str, Any], stream: str) -> pa.RecordBatch:
     """Wrap what `Columns.close` gives."""
     rows = closed["rows"]
-    names = _strings(*closed["header_names"], closed["names"])
-    values = _strings(*closed["header_values"], closed["values"])
+    names = _strings(closed["header_names"], closed["names"])
+    values = _strings(closed["header_values"], closed["values"])
     lists = pa.Array.from_buffers(
         _VALUES.type, closed["names"], [None, pa.py_buffer(closed["header_lists"])], children=[values]
     )
@@ -42,7 +42,7 @@ def to_batch(closed: dict[str, Any], stream: str) -> pa.RecordBatch:
     offsets, content = closed["data"]
     return pa.RecordBatch.from_arrays(
         [
-            _strings(*closed["subject"], rows),
+            _strings(closed["subject"], rows),
             pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(content)]),
             headers,
             pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(closed["sequence"])]),
@@ -53,7 +53,8 @@ def to_batch(closed: dict[str, Any], stream: str) -> pa.RecordBatch:
     )
 
 
-def _strings(offsets: Any, content: Any, rows: int) -> pa.StringArray:
+def _strings(buffers: tuple[Any, Any], rows: int) -> pa.StringArray:
+    offsets, content = buffers
     wrapped = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
     if content.isascii():
         return wrapped.view(pa.string())

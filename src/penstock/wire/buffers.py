@@ -14,11 +14,13 @@ from typing import Any
 try:
     import cython  # the compiler needs to see this import; at run time Cython need not be there
 except ModuleNotFoundError:
-    from penstock.wire import _shadow as cython  # type: ignore[no-redef]  # stands in for the same names
+    from penstock.wire import _shadow as cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.libc.string import memchr, memcmp, memcpy
+
+__all__ = ["COMPILED", "Bytes", "Lines", "Numbers", "Strings"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -31,6 +33,7 @@ class Numbers:
     def __init__(self, room: int) -> None:
         self.count = 0
         self.room = room if room > 16 else 16
+        self.content: Any
         if cython.compiled:
             self.content = bytearray(self.room * 8)
             self.items = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.content))
@@ -130,7 +133,7 @@ def find(data: Any, byte: int, start: int, end: int) -> int:
         place = cython.cast(cython.p_uchar, memchr(data + start, byte, end - start))
         return -1 if place is cython.NULL else place - data
     else:
-        return data.find(byte, start, end)  # type: ignore[no-any-return]  # data is a bytearray here
+        return data.find(byte, start, end)
 
 
 def number(data: Any, start: int, end: int) -> int:
@@ -159,7 +162,7 @@ def same(data: Any, start: int, end: int, other: int, other_end: int) -> bool:
     if cython.compiled:
         return memcmp(data + start, data + other, end - start) == 0
     else:
-        return data[start:end] == data[other:other_end]  # type: ignore[no-any-return]  # bytearrays
+        return data[start:end] == data[other:other_end]
 
 
 def moment(data: Any, start: int, end: int) -> int:

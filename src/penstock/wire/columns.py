@@ -27,7 +27,7 @@ from typing import Any
 try:
     import cython  # the compiler needs to see this import; at run time Cython need not be there
 except ModuleNotFoundError:
-    from penstock.wire import _shadow as cython  # type: ignore[no-redef]  # stands in for the same names
+    from penstock.wire import _shadow as cython
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
@@ -35,6 +35,8 @@ if cython.compiled:
     from cython.cimports.penstock.wire.buffers import Lines, Numbers, Strings, find, moment, number, same
 else:
     from penstock.wire.buffers import Lines, Numbers, Strings, moment, number, same
+
+__all__ = ["BEYOND", "COMPILED", "DISORDER", "FULL", "NEED", "OTHER", "Columns"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -85,6 +87,9 @@ class Columns:
         self.max_payload = max_payload
         self.with_headers = headers
         self.lines = Lines()
+        # The frame at hand.
+        self.subject = self.subject_end = self.body = self.head = self.total = self.reply_size = 0
+        self.sequence = self.delivery = self.time = 0
         self.rows = 0
         self.size = 0
         self.subjects = self.payloads = self.names = self.values = Strings(0, 0)
@@ -179,7 +184,7 @@ class Columns:
         return self.maps.append(self.names.count)
 
     def _line(self, data: Any, position: int, end: int) -> int:
-        """Read the line of a message of ours; OTHER if it is something else. `body` is 0 where the line is not whole."""
+        """Read the line of a message of ours; OTHER if it is none. `body` stays 0 where the line is not whole."""
         self.body = 0
         limit = end if end - position < _MAX_LINE else position + _MAX_LINE
         if cython.compiled:

@@ -20,6 +20,9 @@ cdef class Rows:
     cdef const int[::1] maps
     cdef const int[::1] lists
 
+    @cython.locals(texts=Texts)
+    cpdef bytes subject(self, Py_ssize_t row)
+
 
 cdef class Encoder:
     cdef public bytes reply_prefix
@@ -27,6 +30,7 @@ cdef class Encoder:
     cdef public bytes fixed
     cdef public bytes counter
     cdef public bytes id_prefix
+    cdef public long long id_offset
     cdef Bytes out
 
     @cython.locals(row=Py_ssize_t)

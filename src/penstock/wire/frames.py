@@ -8,7 +8,7 @@ Every frame of an `Encoder` has a number that counts up. It stands where the set
     NATS/1.0
     <fixed header lines>
     <counter name>: <number>
-    Nats-Msg-Id: <id prefix><number>      (not where the row has one of its own)
+    Nats-Msg-Id: <id prefix><number + id offset>      (not where the row has one of its own)
     <the row's own headers>
 
     <payload>
@@ -24,13 +24,15 @@ from typing import Any
 try:
     import cython  # the compiler needs to see this import; at run time Cython need not be there
 except ModuleNotFoundError:
-    from penstock.wire import _shadow as cython  # type: ignore[no-redef]  # stands in for the same names
+    from penstock.wire import _shadow as cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcmp
     from cython.cimports.penstock.wire.buffers import Bytes, digits
 else:
     from penstock.wire.buffers import Bytes, digits
+
+__all__ = ["COMPILED", "Encoder", "Rows", "Texts", "sizes"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -73,6 +75,11 @@ class Rows:
         self.names = Texts(None, None) if names is None else names
         self.values = Texts(None, None) if values is None else values
 
+    def subject(self, row: int) -> bytes:
+        """Give the subject of a row."""
+        texts = self.subjects
+        return bytes(texts.view[texts.offsets[row] : texts.offsets[row + 1]])
+
 
 class Encoder:
     """Writes frames of rows, in the form that its settings say."""
@@ -85,12 +92,14 @@ class Encoder:
         fixed: bytes = b"",
         counter: bytes = b"",
         id_prefix: bytes = b"",
+        id_offset: int = 0,
     ) -> None:
         self.reply_prefix = reply_prefix
         self.reply_suffix = reply_suffix
         self.fixed = fixed
         self.counter = counter
         self.id_prefix = id_prefix
+        self.id_offset = id_offset
         self.out = Bytes(65536)
 
     def take(self) -> bytearray:
@@ -122,7 +131,7 @@ class Encoder:
         if self.counter:
             head += len(self.counter) + digits(number) + 4
         if add_id:
-            head += len(_ID) + len(self.id_prefix) + digits(number) + 4
+            head += len(_ID) + len(self.id_prefix) + digits(number + self.id_offset) + 4
         if own:
             head += self._own_size(rows, row)
         if head > 0:
@@ -154,7 +163,7 @@ class Encoder:
                 out.text(_ID)
                 out.text(b": ")
                 out.text(self.id_prefix)
-                out.number(number)
+                out.number(number + self.id_offset)
                 out.text(b"\r\n")
             if own:
                 self._own_headers(rows, row)

@@ -35,9 +35,35 @@ from typing import Any
 try:
     import cython  # the compiler needs to see this import; at run time Cython need not be there
 except ModuleNotFoundError:
-    from penstock.wire import _shadow as cython  # type: ignore[no-redef]  # stands in for the same names
+    from penstock.wire import _shadow as cython
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "COMPILED",
+    "MAX_HEADER",
+    "MAX_LINE",
+    "MAX_PAYLOAD",
+    "PING",
+    "PONG",
+    "Err",
+    "Event",
+    "Headers",
+    "Info",
+    "Message",
+    "Ok",
+    "Parser",
+    "Ping",
+    "Pong",
+    "check_subject",
+    "connect",
+    "decode_headers",
+    "decode_status",
+    "encode_headers",
+    "publish",
+    "subscribe",
+    "unsubscribe",
+]
 
 COMPILED: bool = bool(cython.compiled)
 

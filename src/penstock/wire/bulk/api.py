@@ -37,5 +37,8 @@ def api_error(error: dict[str, Any]) -> JetStreamError:
     description = str(error.get("description", "no description"))
     kind = NotFoundError if code == 404 else JetStreamError
     return kind(
-        f"The server refused: {description} ({err_code or code}).", code=code, err_code=err_code, description=description
+        f"The server refused: {description} ({err_code or code}).",
+        code=code,
+        err_code=err_code,
+        description=description,
     )

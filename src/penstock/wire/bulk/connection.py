@@ -25,6 +25,7 @@ from penstock.wire.bulk.link import Deadline, Link
 
 __all__ = ["BulkConnection"]
 
+
 class BulkConnection:
     """A connection that blocks, for bulk work: `read` and `publish` move Arrow batches, `request` asks anything.
 
@@ -201,7 +202,4 @@ class BulkConnection:
         Raises PublishError, which says which rows are stored, not stored or unknown.
         """
         check_name(stream)
-        return publishing.publish(
-            self, stream, batches, mode=mode, subject=subject, ids=ids, timeout=timeout
-        )
-
+        return publishing.publish(self, stream, batches, mode=mode, subject=subject, ids=ids, timeout=timeout)

@@ -194,7 +194,9 @@ class Link:
                 urls=(url,),
             ) from None
         except OSError as error:
-            raise UnreachableError(f"{url} closed the connection during the TLS handshake: {error}.", urls=(url,)) from None
+            raise UnreachableError(
+                f"{url} closed the connection during the TLS handshake: {error}.", urls=(url,)
+            ) from None
 
     def _greeting(self, url: str, deadline: Deadline) -> dict[str, object]:
         try:
@@ -209,7 +211,9 @@ class Link:
             raise UnreachableError(f"What answers at {url} is not a NATS server.", urls=(url,))
         if not event.fields.get("headers"):
             raise UnreachableError(
-                f"The server at {url} knows no headers.", remedy="Penstock needs nats-server 2.12 or newer.", urls=(url,)
+                f"The server at {url} knows no headers.",
+                remedy="Penstock needs nats-server 2.12 or newer.",
+                urls=(url,),
             )
         return event.fields
 
@@ -284,7 +288,7 @@ class Link:
                 self._poll.modify(self._socket, select.POLLIN)
         return found[0][1] if found else 0
 
-    def _receive_some(self) -> bool:
+    def receive_some(self) -> bool:
         """Receive what is there; False where nothing is."""
         if self._socket is None:
             raise self._gone("it was closed")
@@ -304,7 +308,7 @@ class Link:
 
     def receive(self, deadline: Deadline) -> None:
         """Wait for bytes and receive them."""
-        while not self._receive_some():
+        while not self.receive_some():
             self._wait(select.POLLIN, deadline)
 
     def send(self, content: bytes | bytearray | memoryview, deadline: Deadline) -> None:
@@ -319,7 +323,7 @@ class Link:
                 full = self.parser.end - self.parser.start >= self.parser.limit
                 ready = self._wait(select.POLLOUT | (0 if full else select.POLLIN), deadline)
                 if ready & select.POLLIN and not full:
-                    self._receive_some()
+                    self.receive_some()
                 continue
             except OSError as error:
                 self._hear_last_words()
@@ -329,7 +333,7 @@ class Link:
     def _hear_last_words(self) -> None:
         """Look for the -ERR that a server sends before it closes."""
         with contextlib.suppress(DisconnectedError, RemoteProtocolError):
-            while self._receive_some():
+            while self.receive_some():
                 while (event := self.parser.next_event()) is not None:
                     if isinstance(event, protocol.Err):
                         self._last_words = event.text

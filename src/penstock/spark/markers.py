@@ -3,6 +3,8 @@
 Markers live under a root of their own in the stream that takes the rows, because only messages of one stream commit
 together. For stream S and query Q::
 
+    $PENSTOCK.S.origin                 the first message of a stream that was empty: the others come and go behind it,
+                                       and the stream's first sequence stays where it is
     $PENSTOCK.S.Q.head                 one message: which batch is written, by which run, and how far
     $PENSTOCK.S.Q.anchor               stored just before the head that begins a batch; older than every journal of it
     $PENSTOCK.S.Q.<epoch>.<p>.<lane>   what a task of partition p stored: an opening, then a journal for every batch of
@@ -11,6 +13,7 @@ together. For stream S and query Q::
 
 The epoch is the sequence of the head under which a run writes. A body is one line of JSON and, behind it, bytes::
 
+    origin    {"v":1}
     head      {"v":1,"batch":7,"run":"...","state":"open","since":0,"past":[]}
     anchor    {"v":1,"batch":7}
     opening   {"v":1,"kind":"open","run":"...","task":4}
@@ -44,6 +47,8 @@ __all__ = [
     "journal_body",
     "marker_filter",
     "opening_body",
+    "origin_body",
+    "origin_subject",
     "read_claim",
     "read_lane",
     "seal_body",
@@ -61,6 +66,16 @@ State = Literal["open", "sealing", "replay", "done"]
 def marker_filter(stream: str) -> str:
     """Give the subject that covers every marker in a stream."""
     return f"{MARKER_ROOT}.{stream}.>"
+
+
+def origin_subject(stream: str) -> str:
+    """Give the subject of the one marker that belongs to no query."""
+    return f"{MARKER_ROOT}.{stream}.origin"
+
+
+def origin_body() -> bytes:
+    """Write that marker."""
+    return _line()
 
 
 def is_marker(subject: str) -> bool:

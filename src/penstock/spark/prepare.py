@@ -7,11 +7,13 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import InputError, NotFoundError
-from penstock.spark.line import Line
-from penstock.spark.markers import MARKER_ROOT, marker_filter
+from penstock.errors import InputError, JetStreamError, NotFoundError
+from penstock.spark.line import EXPECTED, Line
+from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
 from penstock.spark.outgoing import Target
 from penstock.spark.sink_options import SinkOptions
+from penstock.wire.bulk.api import read_answer
+from penstock.wire.protocol import encode_headers
 
 __all__ = ["Prepared", "prepare"]
 
@@ -36,12 +38,13 @@ def prepare(line: Line, options: SinkOptions) -> Prepared:
     """Check the stream, change it where it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
-        config = line.api(f"STREAM.INFO.{name}")["config"]
+        info = line.api(f"STREAM.INFO.{name}")
     except NotFoundError:
         raise InputError(
             f"There is no stream {name}.",
             remedy=f"Create it: penstock stream add {name} --subjects '...' --defaults.",
         ) from None
+    config = info["config"]
     if config.get("mirror"):
         raise InputError(f"Stream {name} is a mirror, which takes no messages.", remedy="Write to what it mirrors.")
     if config.get("sealed"):
@@ -50,6 +53,8 @@ def prepare(line: Line, options: SinkOptions) -> Prepared:
         _refuse_unsafe(line, config)
         if changes := _missing(config, options):
             config = _mend(line, config, changes, options)
+        if info["state"]["messages"] == 0:
+            _lay_origin(line, name)
     limit = line.max_payload
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
@@ -131,6 +136,17 @@ def _mend(line: Line, config: dict[str, Any], changes: dict[str, Any], options: 
         )
     found: dict[str, Any] = line.api(f"STREAM.UPDATE.{name}", {**config, **changes})["config"]
     return found
+
+
+def _lay_origin(line: Line, name: str) -> None:
+    """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
+    subject = origin_subject(name)
+    answer = line.ask(subject, origin_body(), encode_headers({EXPECTED: "0"}))
+    try:
+        read_answer(answer.payload)
+    except JetStreamError as error:
+        if error.err_code not in (10071, 10164):  # another query was faster
+            raise
 
 
 def _dead_letter_stream(line: Line, options: SinkOptions) -> str | None:

@@ -8,6 +8,10 @@ This is what Spark keeps in its checkpoint, so its form never changes; golden fi
                             "next": 1001,      the next sequence to read; everything below is read
                             "skipped": 0}}}    how many sequences below were gone before they were read
 
+The offset before the first batch is `{"version": 1, "streams": {}, "fresh": true}`. It names no place, so the first
+batch, which may be empty, is what fixes where the query began: a query that is stopped before any message came goes on
+from there, and not from wherever "new" is by then.
+
 A stream that was deleted and made again has another time of creation: its entry begins anew, and `from` tells the
 sequence at which. So the range between two offsets is known from the two alone, and a replay of it is the same rows.
 Spark compares offsets as text: the keys are always written in the same order.
@@ -82,10 +86,13 @@ class Offset:
     """Where a query stands, in every stream that it reads."""
 
     marks: Mapping[str, Mark] = field(default_factory=dict)
+    fresh: bool = False
+    """Whether no batch was planned yet."""
 
     def to_json(self) -> dict[str, Any]:
         """Give the offset as Spark keeps it."""
-        return {"version": VERSION, "streams": {name: self.marks[name].to_json() for name in sorted(self.marks)}}
+        streams = {name: self.marks[name].to_json() for name in sorted(self.marks)}
+        return {"version": VERSION, "streams": streams} | ({"fresh": True} if self.fresh else {})
 
     @classmethod
     def from_json(cls, content: Any) -> Offset:
@@ -102,7 +109,8 @@ class Offset:
                 f"The checkpoint holds an offset of version {content.get('version')!r}; this Penstock knows {VERSION}.",
                 remedy="Use the Penstock that wrote it, or a newer one.",
             )
-        return cls({name: Mark.from_json(mark) for name, mark in content["streams"].items()})
+        marks = {name: Mark.from_json(mark) for name, mark in content["streams"].items()}
+        return cls(marks, fresh=content.get("fresh") is True)
 
     def range(self, stream: str, end: Mark) -> Range:
         """Give what lies between this offset and a later mark of a stream."""

@@ -14,12 +14,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Final, NoReturn
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 from penstock.spark.positions import Position, parse_position
+from penstock.spark.pushdown import overlaps, without_overlap
 
 __all__ = ["CONNECTION", "SOURCE", "Option", "SourceOptions", "connection_fields", "parse_options", "refuse_unknown"]
 
@@ -112,13 +114,21 @@ def choice(*known: str) -> Reader:
 
 
 def subjects(name: str, value: str) -> tuple[str, ...]:
-    """Read subjects with or without wildcards."""
+    """Read subjects with or without wildcards; those that another one holds are left out."""
     found = names(name, value)
     for item in found:
         tokens = item.split(".")
-        bad = any(not token or re.search(r"[\s\x00-\x1f]", token) for token in tokens) or ">" in tokens[:-1]
-        if bad or any(len(token) > 1 and token[0] in "*>" and token in ("*>", ">*", "**", ">>") for token in tokens):
+        if not all(tokens) or re.search(r"[\s\x00-\x1f\x7f]", item) or ">" in tokens[:-1]:
             _refuse(name, value, f"holds {item!r}, which is no subject.", "Write tokens joined by dots; > only last.")
+    found = without_overlap(found)
+    for one, other in combinations(found, 2):
+        if overlaps(one, other):
+            _refuse(
+                name,
+                value,
+                f"holds {one!r} and {other!r}, which overlap: some subjects match both.",
+                "Name subjects of which none matches two.",
+            )
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-__all__ = ["Pushed", "narrow", "prefix_to_subject", "push"]
+__all__ = ["Pushed", "covers", "narrow", "overlaps", "prefix_to_subject", "push", "without_overlap"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Pushed:
 def push(pushed: Pushed, filters: Iterable[Any]) -> Pushed:
     """Take filters of Spark (`pyspark.sql.datasource`) into account; all of them hold together."""
     for item in filters:
-        column = getattr(item, "attribute", ())
+        column: tuple[str, ...] = getattr(item, "attribute", ())
         if len(column) == 1 and (apply := _COLUMNS.get(column[0])):
             pushed = apply(pushed, type(item).__name__, getattr(item, "value", None))
     return pushed

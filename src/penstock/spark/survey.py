@@ -21,10 +21,12 @@ from penstock.spark.planning import Limits, Point, Profile, cut, how_many, sprea
 from penstock.spark.positions import Position
 from penstock.wire.bulk import BulkConnection
 
-__all__ = ["Found", "StreamState", "Survey"]
+__all__ = ["Found", "StreamState", "Survey", "utc_now"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
+# So many messages are looked at where the size of many is to be known.
+SAMPLES = 16
 # A trigger that is limited to so many messages may have a little less, if that saves requests.
 CLOSE_ENOUGH = 0.9
 
@@ -90,7 +92,7 @@ class Survey:
         self.bulk = bulk
         self.subjects = subjects
 
-    # -- which streams ------------------------------------------------------------------------------------------------
+    # -- which streams ------------------------------------------------------------------------------------------
 
     def names(self, options: SourceOptions) -> list[str]:
         """Give the streams that the options name; those of a pattern are looked up."""
@@ -134,7 +136,7 @@ class Survey:
                 remedy=f"{shown} Check the name, the account and the domain.",
             ) from None
 
-    # -- places -------------------------------------------------------------------------------------------------------
+    # -- places -------------------------------------------------------------------------------------------------
 
     def place(self, state: StreamState, position: Position, strategy: str, now: datetime) -> int:
         """Turn a position into a sequence."""
@@ -205,7 +207,7 @@ class Survey:
         made = self._consumer(state.name, {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)})
         return int(made["delivered"]["stream_seq"]) + 1 if made["num_pending"] else None
 
-    # -- counting -----------------------------------------------------------------------------------------------------
+    # -- counting -----------------------------------------------------------------------------------------------
 
     def probe(self, state: StreamState, sequence: int) -> Found | None:
         """Find the first message at a sequence or behind it that the query reads; None where there is none."""
@@ -259,13 +261,33 @@ class Survey:
                 high, high_count = middle, found
         return low
 
+    def seek_bytes(self, state: StreamState, start: int, end: int, volume: int) -> int:
+        """Give a place such that about `volume` bytes lie between `start` and it, one message at the least."""
+        if start >= end:
+            return start
+        size = max(1, state.mean_size)
+        for _ in range(3):
+            stop = max(start + 1, self.seek(state, start, end, max(1, volume // size)))
+            sampled = self._mean_size(state, start, stop)
+            if sampled <= size:
+                break
+            size = sampled
+        return stop
+
+    def _mean_size(self, state: StreamState, start: int, end: int) -> int:
+        if not state.allow_direct:
+            return state.mean_size
+        found = [hit for place in (start, *spread(start, end, SAMPLES)) if (hit := self.probe(state, place))]
+        sizes = [hit.size for hit in found if hit.sequence < end]
+        return sum(sizes) // len(sizes) if sizes else state.mean_size
+
     def _remaining(self, state: StreamState, sequence: int) -> int:
         if sequence >= state.next:
             return 0
         found = self.probe(state, sequence)
         return 0 if found is None else found.remaining
 
-    # -- cutting ------------------------------------------------------------------------------------------------------
+    # -- cutting ------------------------------------------------------------------------------------------------
 
     def cut(self, state: StreamState, wanted: Range, limits: Limits) -> list[Range]:
         """Cut a range into tasks, balanced by what is really there."""
@@ -324,7 +346,7 @@ class Survey:
             yield Range(item.stream, start, stop)
             start = stop
 
-    # -- requests -----------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     def _direct(self, stream: str, body: dict[str, Any]) -> Found | None:
         subject = f"{self.bulk.options.js_prefix}.DIRECT.GET.{stream}"
@@ -339,7 +361,9 @@ class Survey:
                 description=answer.description,
             )
         headers = answer.headers
-        size = len(answer.payload) + len(answer.header or b"")
+        added = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending")
+        own = sum(len(name) + len(value) for name in headers if name not in added for value in headers[name])
+        size = len(answer.payload) + own
         return Found(int(headers["Nats-Sequence"][0]), size, 1 + int(headers["Nats-Num-Pending"][0]))
 
     def _probe_by_consumer(self, state: StreamState, sequence: int) -> Found | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from functools import lru_cache
 from typing import Any
 
 from penstock.errors import InputError
@@ -13,7 +15,7 @@ except ModuleNotFoundError as error:  # Arrow comes with the extra that brings S
         "Bulk reading and writing needs pyarrow, which is not installed.", remedy="Run: pip install 'penstock[spark]'."
     ) from error
 
-__all__ = ["HEADERS", "SCHEMA", "to_batch"]
+__all__ = ["HEADERS", "SCHEMA", "constant", "to_batch"]
 
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 SCHEMA = pa.schema(
@@ -47,7 +49,7 @@ def to_batch(closed: dict[str, Any], stream: str) -> pa.RecordBatch:
             headers,
             pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(closed["sequence"])]),
             pa.Array.from_buffers(SCHEMA.field("time").type, rows, [None, pa.py_buffer(closed["time"])]),
-            pa.repeat(pa.scalar(stream, pa.string()), rows),
+            constant(stream, rows),
         ],
         schema=SCHEMA,
     )
@@ -61,3 +63,18 @@ def _strings(buffers: tuple[Any, Any], rows: int) -> pa.StringArray:
     # NATS carries any bytes in subjects and headers, Arrow's strings do not. Each string is looked at by itself,
     # because pieces of one character in two neighbours would pass together.
     return pa.array([item.as_py().decode("utf-8", "replace") for item in wrapped], pa.string())
+
+
+def constant(text: str, rows: int) -> pa.StringArray:
+    """Give a column that says the same in every row.
+
+    Arrow's own `repeat` does too, but its scalars import pandas where that is installed, which takes a second.
+    """
+    return _constant(text, 1 << max(rows - 1, 0).bit_length()).slice(0, rows)
+
+
+@lru_cache(maxsize=8)  # a read asks for the same column with every batch
+def _constant(text: str, rows: int) -> pa.StringArray:
+    content = text.encode()
+    offsets = array("i", range(0, (rows + 1) * len(content), len(content)) if content else [0] * (rows + 1))
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(content * rows)])

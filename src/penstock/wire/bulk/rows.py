@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import InputError, LocalProtocolError
 from penstock.wire import frames, protocol
-from penstock.wire.arrow import HEADERS
+from penstock.wire.arrow import HEADERS, constant
 
 __all__ = ["Source", "offsets", "pattern", "texts"]
 
@@ -99,7 +99,7 @@ class Source:
                 raise InputError(
                     "There is neither a column subject nor a subject for all rows.", remedy="Give one of them."
                 )
-            return pa.repeat(pa.scalar(self._subject, pa.string()), batch.num_rows)
+            return constant(self._subject, batch.num_rows)
         column = self._cast(batch.column("subject"), pa.string(), "subject")
         if column.null_count:
             if self._subject is None:

@@ -53,7 +53,8 @@ def until(rows: Iterable[Messages], crash_after: int | None) -> Iterator[Message
 def stored(line: Line, stream: str) -> Counter[bytes]:
     """Count every row in a stream, markers left out."""
     found: Counter[bytes] = Counter()
-    for batch in line.bulk.read(stream):
+    first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
+    for batch in line.bulk.read(stream, first):
         rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
         found.update(data for subject, data in rows if not is_marker(subject))
     return found

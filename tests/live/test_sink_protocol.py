@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.errors import FencedError, MarkerError, PenstockError
+from penstock.errors import FencedError, PenstockError
 from penstock.options import ConnectionOptions
 from penstock.spark.line import Line
 from penstock.spark.markers import MARKER_ROOT, origin_subject

@@ -1,7 +1,8 @@
 """One task of an exactly-once write: rows in, atomic batches out, each row once whatever was tried before.
 
-A task takes the lanes of its partition and stores rows in atomic batches; the last message of each is a journal on one
-of the lanes, fenced by the lane's last sequence. Several batches are under way, each on a lane of its own. Where the
+A task takes the lanes of its partition and stores rows in atomic batches; the last message of each is a journal, fenced
+by a lane: it is stored only if our opening is still the last message there. Several batches are under way, each on a
+lane of its own, because a cluster refuses to check one subject for two at a time. Where the
 outcome of one is in doubt, the task takes its lanes again, which locks out everything still under way, and reads in
 them what was stored.
 """
@@ -19,7 +20,7 @@ import pyarrow as pa
 from penstock.errors import DeadlineError, JetStreamError, LinkError, MarkerError, PenstockError
 from penstock.spark.digests import Bag, from_bytes
 from penstock.spark.ledger import SEQUENCE_IN_DOUBT, WRONG_SEQUENCE, Epoch, Journal, Ledger, Slot, Taken
-from penstock.spark.line import EXPECTED, TTL, is_passing, new_batch_id
+from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, is_passing, new_batch_id
 from penstock.spark.markers import DIGEST_SIZE, journal_body
 from penstock.spark.outgoing import Messages
 from penstock.wire import frames
@@ -149,7 +150,7 @@ class Task:
         for piece in range(pieces):
             end = total * (piece + 1) // pieces
             while first < end:
-                if len(self._under_way) >= self._lanes:
+                while len(self._under_way) >= self._lanes:
                     self._settle()
                 batch_id = new_batch_id()
                 last, content = _encode(messages, first, end, batch_id, self._size)
@@ -159,7 +160,7 @@ class Task:
 
     def _send(self, chunk: _Chunk) -> None:
         """Send a batch whose rows are known, under a name that no batch had before."""
-        if len(self._under_way) >= self._lanes:
+        while len(self._under_way) >= self._lanes:
             self._settle()
         chunk = replace(chunk, batch_id=new_batch_id())
         content = bytearray()
@@ -173,11 +174,15 @@ class Task:
         used = {other.lane for other in self._under_way}
         chunk.lane = next(lane for lane in range(self._lanes) if lane not in used)
         self._under_way.append(chunk)
-        headers = {EXPECTED: str(slot.sequences[chunk.lane]), **self._keep}
+        headers = {
+            EXPECTED: str(slot.sequences[chunk.lane]),
+            EXPECTED_SUBJECT: slot.lanes[chunk.lane],
+            **self._keep,
+        }
         body = journal_body(chunk.batch_id, chunk.digests)
         try:
             chunk.ticket = self.line.post(
-                content, chunk.batch_id, chunk.rows + 1, slot.lanes[chunk.lane], headers, body
+                content, chunk.batch_id, chunk.rows + 1, self._journal(chunk.batch_id), headers, body
             )
         except (LinkError, DeadlineError) as error:
             chunk.failure = error  # whoever waits for it finds out what became of it
@@ -190,7 +195,7 @@ class Task:
         try:
             if chunk.failure is not None:
                 raise chunk.failure
-            slot.sequences[chunk.lane] = self.line.settle(chunk.ticket, Deadline(2 * self.line.timeout))
+            self.line.settle(chunk.ticket, Deadline(2 * self.line.timeout))
         except JetStreamError as error:
             if error.err_code == DUPLICATE:
                 self._under_way.popleft()
@@ -198,7 +203,8 @@ class Task:
             elif error.err_code in (WRONG_SEQUENCE, SEQUENCE_IN_DOUBT):
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
                 if self.ledger.owner(slot.lanes[chunk.lane]) != self.task:
-                    raise self.ledger.fenced(self.partition) from None
+                    assert self._epoch is not None
+                    raise self.ledger.taken(self._epoch, self.partition) from None
                 self._doubt(error)
             elif is_passing(error):
                 self._doubt(error)
@@ -229,7 +235,7 @@ class Task:
         if self._patience.left == 0 or not (is_passing(error) or isinstance(error, JetStreamError)):
             raise error
         self.ledger.recover(error, self._patience)
-        self._slot = self._open()
+        self._slot = self._open(again=True)
         stored = {journal.batch_id for journal in self._slot.journals}
         waiting, self._under_way = self._under_way, deque()
         for chunk in waiting:
@@ -238,9 +244,13 @@ class Task:
             else:
                 self._send(_Chunk(chunk.messages, chunk.first, chunk.last, chunk.digests))
 
-    def _open(self) -> Slot:
+    def _open(self, *, again: bool = False) -> Slot:
         assert self._epoch is not None
-        return self.ledger.open(self._epoch, self.partition, self.task, self._lanes)
+        return self.ledger.open(self._epoch, self.partition, self.task, self._lanes, again=again)
+
+    def _journal(self, batch_id: str) -> str:
+        assert self._epoch is not None
+        return self.ledger.places.journal(self._epoch.sequence, self.partition, batch_id)
 
     # -- replay ---------------------------------------------------------------------------------------------------
 

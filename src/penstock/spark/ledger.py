@@ -18,6 +18,7 @@ from penstock.spark.markers import (
     Places,
     anchor_body,
     claim_bodies,
+    fence_body,
     opening_body,
     read_claim,
     read_lane,
@@ -58,7 +59,7 @@ class Journal:
 
 @dataclass
 class Slot:
-    """The lanes of one task: for each the sequence of its last message, as this task knows it."""
+    """The lanes of one task: for each the sequence of our opening, which must be the last of its lane."""
 
     lanes: list[str]
     sequences: list[int]
@@ -200,7 +201,9 @@ class Ledger:
     def _seal(self, head: Head) -> None:
         """Close every lane that earlier runs of this batch opened: none of their tasks can store anything more."""
         lanes = {
-            found.subject for found in self.scan(self.places.all, head.anchor, head.sequence) if self._is_lane(found)
+            found.subject
+            for found in self.scan(self.places.all, head.anchor, head.sequence)
+            if self.places.is_of_task(found.subject) and read_lane(found.body)[0]["kind"] == "open"
         }
         ordered = sorted(lanes)
         for start in range(0, len(ordered), MOST):
@@ -209,13 +212,16 @@ class Ledger:
 
     # -- lanes ----------------------------------------------------------------------------------------------------
 
-    def open(self, epoch: Epoch, partition: int, task: int, count: int) -> Slot:
-        """Take the lanes of a partition, from an earlier attempt where there was one, and read what that stored."""
+    def open(self, epoch: Epoch, partition: int, task: int, count: int, *, again: bool = False) -> Slot:
+        """Take the lanes of a partition, from an earlier attempt where there was one, and read what that stored.
+
+        `again`: we know that there was one.
+        """
         lanes = [self.places.lane(epoch.sequence, partition, lane) for lane in range(count)]
         body = opening_body(self.run, task)
         guard = {EXPECTED: str(epoch.sequence), EXPECTED_SUBJECT: self.places.head, **self._keep}
         deadline = Deadline(self.patience)
-        first = True
+        first = not again
         while True:
             fresh = {EXPECTED: "0"} if first else {}
             messages = [(lanes[0], guard, body), (lanes[1], {**self._keep, **fresh}, body)]
@@ -241,44 +247,52 @@ class Ledger:
         return slot
 
     def owner(self, lane: str) -> int | None:
-        """Tell which task's opening or journal stands last in a lane; None where it is no opening."""
+        """Tell which task of this run holds a lane; None where none does."""
         found = self.steadily(lambda: self.line.last(self.places.stream, lane))
         if found is None:
             return None
         fields, _ = read_lane(found.body)
         return int(fields["task"]) if fields["kind"] == "open" and fields["run"] == self.run else None
 
+    def taken(self, epoch: Epoch, partition: int) -> PenstockError:
+        """Say why a lane is not ours any more: somebody else has it, or it is gone from the stream."""
+        head = self.head()
+        lane = self.places.lane(epoch.sequence, partition, 0)
+        found = self.steadily(lambda: self.line.last(self.places.stream, lane))
+        if head is not None and head.sequence == epoch.sequence and found is None:
+            return self._dropped()
+        return self.fenced(partition)
+
     def journals(self, epoch: Epoch) -> Iterator[Journal]:
         """Give what earlier runs stored of this batch, in the order of the stream."""
         for found in self.scan(self.places.all, epoch.anchor, epoch.sequence):
-            if self._is_lane(found):
+            if self.places.is_of_task(found.subject):
                 fields, digests = read_lane(found.body)
                 if fields["kind"] == "rows":
                     yield Journal(found.sequence, str(fields["id"]), digests)
 
-    def _is_lane(self, found: Stored) -> bool:
-        return found.subject.removeprefix(self.places.root).count(".") == 3
-
     def claims(self, epoch: Epoch) -> tuple[dict[int, Taken], int]:
         """Give what each partition claimed of the journals, and the sequence that the next claim must expect."""
-        subject = self.places.claims(epoch.sequence)
-        last = self.steadily(lambda: self.line.last(self.places.stream, subject))
+        fence = self.places.claims_fence(epoch.sequence)
+        last = self.steadily(lambda: self.line.last(self.places.stream, fence))
         claims: dict[int, Taken] = {}
         if last is None:
             return claims, 0
-        for found in self.scan(subject, epoch.sequence, last.sequence):
+        for found in self.scan(self.places.claims(epoch.sequence), epoch.sequence, last.sequence):
             fields, taken = read_claim(found.body)
-            claims.setdefault(int(fields["partition"]), {}).update(taken)
+            if fields["kind"] == "claim":
+                claims.setdefault(int(fields["partition"]), {}).update(taken)
         return claims, last.sequence
 
     def claim(self, epoch: Epoch, partition: int, taken: Taken, expected: int) -> bool:
         """Try to claim rows of the journals for a partition; False where the claims must be read again."""
-        subject = self.places.claims(epoch.sequence)
         size = min(CLAIM_BYTES, self.line.max_payload // 2)
-        headers = [{EXPECTED: str(expected), **self._keep}]
         messages = [
-            (subject, headers.pop() if headers else self._keep, body) for body in claim_bodies(partition, taken, size)
+            (self.places.claim(epoch.sequence, partition, part), self._keep, body)
+            for part, body in enumerate(claim_bodies(partition, taken, size), start=1)
         ]
+        fence = {EXPECTED: str(expected), **self._keep}
+        messages.append((self.places.claims_fence(epoch.sequence), fence, fence_body(partition)))
         return self._attempt(lambda: self.line.store(messages)) is not None
 
     def _has_anchor(self, anchor: int) -> bool:

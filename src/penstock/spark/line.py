@@ -1,7 +1,7 @@
 """What the sink says to NATS on one bulk connection: questions, and atomic batches of which several are under way.
 
 Answers are told apart by their reply subjects, so that a question may be asked while batches wait for their acks.
-Nothing here tries again: who asks knows what a second attempt would mean.
+Nothing here tries again, and only `restore` makes a lost connection anew: who asks knows what a second attempt means.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import (
     DeadlineError,
+    DisconnectedError,
     JetStreamError,
     LinkError,
     NoRespondersError,
@@ -97,7 +98,6 @@ class Line:
     def ask(self, subject: str, payload: bytes, header: bytes | None = None) -> protocol.Message:
         """Ask and give the answer."""
         deadline = Deadline(self.timeout)
-        self.bulk.connect(deadline)
         return self.answer(self._send(subject, payload, header, deadline), deadline)
 
     def api(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -145,7 +145,6 @@ class Line:
     ) -> str:
         """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
         deadline = Deadline(self.timeout)
-        self.bulk.connect(deadline)
         self.bulk.link.send(frames, deadline)
         header = batch_header(batch_id, number, {**headers, "Nats-Batch-Commit": "1"})
         return self._send(subject, payload, header, deadline)
@@ -164,6 +163,10 @@ class Line:
 
     def answer(self, ticket: str, deadline: Deadline) -> protocol.Message:
         """Wait for the answer to one request, keeping those to others."""
+        if ticket not in self._waiting and ticket not in self._answers:
+            raise DisconnectedError(
+                "The connection on which this was sent is gone.", remedy="Nobody knows what became of it."
+            )
         while (event := self._answers.pop(ticket, None)) is None:
             found = self.bulk.link.next_event(deadline)
             if isinstance(found, protocol.Message) and found.sid == 1 and found.subject in self._waiting:

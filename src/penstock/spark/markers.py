@@ -7,11 +7,13 @@ together. For stream S and query Q::
                                        and the stream's first sequence stays where it is
     $PENSTOCK.S.Q.head                 one message: which batch is written, by which run, and how far
     $PENSTOCK.S.Q.anchor               stored just before the head that begins a batch; older than every journal of it
-    $PENSTOCK.S.Q.<epoch>.<p>.<lane>   what a task of partition p stored: an opening, then a journal for every batch of
-                                       rows, then maybe a seal
-    $PENSTOCK.S.Q.<epoch>.claims       on replay: which of the rows found in journals each partition takes for its own
+    $PENSTOCK.S.Q.<epoch>.<p>.<lane>   a task's right to write rows of partition p: its opening, or who took it since
+    $PENSTOCK.S.Q.<epoch>.<p>.<id>     the journal of one batch of rows, stored with them while a lane is the task's
+    $PENSTOCK.S.Q.<epoch>.claims.<p>-<part>  on replay: which rows of the journals partition p takes for its own
+    $PENSTOCK.S.Q.<epoch>.claims.last  the fence of the claims
 
-The epoch is the sequence of the head under which a run writes. A body is one line of JSON and, behind it, bytes::
+The epoch is the sequence of the head under which a run writes. No subject needs more than its last message, so that
+streams work which keep no more. A body is one line of JSON and, behind it, bytes::
 
     origin    {"v":1}
     head      {"v":1,"batch":7,"run":"...","state":"open","since":0,"past":[]}
@@ -19,6 +21,7 @@ The epoch is the sequence of the head under which a run writes. A body is one li
     opening   {"v":1,"kind":"open","run":"...","task":4}
     journal   {"v":1,"kind":"rows","id":"...","rows":998}         + 16 bytes of digest a row
     seal      {"v":1,"kind":"seal","run":"..."}
+    fence     {"v":1,"kind":"claims","partition":3}
     claim     {"v":1,"kind":"claim","partition":3,"part":1,"parts":1,"rows":40}
               + for each journal: its sequence (8 bytes), its rows (2 bytes), a bit a row; little endian
 
@@ -43,6 +46,7 @@ __all__ = [
     "State",
     "anchor_body",
     "claim_bodies",
+    "fence_body",
     "is_marker",
     "journal_body",
     "marker_filter",
@@ -111,21 +115,33 @@ class Places:
         return f"{self.root}.anchor"
 
     def lane(self, epoch: int, partition: int, lane: int) -> str:
-        """A chain of journals of one task."""
+        """One of the lanes of a partition; each carries one batch of rows at a time."""
         return f"{self.root}.{epoch}.{partition}.{lane}"
 
+    def journal(self, epoch: int, partition: int, batch_id: str) -> str:
+        """The journal of one batch of rows."""
+        return f"{self.root}.{epoch}.{partition}.{batch_id}"
+
     def slot(self, epoch: int, partition: int) -> str:
-        """A filter for all lanes of one partition."""
+        """A filter for all lanes and journals of one partition."""
         return f"{self.root}.{epoch}.{partition}.*"
 
-    @property
-    def lanes(self) -> str:
-        """A filter for all lanes of all partitions in all epochs."""
-        return f"{self.root}.*.*.*"
+    def is_of_task(self, subject: str) -> bool:
+        """Tell lanes and journals from the other markers of the query."""
+        parts = subject.removeprefix(f"{self.root}.").split(".")
+        return len(parts) == 3 and parts[1] != "claims"
+
+    def claim(self, epoch: int, partition: int, part: int) -> str:
+        """A part of the claims of one partition."""
+        return f"{self.root}.{epoch}.claims.{partition}-{part}"
+
+    def claims_fence(self, epoch: int) -> str:
+        """The message that every claim replaces, and expects to be as it was read."""
+        return f"{self.root}.{epoch}.claims.last"
 
     def claims(self, epoch: int) -> str:
-        """The list of claims of one epoch."""
-        return f"{self.root}.{epoch}.claims"
+        """A filter for all claims of one epoch and their fence."""
+        return f"{self.root}.{epoch}.claims.*"
 
 
 @dataclass(frozen=True)
@@ -190,6 +206,11 @@ def seal_body(run: str) -> bytes:
     return _line(kind="seal", run=run)
 
 
+def fence_body(partition: int) -> bytes:
+    """Write the fence of the claims."""
+    return _line(kind="claims", partition=partition)
+
+
 def journal_body(batch_id: str, digests: bytes) -> bytes:
     """Write the journal of one batch of rows."""
     return _line(kind="rows", id=batch_id, rows=len(digests) // DIGEST_SIZE) + digests
@@ -229,7 +250,7 @@ def read_claim(body: bytes) -> tuple[dict[str, Any], dict[int, list[bool]]]:
     fields, rest = _split(body)
     taken: dict[int, list[bool]] = {}
     place = 0
-    if fields.get("kind") != "claim":
+    if fields.get("kind") not in ("claim", "claims"):
         raise _strange("claim")
     while place < len(rest):
         if len(rest) - place < _CLAIM.size:

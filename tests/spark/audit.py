@@ -32,7 +32,7 @@ import pyarrow as pa
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.spark.line import Line
-from penstock.spark.markers import is_marker
+from penstock.spark.markers import MARKER_ROOT, is_marker
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
 
@@ -81,6 +81,7 @@ class Audit:
         kinds: tuple[str, ...] = KINDS,
         failures: float = 0.1,
         unfenced: bool = False,
+        settings: dict[str, int] | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.dice = random.Random(seed)
@@ -91,6 +92,7 @@ class Audit:
         self.kinds = kinds
         self.failures = failures
         self.unfenced = unfenced
+        self.settings = settings or {}
         self.say = say
         self.mark = uuid.uuid4().hex
         self.driver: subprocess.Popen[str] | None = None
@@ -129,7 +131,7 @@ class Audit:
                 result.starts += 1
             self._feed(self.rows // 10)  # there must always be something to do, or nothing would be hit
             self._wait_for_progress()
-            time.sleep(self.dice.uniform(0.0, 1.0))
+            self._wait_for_a_moment(kind)
             getattr(self, f"_kill_{kind}")()
             result.kills[kind] += 1
             self.say(f"{number + 1}/{self.kills} killed {kind}; OUT is at {self._stored()}")
@@ -209,13 +211,14 @@ class Audit:
             "in_flight": self.dice.choice([2, 4]),
             "once": once,
             "unfenced": self.unfenced,
+            **self.settings,
         }
         self.log = self.folder / f"driver-{uuid.uuid4().hex[:6]}.log"
         with self.log.open("w") as log:
             self.driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.audit_job", json.dumps(settings)],
                 cwd=ROOT,
-                env={**os.environ, MARK: self.mark},
+                env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
                 stdout=log,
                 stderr=log,
                 text=True,
@@ -224,7 +227,7 @@ class Audit:
     def _wait_for_progress(self) -> None:
         """Wait until the running query stores something, so that the next kill hits it at work."""
         before = self._stored()
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while self._stored() == before:
             assert self.driver is not None
             if self.driver.poll() is not None:
@@ -232,6 +235,21 @@ class Audit:
             if time.monotonic() > deadline:
                 raise AssertionError(f"the query makes no progress: {self._last_words()}")
             time.sleep(0.05)
+
+    def _wait_for_a_moment(self, kind: str) -> None:
+        """Choose when to strike: just anywhen, or while a task is in the middle of its rows."""
+        if kind != "zombie" and self.dice.random() < 0.5:
+            time.sleep(self.dice.uniform(0.0, 1.0))
+            return
+        deadline = time.monotonic() + 60
+        line = self._line()
+        filtered = {"subjects_filter": f"{MARKER_ROOT}.OUT.*.*.*.*"}
+        while time.monotonic() < deadline:
+            # A few openings, and then journals.
+            if len(line.api("STREAM.INFO.OUT", filtered)["state"].get("subjects") or {}) > 6:
+                break
+            time.sleep(0.01)
+        line.close()
 
     def _last_words(self) -> str:
         return self.log.read_text()[-3000:]
@@ -270,6 +288,8 @@ class Audit:
         self.asleep = self._workers()
         for pid in self.asleep:
             _signal(pid, signal.SIGSTOP)
+        for pid in self._daemons():  # a daemon that sees its driver die would take its workers along
+            _signal(pid, signal.SIGKILL)
         self._end_driver()
         self._feed(self.rows // 10)
         self._start(once=False)
@@ -314,8 +334,12 @@ class Audit:
 
     def _workers(self) -> list[int]:
         """The Python workers: children of the daemon, not the daemon itself."""
-        daemons = set(self._having(b"pyspark.daemon"))
-        return sorted(pid for pid in daemons if _parent(pid) in daemons)
+        known = set(self._having(b"pyspark.daemon"))
+        return sorted(pid for pid in known if _parent(pid) in known)
+
+    def _daemons(self) -> list[int]:
+        known = set(self._having(b"pyspark.daemon"))
+        return sorted(pid for pid in known if _parent(pid) not in known)
 
 
 def _parent(pid: int) -> int:
@@ -346,6 +370,7 @@ def main() -> None:
         rows=given.rows,
         kinds=tuple(given.kinds.split(",")),
         unfenced=given.unfenced,
+        settings={"batch": 3000, "atomic_rows": 10, "in_flight": 2} if given.unfenced else None,
         say=lambda text: print(text, flush=True),
     )
     result = audit.run()

@@ -38,36 +38,9 @@ def unruly(seed: int, share: float) -> Any:
     return step
 
 
-def break_fence() -> None:
-    """Take the fence out of the sink, to see whether the audit notices."""
-    from penstock.spark import line
-
-    post = line.Line.post
-
-    def unfenced(self: Any, content: Any, batch_id: str, number: int, subject: str, headers: Any, body: bytes) -> str:
-        loose = {name: value for name, value in headers.items() if not name.startswith("Nats-Expected-")}
-        return post(self, content, batch_id, number, subject, loose if content else headers, body)
-
-    line.Line.post = unfenced
-
-
-def write_unfenced(writer: Any) -> Any:
-    """Wrap a writer so that the tasks break their own fence: they run in other processes."""
-
-    def write(self: Any, iterator: Any) -> Any:
-        break_fence()
-        return writer(self, iterator)
-
-    return write
-
-
 def main() -> None:
     """Run the query until it is done or killed."""
     given = json.loads(sys.argv[1])
-    if given["unfenced"]:
-        from penstock.spark import sink
-
-        sink.NatsStreamWriter.write = write_unfenced(sink.NatsStreamWriter.write)
     spark = session(
         "audit",
         master="local[2,4]",
@@ -81,6 +54,10 @@ def main() -> None:
         spark__sql__execution__arrow__maxRecordsPerBatch="200",
     )
     spark.sparkContext.setLogLevel("OFF")
+    if given["unfenced"]:
+        from tests.spark.unfenced import UnfencedSource
+
+        spark.dataSource.register(UnfencedSource)
     rows = (
         spark.readStream.format("nats")
         .option("url", given["url"])
@@ -96,7 +73,7 @@ def main() -> None:
         )
     )
     query = (
-        rows.writeStream.format("nats")
+        rows.writeStream.format("unfenced" if given["unfenced"] else "nats")
         .option("url", given["url"])
         .option("stream", "OUT")
         .option("atomicRows", given["atomic_rows"])

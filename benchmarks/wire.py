@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from typing import Any
 
 import penstock
 from penstock.wire import compiled
-from penstock.wire.bulk import BulkConnection
+from penstock.wire.bulk import BulkConnection, reading
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _wire_sides as sides
@@ -117,6 +118,30 @@ def compare(results: list[Any]) -> list[dict[str, Any]]:
     return found
 
 
+def short_ranges(url: str, repeats: int) -> list[dict[str, Any]]:
+    """Time short reads by both ways, median of several, in milliseconds."""
+    found = []
+    with BulkConnection(url) as bulk:
+        for rows in (1, 10, 100, 500, 1000, 2000, 5000):
+            line: dict[str, Any] = {"rows": rows}
+            for way, most in (("direct", 1_000_000), ("consumer", 0)):
+                before, reading.DIRECT_ROWS = reading.DIRECT_ROWS, most
+                taken = []
+                for turn in range(repeats):
+                    begun = time.perf_counter()
+                    start = 1 + turn * rows % 1000
+                    assert sum(batch.num_rows for batch in bulk.read(sides.STREAM, start, start + rows)) == rows
+                    taken.append(time.perf_counter() - begun)
+                reading.DIRECT_ROWS = before
+                line[way] = round(statistics.median(taken) * 1000, 2)
+            found.append(line)
+            print(
+                f"  {rows:6} messages: direct get {line['direct']:7.2f} ms, consumer {line['consumer']:7.2f} ms",
+                flush=True,
+            )
+    return found
+
+
 def memory(count: int) -> dict[str, Any]:
     """Read `count` messages and watch the process's memory."""
     page = os.sysconf("SC_PAGE_SIZE")
@@ -175,6 +200,8 @@ def main() -> None:
                     with BulkConnection(server.url) as bulk:
                         bulk.publish(sides.STREAM, sides.batches(count, size), "fast", timeout=300)
                     measure(server.url, READ, size, count, repeats, results, "lazy")
+                    if size == 128:
+                        report["short_ranges"] = short_ranges(server.url, 5 if given.quick else 21)
                 if given.only != "read":
                     measure(server.url, PUBLISH, size, count, repeats, results, "lazy")
         if given.only != "read":

@@ -26,6 +26,10 @@
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
     ├── MarkerError                 what the stream knows of a query's progress does not fit the query
+    ├── BusError                    a request over the bus that was answered in part only
+    │   ├── HandlerError            the handler ended its reply with an error
+    │   ├── NoConsumerError         nobody reads the reply any more
+    │   └── SlowConsumerError       the reply is read more slowly than is allowed
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -39,17 +43,20 @@ from typing import Any, ClassVar
 
 __all__ = [
     "BinaryError",
+    "BusError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
     "DisconnectedError",
     "FencedError",
+    "HandlerError",
     "InputError",
     "JetStreamError",
     "LinkError",
     "LocalProtocolError",
     "LoginError",
     "MarkerError",
+    "NoConsumerError",
     "NoRespondersError",
     "NotFoundError",
     "OptionError",
@@ -59,6 +66,7 @@ __all__ = [
     "RemoteProtocolError",
     "RowError",
     "ServerError",
+    "SlowConsumerError",
     "StartError",
     "StoreInUseError",
     "TlsError",
@@ -251,6 +259,36 @@ class PublishError(PenstockError):
     stored: tuple[tuple[int, int], ...]
     unknown: tuple[tuple[int, int], ...]
     err_code: int | None
+
+
+class BusError(PenstockError):
+    """A request over the bus was answered in part only; `subject` is where it was sent."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("subject",)
+    subject: str | None
+
+
+class HandlerError(BusError):
+    """The handler ended its reply with an error; `message` is what it said."""
+
+    fault = "peer"
+    fact_names = ("subject", "message")
+    message: str | None
+
+
+class NoConsumerError(BusError):
+    """The requester does not read the reply any more: it left, or was cancelled."""
+
+    fault = "peer"
+
+
+class SlowConsumerError(BusError):
+    """The requester took longer over a packet of `size` bytes than the `seconds` that are allowed."""
+
+    fault = "caller"
+    fact_names = ("subject", "seconds", "size")
+    seconds: float | None
+    size: int | None
 
 
 class DataLossError(PenstockError):

@@ -217,7 +217,7 @@ def test_a_bag_gives_out_what_it_holds(held, asked):
     left = Counter(held)
     for wanted in asked:
         mask = bag.take(from_bytes(b"".join(digest(number) for number in wanted)))
-        for number, given in zip(wanted, mask.tolist(), strict=True):
-            assert given == (left[number] > 0)
-            left[number] -= given
+        for number, found in zip(wanted, mask.tolist(), strict=True):
+            assert found == (left[number] > 0)
+            left[number] -= found
     assert bag.size == sum(left.values())

@@ -34,7 +34,7 @@ if home := java_home():
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One Spark for the whole run: it takes ten seconds to start."""
-    from penstock.spark.session import session
+    from penstock.spark.sessions import session
 
     folder = tmp_path_factory.mktemp("spark")
     running = session(

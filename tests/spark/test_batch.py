@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from datetime import UTC, datetime
 
 import pytest
@@ -238,3 +240,21 @@ def test_a_secret_never_shows_in_a_plan(spark, server, streams, unique, capfd):
     assert "nats" in shown
     assert token not in shown
     assert seed not in shown
+
+
+def test_counting_moves_no_payload(spark, read, server, streams, unique):
+    """A schema without `data` and `headers` leaves the payloads at the server."""
+    name = streams.make(unique("count"))
+    streams.fill(name, [("x", bytes(10_000)) for _ in range(300)])
+    reader = spark.read.format("nats").option("url", server.url).option("stream", name)
+
+    def sent() -> int:
+        with urllib.request.urlopen(f"{server.monitor_urls[0]}/varz", timeout=10) as answer:
+            return json.loads(answer.read())["out_bytes"]
+
+    before = sent()
+    assert reader.schema("sequence bigint").load().count() == 300
+    bare = sent() - before
+    assert read(name).count() == 300  # a reader keeps its schema, so this is another one
+    assert sent() - before - bare > 3_000_000
+    assert bare < 500_000

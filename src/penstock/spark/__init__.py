@@ -12,11 +12,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.spark.assembly import assemble
+    from penstock.spark.progress import Progress, ProgressListener
     from penstock.spark.provider import NatsDataSource
+    from penstock.spark.sessions import check, session
 
-__all__ = ["NatsDataSource"]
+__all__ = ["NatsDataSource", "Progress", "ProgressListener", "assemble", "check", "session"]
 
-_PLACES = {"NatsDataSource": "penstock.spark.provider"}
+_PLACES = {
+    "NatsDataSource": "penstock.spark.provider",
+    "Progress": "penstock.spark.progress",
+    "ProgressListener": "penstock.spark.progress",
+    "assemble": "penstock.spark.assembly",
+    "check": "penstock.spark.sessions",
+    "session": "penstock.spark.sessions",
+}
 
 
 def __getattr__(name: str) -> Any:

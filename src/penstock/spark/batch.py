@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
+from penstock.spark.link import PatientConnection
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Limits
@@ -17,7 +18,6 @@ from penstock.spark.pushdown import Pushed, narrow, push
 from penstock.spark.reading import NatsPartition, read_partition
 from penstock.spark.rows import check_schema
 from penstock.spark.survey import StreamState, Survey, utc_now
-from penstock.wire.bulk import BulkConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ class NatsReader(DataSourceReader):
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]  # see above
 
     def partitions(self) -> Sequence[InputPartition]:
-        with BulkConnection(self.connection) as bulk:
+        with PatientConnection(self.connection, self.options.outage_timeout) as bulk:
             survey = Survey(bulk, self.pushed.subjects)
             states = [survey.state(name) for name in survey.names(self.options)]
             return [task for state in states for task in self._tasks(survey, state)]

@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import Any, Final, NoReturn
 
 from penstock.durations import parse_duration
-from penstock.errors import InputError, OptionError
+from penstock.errors import OptionError
 from penstock.options import ConnectionOptions
 from penstock.spark.positions import Position, parse_position
 from penstock.spark.pushdown import overlaps, without_overlap
@@ -200,7 +200,8 @@ SOURCE: Final = (
         "Several streams, separated by commas; * and ? make patterns. A stream that appears later and fits a "
         "pattern is read from its first message.",
     ),
-    Option("channel", text, "The NATS Streaming channel to read, instead of a stream."),
+    Option("channel", text, "The NATS Streaming channel to read, instead of a stream; see `clusterId`."),
+    Option("clusterId", text, "The cluster id of the gateway that serves `channel`.", "test-cluster"),
     Option("subjects", subjects, "Only messages on these subjects, separated by commas; wildcards * and > allowed."),
     Option(
         "start",
@@ -260,6 +261,13 @@ SOURCE: Final = (
         "consumer",
         stream_name,
         "With `ack`: the name of the durable consumer that holds the query's place; one a query.",
+    ),
+    Option(
+        "outageTimeout",
+        duration,
+        "How long a query waits where NATS does not answer: a node that restarts, a leader that is being chosen.",
+        60.0,
+        shown="1m",
     ),
     Option("batchRows", count, "The most rows in one Arrow batch.", 10_000),
     Option("windowBytes", size, "The most bytes on their way from the server to one task.", 8 * 2**20, shown="8m"),
@@ -338,6 +346,7 @@ class SourceOptions:
     stream: str | None = None
     streams: tuple[str, ...] | None = None
     channel: str | None = None
+    cluster_id: str = "test-cluster"
     subjects: tuple[str, ...] | None = None
     start: dict[str, Position] | None = field(default=None, hash=False)
     end: dict[str, Position] | None = field(default=None, hash=False)
@@ -353,6 +362,7 @@ class SourceOptions:
     max_trigger_delay: float = 900.0
     ack: str = "none"
     consumer: str | None = None
+    outage_timeout: float = 60.0
     batch_rows: int = 10_000
     window_bytes: int = 8 * 2**20
 
@@ -433,5 +443,6 @@ class SourceOptions:
                 option="minMessagesPerTrigger",
                 value=low,
             )
-        if self.max_trigger_delay <= 0:
-            raise InputError("The option maxTriggerDelay is zero.", remedy="Leave minMessagesPerTrigger out instead.")
+        for name in ("max_trigger_delay", "outage_timeout"):
+            if getattr(self, name) <= 0:
+                self._misplaced(name, "Zero is no duration to wait: leave it out, or give one.")

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
+from penstock.spark.link import PatientConnection
 from penstock.spark.options import SourceOptions
 from penstock.spark.pushdown import covers
 from penstock.spark.rows import arrow_schema, conform
-from penstock.wire.bulk import BulkConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ def read_partition(
     if not isinstance(partition, NatsPartition):  # Spark's stand-in where a plan has no tasks
         return
     wanted = arrow_schema(schema)
-    with BulkConnection(connection) as bulk:
+    with PatientConnection(connection, options.outage_timeout, waits=True) as bulk:
         info = look(bulk, options, partition)
         if info is None:
             return
@@ -64,12 +64,15 @@ def read_partition(
             batch_rows=options.batch_rows,
             window_bytes=options.window_bytes,
             headers="headers" in wanted.names,
+            # Without payloads the server adds a header of its own, which nobody sent.
+            payloads="data" in wanted.names or "headers" in wanted.names,
+            timeout=options.outage_timeout,
             on_loss=None if options.fail_on_data_loss else _warn,
         ):
             yield conform(pick(batch, subjects or ()) if picks else batch, wanted)
 
 
-def look(bulk: BulkConnection, options: SourceOptions, partition: NatsPartition) -> dict[str, Any] | None:
+def look(bulk: PatientConnection, options: SourceOptions, partition: NatsPartition) -> dict[str, Any] | None:
     """Look whether the stream is the one that was planned, and wait until it has all of the range, which it had then.
 
     Rows of another stream of the same name must not slip in: None, where that loss is allowed.

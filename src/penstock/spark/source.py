@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.errors import DataLossError, InputError
 from penstock.options import ConnectionOptions
 from penstock.spark.batch import check_there, limits, loss
+from penstock.spark.link import PatientConnection
 from penstock.spark.offsets import Mark, Offset, Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import share
@@ -31,7 +32,6 @@ from penstock.spark.reading import PATIENCE, NatsPartition, read_partition
 from penstock.spark.release import Release
 from penstock.spark.rows import check_schema
 from penstock.spark.survey import StreamState, Survey, utc_now
-from penstock.wire.bulk import BulkConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.connection = connection
         self.options = options
         self.wanted = schema
-        self._link: BulkConnection | None = None
+        self._link: PatientConnection | None = None
         self._states: dict[str, StreamState] = {}
         self._target: dict[str, StreamState] | None = None
         self._moved = time.monotonic()
@@ -158,7 +158,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _survey(self) -> Survey:
         if self._link is None:
-            self._link = BulkConnection(self.connection)
+            self._link = PatientConnection(self.connection, self.options.outage_timeout)
         return Survey(self._link, self.options.subjects)
 
     def _look(self, begin: Offset | None) -> dict[str, StreamState]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.channels.names import stream_name
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.model import format_time
 from penstock.spark.offsets import Range
@@ -99,7 +100,7 @@ class Survey:
         if options.stream is not None:
             return [options.stream]
         if options.channel is not None:
-            return [self._channel(options.channel)]
+            return [stream_name(options.cluster_id, options.channel)]
         given = options.streams or ()
         found = [name for name in given if not any(mark in name for mark in "*?")]
         if len(found) < len(given):
@@ -116,11 +117,6 @@ class Survey:
             seen += len(names)
             if not names or seen >= answer.get("total", 0):
                 return
-
-    def _channel(self, channel: str) -> str:
-        from penstock.spark.channels import channel_stream
-
-        return channel_stream(self.bulk, channel)
 
     def state(self, name: str) -> StreamState:
         """Ask for a stream's state; InputError where it does not exist."""

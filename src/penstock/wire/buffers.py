@@ -112,11 +112,16 @@ class Strings:
                 PyByteArray_Resize(self.content, self.room)
                 self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
             memcpy(self.items + self.used, data + start, size)
+            self.used += size
+            self.count += 1
+            return self.offsets.append(self.used)
         else:
             self.content += data[start:end]
-        self.used += size
-        self.count += 1
-        return self.offsets.append(self.used)
+            self.used += size
+            self.count += 1
+            self.offsets.content.append(self.used)  # as its append does, without a call for every row
+            self.offsets.count += 1
+            return 0
 
     def close(self) -> tuple[Any, Any]:
         """Give the buffers of offsets and of bytes; the column must not grow after this."""

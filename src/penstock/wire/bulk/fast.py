@@ -17,13 +17,16 @@ from typing import Any
 
 from penstock.errors import DeadlineError, DisconnectedError, LinkError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.api import api_error
-from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, parse
+from penstock.wire.bulk.link import Deadline
+from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, is_passing, parse
 
 __all__ = ["run"]
 
 FLOW = 1000  # the most messages for one ack that we offer; the server takes 500 by itself, fewer with more publishers
 OUTSTANDING = 3  # one ack being on its way to us, one batch being stored, one on its way to the server
+FINAL = 2.0  # seconds to wait for the sum of a batch that failed
+PAUSE = 0.1  # seconds before a stream without a leader is asked again
+UNKNOWN_BATCH = 10208
 PING_AFTER = 1.0  # seconds of silence after which we ask for a lost ack
 
 
@@ -43,6 +46,7 @@ class _Fast:
         self.sid = 0
         self.final: dict[str, Any] | None = None
         self.failing = ""
+        self.error: dict[str, Any] | None = None
         self.encoder = frames.Encoder()
 
     def run(self) -> None:
@@ -93,7 +97,7 @@ class _Fast:
         self.connection.connect(self.job.deadline.within(self.connection.options.connect_timeout))
         self.base += self.acked
         self.sent = self.acked = 0
-        self.flow, self.final, self.failing = 1, None, ""
+        self.flow, self.final, self.failing, self.error = 1, None, "", None
         # A subscription of its own, as the protocol asks: dropping it silences acks that nobody wants any more.
         self.inbox = f"{self.connection.new_subject()}.{secrets.token_hex(8)}"
         self.sid = self.connection.subscribe(f"{self.inbox}.>", self.job.deadline)
@@ -101,7 +105,7 @@ class _Fast:
         self.sent = self._write(1)
         self._send()
         heard = False
-        while not heard and self.final is None:
+        while not heard:
             heard = self._hear(wait=True)
         self._reply(1)
 
@@ -120,8 +124,12 @@ class _Fast:
             row = self.base + self.sent - 1
             first, rows = next(item for item in self.batches if item[0] + item[1].count > row)
             self._command(rows, row - first, 3, self.sent + 1)
+        patience = Deadline(FINAL)
         while self.final is None:
-            self._hear(wait=True)
+            if self.failing and patience.left == 0:
+                self.final = {"count": self.acked}  # the server does not know the batch: what it acked is stored
+            else:
+                self._hear(wait=True)
 
     def _command(self, rows: frames.Rows, place: int, operation: int, number: int) -> None:
         subject = rows.subject(place).decode()
@@ -147,6 +155,8 @@ class _Fast:
                 try:
                     link.receive(silence.within(PING_AFTER) if not asked else silence)
                 except DeadlineError:
+                    if self.failing:
+                        return False
                     if asked or silence.left == 0:
                         raise
                     asked = True
@@ -168,11 +178,13 @@ class _Fast:
                 self._forget()
             self.flow = max(1, int(said["msgs"]))
         elif kind == "gap":
-            self.failing = f"the server missed messages from {said.get('last_seq')} on"
-        elif kind == "err":
-            self.failing = str(said.get("error", {}).get("description", "a message was refused"))
-        elif kind is None:
-            self.final = said
+            self.failing = self.failing or f"the server missed messages from {said.get('last_seq')} on"
+        elif "count" in said or "error" not in said:
+            self.final = self.final or said
+        else:
+            # Said of a message, or of those that came behind the end of the batch; the first one is the reason.
+            self.error = self.error or said["error"]
+            self.failing = self.failing or str(self.error.get("description", "a message was refused"))
 
     def _forget(self) -> None:
         # The end of the batch is sent on the subject of its last row, so the newest batch of rows stays.
@@ -184,29 +196,37 @@ class _Fast:
         final = self.final
         assert final is not None
         self.connection.link.send(protocol.unsubscribe(self.sid), self.job.deadline)
-        error = final.get("error")
         count = int(final.get("count") or 0)
-        if error is None and final.get("duplicate") and self.sent == 1:
+        if final.get("duplicate") and self.sent == 1:
             # A batch whose first message was stored before ends at once: the next one begins behind it.
-            self.job.ledger.add(Ack(self.base, 1, int(final["seq"]), True, True))
+            self.job.ledger.add(Ack(self.base, 1, int(final["seq"]), duplicate=True))
             self.acked = 1
             self.job.progress()
-            self.failing = ""
-            self.sent = 1
             return
-        if error is not None:
-            count = max(count, self.acked)
         if count:
             sequence = int(final["seq"]) if final.get("seq") else None
-            self.job.ledger.add(Ack(self.base, count, sequence, False))
-        if error is not None or self.failing or count < self.sent:
-            refused = api_error(error) if error else None
-            why = self.failing or (refused.description if refused else "") or "the server ended the batch"
+            self.job.ledger.add(Ack(self.base, count, sequence, contiguous=False))
+        if (self.failing or count < self.sent) and self._can_go_on():
+            # A new leader ended the batch: what it counts is stored, what came behind is not, and goes into a new one.
+            time.sleep(PAUSE)
+            self.acked = self.sent = count
+            if count:
+                self.job.progress()
+            return
+        if self.failing or count < self.sent:
+            unsure = [(self.base + count, self.base + self.sent)] if "seq" not in final else []
             raise self.job.ledger.failure(
-                f"row {self.base + count} was not taken: {why}", err_code=refused.err_code if refused else None
+                f"row {self.base + count} was not taken: {self.failing or 'the server ended the batch'}",
+                unknown=unsure,
+                err_code=(self.error or {}).get("err_code"),
             )
         self.acked = self.sent = count
         self.job.progress()
+
+    def _can_go_on(self) -> bool:
+        passing = self.error is None or is_passing(self.error) or self.error.get("err_code") == UNKNOWN_BATCH
+        certain = self.final is not None and "seq" in self.final
+        return passing and (certain or bool(self.id_prefix) or self.sent == 1) and self.job.deadline.left > 0
 
     def _mend(self, error: Exception) -> None:
         """Go on behind the last stored row where ids make that safe."""

@@ -147,7 +147,8 @@ class Link:
         except DeadlineError:
             raise UnreachableError(
                 f"No NATS server greeted us at {url} within {deadline.seconds:.3g} s.",
-                remedy="Is it the client port of a NATS server, and does a firewall let us through?",
+                remedy="Is it the client port of a NATS server, and does a firewall let us through?"
+                + ("" if self.options.tls_first else " A server that wants TLS first needs tls_first."),
                 urls=(url,),
             ) from None
         except RemoteProtocolError as error:
@@ -200,7 +201,8 @@ class Link:
 
     def _greeting(self, url: str, deadline: Deadline) -> dict[str, object]:
         try:
-            event = self.next_event(deadline)
+            while (event := self.parser.next_event()) is None:  # nothing is answered before it
+                self.receive(deadline)
         except DisconnectedError:
             raise UnreachableError(
                 f"{url} closed the connection before it greeted us.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import InputError, PublishError
+from penstock.errors import DisconnectedError, InputError, PublishError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.api import api_error, read_answer
 from penstock.wire.bulk.link import Deadline
@@ -64,27 +64,46 @@ class Ledger:
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self.acks: list[Ack] = []
+        self._acks: list[Ack] = []
+        self._run: list[int] | None = None  # row, count, sequence, duplicate of the ack that still grows
 
     def add(self, ack: Ack) -> None:
-        """Note an ack; acks of single rows that follow each other in row and sequence become one."""
-        last = self.acks[-1] if self.acks else None
-        if (
-            last is not None
-            and last.contiguous
-            and ack.contiguous
-            and last.row + last.count == ack.row
-            and last.duplicate == ack.duplicate
-            and last.sequence is not None
-            and ack.sequence == last.sequence + ack.count
-        ):
-            self.acks[-1] = Ack(last.row, last.count + ack.count, ack.sequence, True, last.duplicate)
+        """Note an ack."""
+        self._acks.append(ack)
+
+    def add_row(self, row: int, sequence: int, duplicate: bool) -> None:
+        """Note the ack of one row; rows that follow each other in number and sequence become one ack."""
+        run = self._run
+        if run is not None and row == run[0] + run[1] and sequence == run[2] + 1 and duplicate == run[3]:
+            run[1] += 1
+            run[2] = sequence
         else:
-            self.acks.append(ack)
+            self._close_run()
+            self._run = [row, 1, sequence, duplicate]
+
+    def _close_run(self) -> None:
+        if self._run is not None:
+            row, count, sequence, duplicate = self._run
+            self._acks.append(Ack(row, count, sequence, duplicate=bool(duplicate)))
+            self._run = None
+
+    @property
+    def acks(self) -> list[Ack]:
+        """The acks so far, in the order of the rows, neighbours as one."""
+        self._close_run()
+        merged: list[Ack] = []
+        for ack in sorted(self._acks, key=lambda ack: ack.row):
+            last = merged[-1] if merged else None
+            follows = last is not None and last.sequence is not None and ack.sequence == last.sequence + ack.count
+            if last is not None and follows and last.contiguous and ack.contiguous and last.duplicate == ack.duplicate:
+                merged[-1] = Ack(last.row, last.count + ack.count, ack.sequence, duplicate=ack.duplicate)
+            else:
+                merged.append(ack)
+        return merged
 
     def result(self, rows: int) -> Published:
         """Give the result of a publish that went well."""
-        return Published(self.stream, rows, tuple(sorted(self.acks, key=lambda ack: ack.row)))
+        return Published(self.stream, rows, tuple(self.acks))
 
     def failure(
         self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None
@@ -166,14 +185,19 @@ def publish(
         raise InputError(f"timeout is {timeout}.", remedy="Give a number of seconds above zero.")
     if mode == "acks" and ids is False:
         raise InputError("Mode acks always sends ids.", remedy="Leave ids out, or use mode fast.")
-    info = connection.api(f"STREAM.INFO.{stream}", timeout=min(timeout, connection.options.request_timeout))
-    config = info["config"]
+    config = _config(connection, stream, Deadline(timeout))
     needs = {"fast": "allow_batched", "atomic": "allow_atomic"}.get(mode)
     if needs and not config.get(needs):
         raise InputError(f"Stream {stream} does not allow mode {mode}.", remedy=f"Turn {needs} on, or use mode acks.")
     if config.get("mirror"):
         raise InputError(f"Stream {stream} is a mirror.", remedy="Publish to the stream that it mirrors.")
-    source = Source(batches, subject=subject, subjects=config.get("subjects") or [], max_payload=connection.max_payload)
+    source = Source(
+        batches,
+        subject=subject,
+        subjects=config.get("subjects") or [],
+        max_payload=connection.max_payload,
+        max_size=config.get("max_msg_size") or -1,
+    )
     job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
     job.duplicate_window = config.get("duplicate_window", 0) / 1e9
     runs[mode](job)
@@ -184,11 +208,29 @@ def publish(
     return job.ledger.result(source.given)
 
 
+def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:
+    """Look at the stream; a connection that is lost meanwhile is made again."""
+    while True:
+        timeout = max(deadline.within(connection.options.request_timeout).left, 0.001)
+        try:
+            found: dict[str, Any] = connection.api(f"STREAM.INFO.{stream}", timeout=timeout)["config"]
+            return found
+        except DisconnectedError:
+            if deadline.left == 0:
+                raise
+
+
 def read_ack(event: protocol.Message) -> dict[str, Any]:
     """Read an ack; JetStreamError where it refuses."""
     if event.status == 503:
         raise api_error({"code": 503, "description": "no stream takes this subject", "err_code": None})
     return read_answer(event.payload)
+
+
+def is_passing(error: dict[str, Any]) -> bool:
+    """Tell an error that a stream gives while it has no leader from one that stays."""
+    nobody = error.get("code") == 503 and not error.get("err_code")
+    return nobody or error.get("err_code") == 10008  # JetStream is temporarily unavailable
 
 
 def parse(event: protocol.Message) -> dict[str, Any]:

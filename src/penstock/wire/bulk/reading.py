@@ -67,6 +67,7 @@ class Plan:
     batch_bytes: int
     window_bytes: int
     headers: bool
+    payloads: bool
     timeout: float
     on_loss: Callable[[DataLossError], None] | None
 
@@ -221,8 +222,8 @@ class Reading:
             start, end = max(start, first), min(end, last + 1)
         self.columns.next, self.columns.end = start, end
         self.done = start >= end
-        few_subjects = len(self.plan.subjects) < 2
-        self.direct = bool(info["config"].get("allow_direct")) and few_subjects and end - start <= DIRECT_ROWS
+        fitting = len(self.plan.subjects) < 2 and self.plan.payloads  # direct get knows one subject, and sends all
+        self.direct = bool(info["config"].get("allow_direct")) and fitting and end - start <= DIRECT_ROWS
 
     def _lose(self, start: int, first: int, last: int) -> None:
         end = self.plan.end if self.plan.end is not None else last + 1
@@ -372,12 +373,12 @@ class Reading:
         """Move what was received into the columns; give the next message that says something about the request."""
         link, columns = self.connection.link, self.columns
         parser = link.parser
-        rows = columns.count
         position = columns.fill(parser.buffer, parser.start, parser.end)
         if position > parser.start:
             parser.take(position)
-        if columns.count != rows:
             self.deadline = Deadline(self.plan.timeout)
+            if columns.stop == cols.NEED:
+                return None  # it may have been the last message of the request: nothing must be waited for
         if columns.stop == cols.FULL:
             self._flush()
             return None
@@ -437,12 +438,11 @@ class Reading:
             "num_replicas": 1,
             "inactive_threshold": INACTIVE * NANOSECONDS,
         }
+        if not self.plan.payloads:
+            config["headers_only"] = True
         subjects = self.plan.subjects
         method = f"CONSUMER.CREATE.{self.plan.stream}.{name}"
-        if len(subjects) == 1 and subjects[0] != ">":
-            config["filter_subject"] = subjects[0]
-            method += f".{subjects[0]}"
-        elif len(subjects) > 1:
+        if subjects and subjects != (">",):
             config["filter_subjects"] = list(subjects)
         body = {"stream_name": self.plan.stream, "config": config, "action": "create"}
         try:

@@ -29,6 +29,7 @@ class Source:
         subject: str | None,
         subjects: list[str],
         max_payload: int,
+        max_size: int = -1,
     ) -> None:
         if isinstance(batches, pa.Table):
             batches = batches.to_batches()
@@ -39,6 +40,7 @@ class Source:
         self._patterns = [pattern(item) for item in subjects]
         self._bound = subjects
         self._max_payload = max_payload
+        self._max_size = max_size
         self._known: set[str] = set()
         self.given = 0
         if subject is not None:
@@ -80,6 +82,12 @@ class Source:
                 f"A row from {self.given} on has {largest} bytes with its headers, and the server takes "
                 f"{self._max_payload}, {OWN_HEADERS} of them for our own.",
                 remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
+            )
+        if 0 < self._max_size < largest:
+            # The server says this of a message alone; within a batch it would only say that something is missing.
+            raise InputError(
+                f"A row from {self.given} on has {largest} bytes with its headers; the stream takes {self._max_size}.",
+                remedy="Send it in chunks (penstock.chunks), or raise max_msg_size of the stream.",
             )
         return rows
 

@@ -22,7 +22,7 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Executor", "check", "check_java", "session"]
+__all__ = ["Executor", "check", "check_java", "refuse_lacking", "session"]
 
 OLDEST_JAVA = 17
 
@@ -62,9 +62,8 @@ def check_java() -> str:
         raise InputError(f"{java} does not run: {error}.", remedy=remedy) from None
     found = re.search(r'version "(\d+)', said)
     if found is None or int(found.group(1)) < OLDEST_JAVA:
-        raise InputError(
-            f"Spark needs Java {OLDEST_JAVA}, and {java} is {found.group(1) if found else 'none'}.", remedy=remedy
-        )
+        version = found.group(1) if found else "none"
+        raise InputError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is {version}.", remedy=remedy)
     return java
 
 
@@ -97,11 +96,19 @@ _look.__module__ = "__main__"
 
 
 def check(spark: SparkSession, tasks: int = 16) -> list[Executor]:
-    """Look at the Python of the executors; InputError says what is missing where."""
-    context = spark.sparkContext
-    found = sorted(set(context.parallelize(range(tasks), tasks).map(_look).collect()))
-    executors = [Executor(*item) for item in found]
-    ours = importlib.metadata.version("penstock")
+    """Look at the Python of the executors; InputError says what is missing where.
+
+    Spark runs the tasks of an auto-registered source with the Python that `PYSPARK_DRIVER_PYTHON` or, without it,
+    `PYSPARK_PYTHON` names, on every machine: the path must exist on all of them.
+    """
+    found = spark.sparkContext.parallelize(range(tasks), tasks).map(_look).collect()
+    executors = [Executor(*item) for item in sorted(set(found), key=str)]
+    refuse_lacking(executors, importlib.metadata.version("penstock"))
+    return executors
+
+
+def refuse_lacking(executors: list[Executor], ours: str) -> None:
+    """Refuse executors that lack a package, or have another Penstock than the driver."""
     for item in executors:
         for package in ("penstock", "pyarrow"):
             if getattr(item, package) is None:
@@ -115,4 +122,3 @@ def check(spark: SparkSession, tasks: int = 16) -> list[Executor]:
                 f"The executor on {item.host} has penstock {item.penstock}, the driver {ours}.",
                 remedy="Install the same version everywhere.",
             )
-    return executors

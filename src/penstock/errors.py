@@ -5,7 +5,8 @@
     PenstockError
     ├── InputError                  the caller's: found before any work was done (also a ValueError)
     │   ├── OptionError             an option that is unknown, malformed or contradicts another one
-    │   └── ContextError            a NATS context file that is missing or broken
+    │   ├── ContextError            a NATS context file that is missing or broken
+    │   └── RowError                a row of a DataFrame that no message can be made of
     ├── ServerError                 the nats-server that we run as a child
     │   ├── BinaryError             no nats-server to run, or one too old
     │   ├── StoreInUseError         the store folder belongs to a running server
@@ -26,6 +27,8 @@
     ├── ChunksError                 a payload that travels in chunks
     │   ├── AssemblyError           it could not be put together; `reason` says why
     │   └── UnfinishedError         it was sent in part; says how far the sending got
+    ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
+    ├── MarkerError                 what the stream knows of a query's progress does not fit the query
     ├── BusError                    a request over the bus that was answered in part only
     │   ├── HandlerError            the handler ended its reply with an error
     │   ├── NoConsumerError         nobody reads the reply any more
@@ -52,12 +55,14 @@ __all__ = [
     "DataLossError",
     "DeadlineError",
     "DisconnectedError",
+    "FencedError",
     "HandlerError",
     "InputError",
     "JetStreamError",
     "LinkError",
     "LocalProtocolError",
     "LoginError",
+    "MarkerError",
     "NoConsumerError",
     "NoRespondersError",
     "NotFoundError",
@@ -66,6 +71,7 @@ __all__ = [
     "ProtocolError",
     "PublishError",
     "RemoteProtocolError",
+    "RowError",
     "ServerError",
     "SlowConsumerError",
     "StartError",
@@ -132,6 +138,14 @@ class ContextError(InputError):
     fact_names = ("context", "path")
     context: str
     path: str | None
+
+
+class RowError(InputError):
+    """A row of a DataFrame cannot be written: `row` counts from 0 in its task, `column` is what is wrong with it."""
+
+    fact_names = ("row", "column")
+    row: int
+    column: str
 
 
 class ServerError(PenstockError):
@@ -330,3 +344,24 @@ class UnfinishedError(ChunksError):
     fact_names = ("subject", "message_id", "sent", "confirmed")
     sent: int
     confirmed: int
+
+
+class FencedError(PenstockError):
+    """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
+
+    fault = "nobody"
+    fact_names = ("stream", "query", "batch", "partition")
+    stream: str
+    query: str
+    batch: int
+    partition: int | None
+
+
+class MarkerError(PenstockError):
+    """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
+
+    fault = "caller"
+    fact_names = ("stream", "query", "batch")
+    stream: str
+    query: str
+    batch: int

@@ -23,6 +23,10 @@
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
+    ├── BusError                    a request over the bus that was answered in part only
+    │   ├── HandlerError            the handler ended its reply with an error
+    │   ├── NoConsumerError         nobody reads the reply any more
+    │   └── SlowConsumerError       the reply is read more slowly than is allowed
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -36,15 +40,18 @@ from typing import Any, ClassVar
 
 __all__ = [
     "BinaryError",
+    "BusError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
     "DisconnectedError",
+    "HandlerError",
     "InputError",
     "JetStreamError",
     "LinkError",
     "LocalProtocolError",
     "LoginError",
+    "NoConsumerError",
     "NoRespondersError",
     "NotFoundError",
     "OptionError",
@@ -53,6 +60,7 @@ __all__ = [
     "PublishError",
     "RemoteProtocolError",
     "ServerError",
+    "SlowConsumerError",
     "StartError",
     "StoreInUseError",
     "TlsError",
@@ -237,6 +245,36 @@ class PublishError(PenstockError):
     stored: tuple[tuple[int, int], ...]
     unknown: tuple[tuple[int, int], ...]
     err_code: int | None
+
+
+class BusError(PenstockError):
+    """A request over the bus was answered in part only; `subject` is where it was sent."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("subject",)
+    subject: str | None
+
+
+class HandlerError(BusError):
+    """The handler ended its reply with an error; `message` is what it said."""
+
+    fault = "peer"
+    fact_names = ("subject", "message")
+    message: str | None
+
+
+class NoConsumerError(BusError):
+    """The requester does not read the reply any more: it left, or was cancelled."""
+
+    fault = "peer"
+
+
+class SlowConsumerError(BusError):
+    """The requester took longer over a packet of `size` bytes than the `seconds` that are allowed."""
+
+    fault = "caller"
+    fact_names = ("subject", "seconds", "size")
+    seconds: float | None
+    size: int | None
 
 
 class DataLossError(PenstockError):

@@ -89,6 +89,20 @@ class Client(NatsClient):
         await transport.connect(server.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
         self._transport = transport
 
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        # nats-py writes a ping past the commands that wait for its flusher, so that its answer confirms nothing:
+        # after `subscribe` and `flush` the server may not know of the subscription.
+        if self.is_connected and self._transport is not None and self._pending:
+            waiting, self._pending, self._pending_data_size = self._pending, [], 0
+            self._transport.writelines(waiting)
+        await super()._send_ping(future)
+
+    async def _process_pong(self) -> None:
+        # A flush that was given up leaves a future that is done; nats-py would set it again, and stop reading.
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()

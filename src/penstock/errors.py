@@ -27,6 +27,7 @@
     │   ├── HandlerError            the handler ended its reply with an error
     │   ├── NoConsumerError         nobody reads the reply any more
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
+    ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -41,6 +42,7 @@ from typing import Any, ClassVar
 __all__ = [
     "BinaryError",
     "BusError",
+    "ChannelError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
@@ -275,6 +277,14 @@ class SlowConsumerError(BusError):
     fact_names = ("subject", "seconds", "size")
     seconds: float | None
     size: int | None
+
+
+class ChannelError(PenstockError):
+    """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
+
+    fault = "caller"
+    fact_names = ("text",)
+    text: str | None
 
 
 class DataLossError(PenstockError):

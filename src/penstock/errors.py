@@ -5,7 +5,8 @@
     PenstockError
     ├── InputError                  the caller's: found before any work was done (also a ValueError)
     │   ├── OptionError             an option that is unknown, malformed or contradicts another one
-    │   └── ContextError            a NATS context file that is missing or broken
+    │   ├── ContextError            a NATS context file that is missing or broken
+    │   └── RowError                a row of a DataFrame that no message can be made of
     ├── ServerError                 the nats-server that we run as a child
     │   ├── BinaryError             no nats-server to run, or one too old
     │   ├── StoreInUseError         the store folder belongs to a running server
@@ -28,6 +29,8 @@
     │   ├── NoConsumerError         nobody reads the reply any more
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
     ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
+    ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
+    ├── MarkerError                 what the stream knows of a query's progress does not fit the query
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -48,12 +51,14 @@ __all__ = [
     "DeadlineError",
     "DisconnectedError",
     "HandlerError",
+    "FencedError",
     "InputError",
     "JetStreamError",
     "LinkError",
     "LocalProtocolError",
     "LoginError",
     "NoConsumerError",
+    "MarkerError",
     "NoRespondersError",
     "NotFoundError",
     "OptionError",
@@ -61,6 +66,7 @@ __all__ = [
     "ProtocolError",
     "PublishError",
     "RemoteProtocolError",
+    "RowError",
     "ServerError",
     "SlowConsumerError",
     "StartError",
@@ -126,6 +132,14 @@ class ContextError(InputError):
     fact_names = ("context", "path")
     context: str
     path: str | None
+
+
+class RowError(InputError):
+    """A row of a DataFrame cannot be written: `row` counts from 0 in its task, `column` is what is wrong with it."""
+
+    fact_names = ("row", "column")
+    row: int
+    column: str
 
 
 class ServerError(PenstockError):
@@ -297,3 +311,24 @@ class DataLossError(PenstockError):
     end: int | None
     first: int
     last: int
+
+
+class FencedError(PenstockError):
+    """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
+
+    fault = "nobody"
+    fact_names = ("stream", "query", "batch", "partition")
+    stream: str
+    query: str
+    batch: int
+    partition: int | None
+
+
+class MarkerError(PenstockError):
+    """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
+
+    fault = "caller"
+    fact_names = ("stream", "query", "batch")
+    stream: str
+    query: str
+    batch: int

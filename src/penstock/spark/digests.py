@@ -24,9 +24,7 @@ def digest_rows(heads: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
     size = DIGEST_SIZE
     return b"".join(
         [
-            blake2b(head + data, digest_size=size).digest()
-            if len(data) < 65536
-            else _digest_large(head, data)
+            blake2b(head + data, digest_size=size).digest() if len(data) < 65536 else _digest_large(head, data)
             for head, data in zip(heads, payloads, strict=True)
         ]
     )
@@ -50,7 +48,7 @@ class Bag:
     def __init__(self, digests: Iterable[bytes] = ()) -> None:
         found = from_bytes(b"".join(digests))
         self._known, self._left = np.unique(found, return_counts=True)
-        self.size = int(len(found))
+        self.size = len(found)
 
     def take(self, digests: Any) -> Any:
         """Take those of `digests` that are in the bag out of it, and tell which they were, as a mask.

@@ -13,14 +13,26 @@ from typing import TypeVar
 
 from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
 from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, Line, Stored, is_passing
-from penstock.spark.markers import Head, Places, anchor_body, opening_body, read_lane, seal_body
+from penstock.spark.markers import (
+    Head,
+    Places,
+    anchor_body,
+    claim_bodies,
+    opening_body,
+    read_claim,
+    read_lane,
+    seal_body,
+)
 from penstock.wire.bulk.link import Deadline
 
 __all__ = ["Epoch", "Journal", "Ledger", "Slot"]
 
 WRONG_SEQUENCE, SEQUENCE_IN_DOUBT = 10071, 10164  # the second one: another write of the subject is under way
 MOST = 900  # messages of one batch of seals
+CLAIM_BYTES = 256 * 1024  # of one message of claims
+STALE = 5.0  # seconds that a server which is no leader any more may go on answering
 _Result = TypeVar("_Result")
+Taken = dict[int, list[bool]]  # for each journal, by its sequence, which of its rows
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,9 @@ class Ledger:
             elif head.run != self.run:
                 if self.run in head.past:
                     raise self.fenced(None)
+                if self.start_anew and not self._has_anchor(head.anchor):
+                    self._write_head(Head(self.batch, self.run, "open", past=(*head.past, head.run)), head.sequence)
+                    continue
                 # The other run may be alive: from here on it cannot open a lane any more.
                 self._write_head(
                     Head(self.batch, self.run, "sealing", head.anchor, (*head.past, head.run)), head.sequence
@@ -167,9 +182,9 @@ class Ledger:
         return MarkerError(
             f"Stream {self.places.stream} holds batch {head.batch} of this query, and this run wants to write batch "
             f"{self.batch}.",
-            remedy="The checkpoint is older than the stream (restored from a backup?), or two drivers share it. Batches "
-            "planned anew would not be the same, so nothing was written. Use the newest checkpoint, or a new one whose "
-            f"source starts behind what is written; `penstock stream purge {self.places.stream} --subject "
+            remedy="The checkpoint is older than the stream (restored from a backup?), or two drivers share it. "
+            "Batches planned anew would not be the same, so nothing was written. Use the newest checkpoint, or a new "
+            f"one whose source starts behind what is written; `penstock stream purge {self.places.stream} --subject "
             f"'{self.places.all}'` and onMissingMarkers=start accept repeated rows instead.",
             **self._facts,
         )
@@ -244,9 +259,34 @@ class Ledger:
     def _is_lane(self, found: Stored) -> bool:
         return found.subject.removeprefix(self.places.root).count(".") == 3
 
+    def claims(self, epoch: Epoch) -> tuple[dict[int, Taken], int]:
+        """Give what each partition claimed of the journals, and the sequence that the next claim must expect."""
+        subject = self.places.claims(epoch.sequence)
+        last = self.steadily(lambda: self.line.last(self.places.stream, subject))
+        claims: dict[int, Taken] = {}
+        if last is None:
+            return claims, 0
+        for found in self.scan(subject, epoch.sequence, last.sequence):
+            fields, taken = read_claim(found.body)
+            claims.setdefault(int(fields["partition"]), {}).update(taken)
+        return claims, last.sequence
+
+    def claim(self, epoch: Epoch, partition: int, taken: Taken, expected: int) -> bool:
+        """Try to claim rows of the journals for a partition; False where the claims must be read again."""
+        subject = self.places.claims(epoch.sequence)
+        size = min(CLAIM_BYTES, self.line.max_payload // 2)
+        headers = [{EXPECTED: str(expected), **self._keep}]
+        messages = [
+            (subject, headers.pop() if headers else self._keep, body) for body in claim_bodies(partition, taken, size)
+        ]
+        return self._attempt(lambda: self.line.store(messages)) is not None
+
+    def _has_anchor(self, anchor: int) -> bool:
+        found = self.steadily(lambda: self.line.following(self.places.stream, self.places.anchor, anchor))
+        return found is not None and found.sequence == anchor
+
     def _check_anchor(self, epoch: Epoch) -> None:
-        found = self.steadily(lambda: self.line.following(self.places.stream, self.places.anchor, epoch.anchor))
-        if found is None or found.sequence != epoch.anchor:
+        if not self._has_anchor(epoch.anchor):
             raise self._dropped()
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -257,7 +297,7 @@ class Ledger:
         That one was stored by us, so a reader that shows it has everything before it. A scan that begins at the
         anchor must find it there.
         """
-        deadline = Deadline(self.patience)
+        deadline = Deadline(STALE)
         place = start
         while True:
             found = self.steadily(lambda place=place: self.line.following(self.places.stream, subject, place))  # type: ignore[misc]  # as above
@@ -272,14 +312,15 @@ class Ledger:
             yield found
             if found.sequence == end:
                 return
-            deadline = Deadline(self.patience)
+            deadline = Deadline(STALE)
             place = found.sequence + 1
 
     def _dropped(self) -> MarkerError:
         return MarkerError(
             f"Stream {self.places.stream} has dropped markers of batch {self.batch} while it was being written.",
-            remedy="A purge or a limit of the stream took them: a batch must fit into the stream's limits several times "
-            "over. Rows may come twice if the query goes on; to accept that, set onMissingMarkers=start for one start.",
+            remedy="A purge or a limit of the stream took them: a batch must fit into the stream's limits several "
+            "times over. Rows may come twice if the query goes on; to accept that, set "
+            '.option("onMissingMarkers", "start") for one start.',
             **self._facts,
         )
 

@@ -11,12 +11,19 @@ import importlib.util
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from penstock import contexts, credentials
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.spark.options import CONNECTION, SOURCE, SourceOptions, connection_fields, refuse_unknown
+from penstock.spark.sink_options import SINK, SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["NatsDataSource", "connection_options"]
 
 # Every option of reading and of writing: an unknown name is refused before Spark says which of the two it wants.
-KNOWN = (*CONNECTION, *SOURCE)
+KNOWN = (*CONNECTION, *SOURCE, *SINK)
 # What Spark itself adds to the options, or takes from them.
 OF_SPARK = ("path", "checkpointlocation", "queryname")
 
@@ -64,6 +71,22 @@ class NatsDataSource(DataSource):
         source = SourceOptions.parse(self.options)
         source.check_stream()
         return NatsStreamReader(connection_options(self.options, "penstock-spark-stream"), source, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.spark.sink import NatsWriter
+
+        return NatsWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.spark.sink import NatsStreamWriter
+
+        return NatsStreamWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
+
+    def _own(self) -> dict[str, str]:
+        return {name: value for name, value in self.options.items() if name.lower() not in OF_SPARK}
+
+    def _write_connection(self) -> ConnectionOptions:
+        return connection_options(self.options, "penstock-spark-write")
 
 
 def connection_options(given: Mapping[str, str], name: str) -> ConnectionOptions:

@@ -31,6 +31,7 @@
     ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
     ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
     ├── MarkerError                 what the stream knows of a query's progress does not fit the query
+    ├── PipelineError               the run of a pipeline failed; says where Spark's log is
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -63,6 +64,7 @@ __all__ = [
     "NotFoundError",
     "OptionError",
     "PenstockError",
+    "PipelineError",
     "ProtocolError",
     "PublishError",
     "RemoteProtocolError",
@@ -299,6 +301,13 @@ class ChannelError(PenstockError):
     fault = "caller"
     fact_names = ("text",)
     text: str | None
+
+
+class PipelineError(PenstockError):
+    """The run of a pipeline failed; `log` is the path of Spark's log."""
+
+    fact_names = ("log",)
+    log: str | None
 
 
 class DataLossError(PenstockError):

@@ -32,6 +32,9 @@
     ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
     ├── MarkerError                 what the stream knows of a query's progress does not fit the query
     ├── PipelineError               the run of a pipeline failed; says where Spark's log is
+    ├── ChunksError                 a payload that travels in chunks
+    │   ├── AssemblyError           it could not be put together; `reason` says why
+    │   └── UnfinishedError         it was sent in part; says how far the sending got
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -44,9 +47,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AssemblyError",
     "BinaryError",
     "BusError",
     "ChannelError",
+    "ChunksError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
@@ -74,6 +79,7 @@ __all__ = [
     "StartError",
     "StoreInUseError",
     "TlsError",
+    "UnfinishedError",
     "UnreachableError",
 ]
 
@@ -341,3 +347,30 @@ class MarkerError(PenstockError):
     stream: str
     query: str
     batch: int
+
+
+class ChunksError(PenstockError):
+    """A payload that travels in chunks did not arrive whole, or did not leave whole."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("subject", "message_id")
+    subject: str | None
+    message_id: str | None
+
+
+class AssemblyError(ChunksError):
+    """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
+
+    fault = "peer"
+    fact_names = ("subject", "message_id", "reason", "received", "total")
+    reason: str
+    received: int | None
+    total: int | None
+
+
+class UnfinishedError(ChunksError):
+    """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
+
+    fault = "network"
+    fact_names = ("subject", "message_id", "sent", "confirmed")
+    sent: int
+    confirmed: int

@@ -32,15 +32,14 @@ def incoming() -> DataFrame:
     parsed = rows.select(
         "stream", "sequence", "time", F.from_json(text, ORDER).alias("parsed"), text.alias("text")
     ).select("stream", "sequence", "time", "parsed.*", "text")
-    known = spark.read.table("customers").withColumnRenamed("customer", "known")
-    return (
-        parsed.join(F.broadcast(known), F.col("customer") == F.col("known"), "left")
-        .withColumn(
-            "fault",
-            F.when(F.col("order_id").isNull(), "not an order")
-            .when(F.col("cents").isNull() | (F.col("cents") < 0), "no amount")
-            .when(F.col("ordered").isNull(), "no time")
-            .when(F.col("known").isNull(), "unknown customer"),
-        )
-        .drop("known")
+    # Selects alone: Spark reads a definition before the tables that it names are there.
+    known = spark.read.table("customers").select(F.col("customer").alias("known"), "name", "region")
+    fault = (
+        F.when(F.col("order_id").isNull(), "not an order")
+        .when(F.col("cents").isNull() | (F.col("cents") < 0), "no amount")
+        .when(F.col("ordered").isNull(), "no time")
+        .when(F.col("known").isNull(), "unknown customer")
+    )
+    return parsed.join(known, F.col("customer") == F.col("known"), "left").select(
+        "stream", "sequence", "time", "order_id", "customer", "cents", "ordered", "name", "region", "text", fault.alias("fault")
     )

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import chunks, demo, doctor, messages, server
+from penstock.cli import chunks, demo, doctor, messages, pipeline, server
 from penstock.cli.globals import Globals, hoist
 from penstock.errors import InputError, PenstockError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(server.app)
+app.add_typer(pipeline.app)
 app.add_typer(chunks.app)
 messages.add_to(app)
 app.command("doctor")(doctor.doctor)

@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.pipelines.history import replay as replay
     from penstock.pipelines.outcome import FlowProgress as FlowProgress
     from penstock.pipelines.outcome import Outcome as Outcome
     from penstock.pipelines.process import PipelineRun as PipelineRun
     from penstock.pipelines.project import Project as Project
-    from penstock.pipelines.history import replay as replay
     from penstock.pipelines.running import run as run
     from penstock.pipelines.running import start as start
     from penstock.pipelines.settings import start_position as start_position

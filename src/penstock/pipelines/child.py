@@ -60,7 +60,7 @@ def _start_local(master: str, conf: dict[str, str]) -> tuple[Any, str]:
         "spark.connect.grpc.binding.port": "0",
     }
     classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(settings.items()))))
-    service = getattr(classic._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")  # type: ignore[attr-defined]  # py4j's way to the Java side, which has no types
+    service = getattr(classic._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     return classic, f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
 
 
@@ -78,15 +78,16 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+    from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
     path = Path(order["spec"])
     spec = cli.load_pipeline_spec(path)
-    graph = cli.create_dataflow_graph(
+    graph = create_dataflow_graph(
         spark, default_catalog=spec.catalog, default_database=spec.database, sql_conf=spec.configuration
     )
     cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
     mouth.say("registered")
-    events = cli.start_run(
+    events = start_run(
         spark,
         graph,
         full_refresh=order["full_refresh"] if refresh else [],

@@ -199,7 +199,9 @@ class PipelineRun:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # -- following -------------------------------------------------------------------------------
@@ -275,7 +277,9 @@ def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
         conf["spark.sql.warehouse.dir"] = str(project.warehouse)
         # The catalog must outlive the run, or the next one finds tables on disk that it does not know.
         conf["spark.sql.catalogImplementation"] = "hive"
-        conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
+        conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
+            f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
+        )
         conf["spark.driver.extraJavaOptions"] = f"-Dderby.stream.error.file={storage / 'derby.log'}"
     conf |= {**project.configuration, **order.conf}
     # Last, because the progress that we show comes from it.
@@ -295,7 +299,15 @@ def _context(options: ConnectionOptions) -> dict[str, Any]:
 
 
 def _environment(order: Order, context: Path) -> dict[str, str]:
-    gone = {"NATS_URL", "NATS_CONTEXT", "SPARK_REMOTE", "SPARK_MASTER", "MASTER", "SPARK_CONNECT_MODE_ENABLED", VARIABLE}
+    gone = {
+        "NATS_URL",
+        "NATS_CONTEXT",
+        "SPARK_REMOTE",
+        "SPARK_MASTER",
+        "MASTER",
+        "SPARK_CONNECT_MODE_ENABLED",
+        VARIABLE,
+    }
     environment = {name: value for name, value in os.environ.items() if name not in gone}
     environment |= {
         "NATS_CONTEXT": str(context),

@@ -79,7 +79,9 @@ def _find(path: Path) -> Path:
     if path.is_file():
         return path.resolve()
     if not path.is_dir():
-        raise InputError(f"There is no pipeline at {path}.", remedy="Name a folder, or make one: penstock pipeline new.")
+        raise InputError(
+            f"There is no pipeline at {path}.", remedy="Name a folder, or make one: penstock pipeline new."
+        )
     found = [path / name for name in SPEC_NAMES if (path / name).is_file()]
     if not found:
         raise InputError(
@@ -93,7 +95,7 @@ def _find(path: Path) -> Path:
 
 def _read(spec: Path) -> dict[str, Any]:
     try:
-        import yaml
+        import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
     except ImportError:
         raise InputError(
             "Pipelines need pyspark with its pipelines extra.", remedy="Run: pip install 'penstock[spark]'."

@@ -55,5 +55,11 @@ def start_position(default: str = "all", *, environ: Mapping[str, str] = os.envi
 
 def target(stream: str, *, environ: Mapping[str, str] = os.environ) -> Target:
     """Give where rows for `stream` go in this run: the stream itself, or the one that a replay fills beside it."""
+    if not environ.get(VARIABLE):
+        return Target(stream)
     other = _settings(environ)["into"].get(stream)
-    return Target(stream) if other is None else Target(other, f"{other}.")
+    if other is None:
+        raise InputError(
+            f"This replay would write to {stream} a second time.", remedy=f"Name another stream: --into {stream}=NEW."
+        )
+    return Target(other, f"{other}.")

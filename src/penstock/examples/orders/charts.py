@@ -58,7 +58,8 @@ def _frame(title: str, top: float, step: float, body: list[str], ticks: Sequence
         parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>')
         value += step
     parts += [
-        f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="middle">{escape(text)}</text>' for x, text in ticks
+        f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="middle">{escape(text)}</text>'
+        for x, text in ticks
     ]
     return "".join([*parts, *body, "</svg>"])
 
@@ -91,7 +92,10 @@ def lines(
             f'<rect class="band" x="{left:.1f}" y="{TOP}" width="{max(right - left, 2):.1f}" '
             f'height="{HEIGHT - TOP - BOTTOM}"/>'
         )
-        body.append(f'<text class="mark" x="{(left + right) / 2:.1f}" y="{TOP + 14}" text-anchor="middle">{escape(mark.text)}</text>')
+        body.append(
+            f'<text class="mark" x="{(left + right) / 2:.1f}" y="{TOP + 14}" text-anchor="middle">'
+            f"{escape(mark.text)}</text>"
+        )
     for line in series:
         path = " ".join(f"{x_of(x):.1f},{_y(y, top):.1f}" for x, y in line.points)
         if line.fill and line.points:

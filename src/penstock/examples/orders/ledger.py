@@ -160,7 +160,9 @@ class Ledger:
                 fault=fault,
             )
         # The last order of the day is half an hour later: it closes every minute before it.
-        yield Order(plan.orders, f"o-{plan.orders:06}", "c-000", 4200, self.start + timedelta(minutes=plan.minutes + 30), "once")
+        yield Order(
+            plan.orders, f"o-{plan.orders:06}", "c-000", 4200, self.start + timedelta(minutes=plan.minutes + 30), "once"
+        )
 
     # -- what must come out --------------------------------------------------------------------------------------------
 

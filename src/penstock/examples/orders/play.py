@@ -26,6 +26,7 @@ from penstock.pipelines.running import apply_topology
 __all__ = ["Moment", "Play", "Result"]
 
 EARLY = 0.4  # the share of the orders that is there before Spark is
+MIDDLE = 0.3  # the share that comes while Spark starts
 PATIENCE = 600.0  # seconds for the whole pipeline
 
 
@@ -82,6 +83,7 @@ class Play:
         self._kills = kills
         self._read = 0
         self._marks: dict[str, int] = {}
+        self._warm = asyncio.Event()
 
     @property
     def warehouse(self) -> Path:
@@ -120,10 +122,15 @@ class Play:
     async def _send_rest(self, traffic: Traffic) -> None:
         await traffic.send_documents()
         self.note(f"{len(self.ledger.documents)} scanned documents are in, as chunks.")
-        await traffic.send_orders(len(self.ledger.orders), seconds=12.0)
-        self.note(f"All {len(self.ledger.orders):,} orders are in; {traffic.duplicates:,} repeats were known by their id.")
+        await traffic.send_orders(int(len(self.ledger.orders) * MIDDLE), seconds=8.0)
+        # The rest comes while Spark has work in hand, so that a kill hits it in the middle.
+        await self._warm.wait()
+        await traffic.send_orders(len(self.ledger.orders), seconds=6.0)
+        self.note(
+            f"All {len(self.ledger.orders):,} orders are in; {traffic.duplicates:,} repeats were known by their id."
+        )
 
-    # -- the pipeline and its death --------------------------------------------------------------------------------------
+    # -- the pipeline and its death ----------------------------------------------------------------------------------
 
     async def _pipeline(self, traffic: Traffic, coming: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -152,6 +159,8 @@ class Play:
                 ready = True
                 self.result.versions["Spark"] = outcome.spark
                 self.note(f"Spark {outcome.spark} is up (pid {run.pid}).")
+            if outcome.updates:
+                self._warm.set()
             if coming.done():
                 coming.result()  # a failure of the producers ends the play
             if doomed and self._in_the_middle(outcome, traffic):
@@ -165,7 +174,9 @@ class Play:
                     run.stop()
             if time.monotonic() > deadline:
                 raise PipelineError(
-                    f"The pipeline is not done after {PATIENCE:g} s.", remedy=f"See {run.log_path}.", log=str(run.log_path)
+                    f"The pipeline is not done after {PATIENCE:g} s.",
+                    remedy=f"See {run.log_path}.",
+                    log=str(run.log_path),
                 )
         self._take(run.outcome)
         run.check()
@@ -186,7 +197,7 @@ class Play:
             Moment(time.monotonic() - self._begin, traffic.position, min(self._read, traffic.position), running)
         )
 
-    # -- what is asked of the results --------------------------------------------------------------------------------------
+    # -- what is asked of the results --------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def service(self) -> AsyncIterator[Bus]:

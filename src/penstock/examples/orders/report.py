@@ -9,6 +9,7 @@ from html import escape
 from importlib.metadata import version
 from pathlib import Path
 
+from penstock.examples.orders import FOLDER
 from penstock.examples.orders.charts import Line, Mark, bars, columns, lines
 from penstock.examples.orders.ledger import REGIONS, Ledger
 from penstock.examples.orders.play import Result
@@ -16,35 +17,15 @@ from penstock.examples.orders.play import Result
 __all__ = ["write_report"]
 
 _COLOURS = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)")
-_STYLE = """
-:root{color-scheme:light dark;--bg:#f6f7f9;--card:#fff;--ink:#1b2430;--soft:#66717f;--grid:#e4e8ee;--band:#d9484820;
---bad:#c62f2f;--good:#1c8a4d;--a:#2b6cb0;--b:#dd7a1f;--c:#2f9e6e;--d:#8a5cc2;--e:#c2486b}
-@media(prefers-color-scheme:dark){:root{--bg:#12161c;--card:#1b212a;--ink:#e6eaf0;--soft:#94a0b0;--grid:#2c343f;
---band:#ff6b6b26;--bad:#ff7b7b;--good:#5fd08f;--a:#63a4e8;--b:#f2a25c;--c:#5cc79a;--d:#b592e6;--e:#e6839f}}
-*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:980px;margin:0 auto;padding:32px 20px 60px}h1{margin:0 0 4px;font-size:27px}h2{margin:0 0 4px;font-size:17px}
-p.lead{color:var(--soft);margin:0 0 20px}section{background:var(--card);border-radius:12px;padding:20px 22px;margin:0 0 18px;
-box-shadow:0 1px 3px #0001}section>p{color:var(--soft);margin:0 0 10px}.tiles{display:grid;gap:14px;margin:0 0 18px;
-grid-template-columns:repeat(auto-fit,minmax(150px,1fr))}.tile{background:var(--card);border-radius:12px;padding:14px 18px;
-box-shadow:0 1px 3px #0001}.tile b{display:block;font-size:24px;line-height:1.25;font-variant-numeric:tabular-nums}
-.tile span{color:var(--soft);font-size:13px}table{width:100%;border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:7px 8px;text-align:right;border-bottom:1px solid var(--grid)}th:first-child,td:first-child{text-align:left}
-th{color:var(--soft);font-weight:600;font-size:13px}.ok{color:var(--good);font-weight:700}.bad{color:var(--bad);font-weight:700}
-svg{width:100%;height:auto;display:block}.grid{stroke:var(--grid);stroke-width:1}.tick{fill:var(--soft);font-size:12px}
-.band{fill:var(--band)}.mark{fill:var(--bad);font-size:12px;font-weight:600}.legend{display:flex;gap:18px;flex-wrap:wrap;
-color:var(--soft);font-size:13px;padding-left:62px}.legend i{display:inline-block;width:11px;height:11px;border-radius:3px;
-margin-right:6px}.bars{display:grid;grid-template-columns:max-content 1fr max-content;gap:6px 12px;align-items:center}
-.track{background:var(--grid);border-radius:5px}.track div{height:14px;border-radius:5px}.value{font-variant-numeric:tabular-nums}
-ol{margin:0;padding:0;list-style:none}li{display:flex;gap:14px;padding:3px 0}li b{min-width:62px;text-align:right;
-color:var(--soft);font-weight:500;font-variant-numeric:tabular-nums}footer{color:var(--soft);font-size:13px}
-"""
 
 
 def write_report(result: Result, path: Path) -> Path:
     """Write the report, and give its path."""
     ledger = result.ledger
     verdict = (
-        '<span class="ok">nothing lost, nothing repeated</span>' if result.ok else '<span class="bad">something is off</span>'
+        '<span class="ok">nothing lost, nothing repeated</span>'
+        if result.ok
+        else '<span class="bad">something is off</span>'
     )
     sections = [
         f"<h1>Orders through Spark and back: {verdict}</h1>",
@@ -58,9 +39,10 @@ def write_report(result: Result, path: Path) -> Path:
         _section("Top customers", "As the service on the bus answered.", _top(result)),
         _section("What happened", "", _notes(result)),
     ]
+    style = (FOLDER / "report.css").read_text(encoding="utf-8")
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width,initial-scale=1"><title>Penstock: orders</title><style>{_STYLE}</style></head>'
+        f'content="width=device-width,initial-scale=1"><title>Penstock: orders</title><style>{style}</style></head>'
     )
     path.write_text(f"{head}<body><main>{''.join(sections)}{_footer(result)}</main></body></html>\n", encoding="utf-8")
     data = [stage.__dict__ for stage in result.stages]
@@ -92,7 +74,11 @@ def _tiles(result: Result) -> str:
         (f"{size / 2**20:,.0f} MiB", f"in {len(ledger.digests):,} documents"),
         (f"{len(ledger.revenue()):,}", "sums sent exactly once"),
     ]
-    return '<div class="tiles">' + "".join(f'<div class="tile"><b>{b}</b><span>{s}</span></div>' for b, s in tiles) + "</div>"
+    return (
+        '<div class="tiles">'
+        + "".join(f'<div class="tile"><b>{b}</b><span>{s}</span></div>' for b, s in tiles)
+        + "</div>"
+    )
 
 
 def _audit(result: Result) -> str:
@@ -124,7 +110,9 @@ def _rows(result: Result) -> str:
         "Rows over time",
         [
             Line("published", [(moment.at, moment.published) for moment in result.moments], "var(--b)"),
-            Line("read by the pipeline", [(moment.at, moment.read) for moment in result.moments], "var(--a)", fill=True),
+            Line(
+                "read by the pipeline", [(moment.at, moment.read) for moment in result.moments], "var(--a)", fill=True
+            ),
         ],
         _deaths(result),
     )
@@ -156,7 +144,11 @@ def _revenue(ledger: Ledger) -> str:
 
 def _top(result: Result) -> str:
     rows = [
-        (f"{row['name']} ({row['customer']})", float(str(row["cents"])), f"{float(str(row['cents'])) / 100:,.2f} in {row['orders']} orders")
+        (
+            f"{row['name']} ({row['customer']})",
+            float(str(row["cents"])),
+            f"{float(str(row['cents'])) / 100:,.2f} in {row['orders']} orders",
+        )
         for row in result.top
     ]
     return bars(rows, "var(--c)")

@@ -57,5 +57,5 @@ async def ask(bus: Bus, resource: str, **query: str) -> list[dict[str, Any]]:
     async with reply:
         async for section in reply.sections():
             async for element in section:
-                rows.append(json.loads(element.value))
+                rows.append(element.json())
     return rows

@@ -74,7 +74,9 @@ class Traffic:
             self.ledger.note(document, content)
             advance(len(content))
 
-    async def send_orders(self, count: int, seconds: float = 0.0, advance: Callable[[int], None] = lambda size: None) -> None:
+    async def send_orders(
+        self, count: int, seconds: float = 0.0, advance: Callable[[int], None] = lambda size: None
+    ) -> None:
         """Send the next orders, spread over some time; returns when every one of them is acknowledged."""
         end = min(self.position + count, len(self.ledger.orders))
         begun, first, total = asyncio.get_running_loop().time(), self.position, max(end - self.position, 1)

@@ -59,9 +59,7 @@ def header(name: str) -> Column:
 
 @dp.table(comment="Documents, each whole and verified against its digest.")
 def documents() -> DataFrame:
-    rows = (
-        spark.readStream.format("nats").option("stream", "DOCUMENTS").option("maxBytesPerTrigger", "256m").load()
-    )
+    rows = spark.readStream.format("nats").option("stream", "DOCUMENTS").option("maxBytesPerTrigger", "256m").load()
     last = rows.where(header("X-Flags").cast("int").bitwiseAND(1) == 1)
     # The connection is found here, on the driver; tasks get it with the function.
     assemble = F.udf(assembler(credentials.inline(load_options())), DOCUMENT)

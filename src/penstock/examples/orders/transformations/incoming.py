@@ -41,5 +41,15 @@ def incoming() -> DataFrame:
         .when(F.col("known").isNull(), "unknown customer")
     )
     return parsed.join(known, F.col("customer") == F.col("known"), "left").select(
-        "stream", "sequence", "time", "order_id", "customer", "cents", "ordered", "name", "region", "text", fault.alias("fault")
+        "stream",
+        "sequence",
+        "time",
+        "order_id",
+        "customer",
+        "cents",
+        "ordered",
+        "name",
+        "region",
+        "text",
+        fault.alias("fault"),
     )

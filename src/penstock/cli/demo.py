@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.examples.orders.play import Play, Result
 
-__all__ = ["demo"]
+__all__ = ["conclude", "demo"]
 
 
 def demo(
@@ -58,6 +58,11 @@ def demo(
     result, report = run(_demo(plan, place, kills, keep))
     if open_report:
         webbrowser.open(report.as_uri())
+    conclude(result, report)
+
+
+def conclude(result: Result, report: Path) -> None:
+    """End with an error where the audit is off."""
     if not result.ok:
         raise PenstockError("The audit does not add up.", remedy=f"See the table above and {report}.")
 

@@ -281,7 +281,11 @@ def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
             f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
         )
         conf["spark.driver.extraJavaOptions"] = f"-Dderby.stream.error.file={storage / 'derby.log'}"
-    conf |= {**project.configuration, **order.conf}
+    java = "spark.driver.extraJavaOptions"
+    given = {**project.configuration, **order.conf}
+    if java in given:
+        given[java] = f"{conf.get(java, '')} {given[java]}".strip()
+    conf |= given
     # Last, because the progress that we show comes from it.
     conf |= {
         "spark.eventLog.enabled": "true",

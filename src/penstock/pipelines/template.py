@@ -144,7 +144,7 @@ HERE = Path(__file__).parent
 
 def alerts(url: str) -> int:
     with BulkConnection(penstock.ConnectionOptions(url)) as bulk:
-        return sum(batch.num_rows for batch in bulk.read("ALERTS", subjects="alerts.*"))
+        return sum(batch.num_rows for batch in bulk.read("ALERTS", subjects="alerts.*", on_loss=print))
 
 
 def test_alerts(tmp_path):

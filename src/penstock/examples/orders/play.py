@@ -27,6 +27,8 @@ __all__ = ["Moment", "Play", "Result"]
 
 EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
+# Java lives for a minute here: compiling well takes longer than it saves.
+BRIEF = "-XX:TieredStopAtLevel=1"
 PATIENCE = 600.0  # seconds for the whole pipeline
 
 
@@ -135,7 +137,8 @@ class Play:
     async def _pipeline(self, traffic: Traffic, coming: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + PATIENCE
         for attempt in range(self._kills + 1):
-            run = PipelineRun(self.project, self._options, Order(continuous=True, pause=0.2))
+            order = Order(continuous=True, pause=0.2, conf={"spark.driver.extraJavaOptions": BRIEF})
+            run = PipelineRun(self.project, self._options, order)
             try:
                 await asyncio.to_thread(run.start)
                 await self._follow(run, traffic, coming, attempt < self._kills, deadline)

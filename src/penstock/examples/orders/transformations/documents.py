@@ -35,8 +35,9 @@ def assembler(options: ConnectionOptions) -> Callable[[str, int, str, str], dict
 
         parts: dict[int, bytes] = {}
         with BulkConnection(options) as bulk:
-            # The last chunk is stored last: all others are there, and a repeated one counts once.
-            for read in bulk.read("DOCUMENTS", 1, sequence + 1, subject):
+            # The last chunk is stored last: all others are there, and a repeated one counts once. Older documents
+            # may be gone from the stream; if it were this one, the digest would tell.
+            for read in bulk.read("DOCUMENTS", 1, sequence + 1, subject, on_loss=lambda lost: None):
                 for headers, data in zip(read["headers"].to_pylist(), read["data"].to_pylist(), strict=True):
                     parts.setdefault(int(dict(headers)["X-Offset"][0]), data)
         whole = b"".join(parts[offset] for offset in sorted(parts))

@@ -1,4 +1,4 @@
-"""The same pipeline, unchanged, on a three-node NATS cluster with TLS and credentials, and a Spark standalone cluster."""
+"""The same pipeline, unchanged, on three NATS nodes with TLS and credentials, and on a Spark standalone cluster."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,7 +150,16 @@ def test_a_new_project_runs_stops_and_replays(server: Server, tmp_path: Path, ev
     readings = next(flow for flow in status["flows"] if flow["target"] == "readings")
     assert (readings["streams"], readings["lag"], status["running"]) == ({"READINGS": 301}, {"READINGS": 0}, False)
 
-    done = command("pipeline", "replay", str(folder), "--from", "101", "--into", "ALERTS=ALERTS_V2", "--json")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "penstock", "pipeline", "replay", str(folder)),
+            *("--from", "101", "--into", "ALERTS=ALERTS_V2", "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env=command.env,
+    )
     assert done.returncode == 0, done.stderr
     (comparison,) = json.loads(done.stdout)
     later = sum(reading["value"] > 90 for reading in traffic["sample"](300)[100:])

@@ -34,12 +34,7 @@
     │   ├── NoConsumerError         nobody reads the reply any more
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
     ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
-    ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
-    ├── MarkerError                 what the stream knows of a query's progress does not fit the query
     ├── PipelineError               the run of a pipeline failed; says where Spark's log is
-    ├── ChunksError                 a payload that travels in chunks
-    │   ├── AssemblyError           it could not be put together; `reason` says why
-    │   └── UnfinishedError         it was sent in part; says how far the sending got
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -379,24 +374,3 @@ class UnfinishedError(ChunksError):
     fact_names = ("subject", "message_id", "sent", "confirmed")
     sent: int
     confirmed: int
-
-
-class FencedError(PenstockError):
-    """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
-
-    fault = "nobody"
-    fact_names = ("stream", "query", "batch", "partition")
-    stream: str
-    query: str
-    batch: int
-    partition: int | None
-
-
-class MarkerError(PenstockError):
-    """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
-
-    fault = "caller"
-    fact_names = ("stream", "query", "batch")
-    stream: str
-    query: str
-    batch: int

@@ -43,7 +43,7 @@ def demo(
     from penstock.errors import InputError
     from penstock.examples.orders.ledger import Plan
     from penstock.sizes import parse_size
-    from penstock.spark.session import check_java
+    from penstock.spark.sessions import check_java
 
     check_java()
     size = parse_size(document_size, option="--document-size")

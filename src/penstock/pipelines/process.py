@@ -32,7 +32,7 @@ from penstock.pipelines.eventlog import EventLog
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.project import Project
 from penstock.pipelines.settings import VARIABLE
-from penstock.spark.session import check_java
+from penstock.spark.sessions import check_java
 
 __all__ = ["Order", "PipelineRun", "is_running"]
 

@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from penstock.connection.attempt import connect
 from penstock.connection.client import Client
-from penstock.connection.requests import api_error, api_request, foreign_errors, jetstream, translate
+from penstock.connection.requests import api_error, api_request, foreign_errors, jetstream, server_info, translate
 
-__all__ = ["Client", "api_error", "api_request", "connect", "foreign_errors", "jetstream", "translate"]
+__all__ = ["Client", "api_error", "api_request", "connect", "foreign_errors", "jetstream", "server_info", "translate"]

@@ -77,6 +77,8 @@ class Client(TappedClient):
         if isinstance(self._transport, Tcp) and self._transport.gone:
             # Nobody is there to take what is still waiting; trying would raise, and the callbacks never run.
             self._pending, self._pending_data_size = [], 0
+        if isinstance(self._transport, Tcp):
+            self._transport.leaving = True
         await super()._close(status, do_cbs)
 
     async def _connect_to_server(self, server: Srv) -> None:
@@ -88,6 +90,20 @@ class Client(TappedClient):
         transport = Tcp()  # type: ignore[no-untyped-call]  # transports have no types
         await transport.connect(server.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
         self._transport = transport
+
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        # nats-py writes a ping past the commands that wait for its flusher, so that its answer confirms nothing:
+        # after `subscribe` and `flush` the server may not know of the subscription.
+        if self.is_connected and self._transport is not None and self._pending:
+            waiting, self._pending, self._pending_data_size = self._pending, [], 0
+            self._transport.writelines(waiting)
+        await super()._send_ping(future)
+
+    async def _process_pong(self) -> None:
+        # A flush that was given up leaves a future that is done; nats-py would set it again, and stop reading.
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
     async def _process_connect_init(self) -> None:
         try:
@@ -115,6 +131,7 @@ class Tcp(TcpTransport):
     """nats-py's TCP transport, which here always ends: after a failed handshake, and at a peer that is silent."""
 
     aborted = False
+    leaving = False  # the connection is being closed, and nobody needs to hear that it broke
 
     @property
     def gone(self) -> bool:
@@ -126,6 +143,14 @@ class Tcp(TcpTransport):
         waiting = bytes(getattr(self._io_reader, "_buffer", b""))
         _, mark, rest = waiting.partition(b"-ERR ")
         return rest.partition(b"\r\n")[0].decode(errors="replace").strip() if mark else ""
+
+    async def drain(self) -> None:
+        """Wait until the peer takes more."""
+        try:
+            await super().drain()  # type: ignore[no-untyped-call]  # transports have no types
+        except ConnectionError:
+            if not self.leaving:
+                raise
 
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int

@@ -1,0 +1,155 @@
+"""`Request`, and the JSON that carries it and the elements of a reply.
+
+::
+
+    Request = JSON object with the field names of the reference, in this order:
+              Method QueueID WSID PartitionNumber [Header] Resource [Query] [Body] [Attachments]
+    Method  = 0 GET | 1 POST | 2 PUT | 3 PATCH | 4 DELETE
+    Body    = base64; Header and Query are lists of strings by name, Attachments a string by name
+    Fields in brackets are left out when empty. Newer peers write PartitionID for PartitionNumber.
+
+JSON is written as Go writes it: no spaces, keys sorted, `<`, `>` and `&` escaped, 1.0 as 1. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import InputError, RemoteProtocolError
+
+__all__ = ["METHODS", "Request", "decode_request", "encode_element", "go_json"]
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_INT64 = range(-(2**63), 2**63)
+_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a queue, as an HTTP request would ask it."""
+
+    queue: str
+    """Name of the queue."""
+    partition: int = 0
+    """Partition of the queue, from 0."""
+    method: str = "GET"
+    """GET, POST, PUT, PATCH or DELETE."""
+    resource: str = ""
+    """What is asked for: the last part of a URL's path."""
+    wsid: int = 0
+    """Number of the workspace; 0 where there are none."""
+    header: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Header values by name; a single string stands for a list of one."""
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Query values by name; a single string stands for a list of one."""
+    body: bytes = b""
+    """The body, any bytes."""
+    attachments: Mapping[str, str] = field(default_factory=dict)
+    """Identifiers of attachments by name."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.queue, str) or not self.queue:
+            raise InputError(f"queue is {self.queue!r}.", remedy="Name the queue.")
+        if not isinstance(self.partition, int) or isinstance(self.partition, bool) or self.partition < 0:
+            raise InputError(f"partition is {self.partition!r}.", remedy="Give a whole number from 0.")
+        if self.method not in METHODS:
+            raise InputError(f"method is {self.method!r}.", remedy=f"Use one of {', '.join(METHODS)}.")
+        if not isinstance(self.wsid, int) or isinstance(self.wsid, bool) or self.wsid not in _INT64:
+            raise InputError(f"wsid is {self.wsid!r}.", remedy="Give a whole number of 64 bits.")
+        if not isinstance(self.resource, str):
+            raise InputError(f"resource is {self.resource!r}.", remedy="Give text.")
+        if not isinstance(self.body, bytes | bytearray | memoryview):
+            raise InputError(f"body is {type(self.body).__name__}.", remedy="Give bytes; text wants .encode().")
+        object.__setattr__(self, "body", bytes(self.body))
+        object.__setattr__(self, "header", _lists("header", self.header))
+        object.__setattr__(self, "query", _lists("query", self.query))
+        if not all(isinstance(item, str) for pair in self.attachments.items() for item in pair):
+            raise InputError("attachments holds something that is not text.", remedy="Give text by name.")
+        object.__setattr__(self, "attachments", dict(self.attachments))
+
+    def encode(self) -> bytes:
+        """Give the bytes that travel."""
+        fields: dict[str, Any] = {
+            "Method": METHODS.index(self.method),
+            "QueueID": self.queue,
+            "WSID": self.wsid,
+            "PartitionNumber": self.partition,
+        }
+        # Go sorts the keys of maps and keeps the order of a struct's fields.
+        if self.header:
+            fields["Header"] = dict(sorted(self.header.items()))
+        fields["Resource"] = self.resource
+        if self.query:
+            fields["Query"] = dict(sorted(self.query.items()))
+        if self.body:
+            fields["Body"] = base64.b64encode(self.body).decode()
+        if self.attachments:
+            fields["Attachments"] = dict(sorted(self.attachments.items()))
+        return go_json(fields, sort_keys=False)
+
+
+def _lists(name: str, given: Mapping[str, Sequence[str] | str]) -> dict[str, list[str]]:
+    lists = {key: [value] if isinstance(value, str) else list(value) for key, value in given.items()}
+    if not all(isinstance(item, str) for key, values in lists.items() for item in (key, *values)):
+        raise InputError(f"{name} holds something that is not text.", remedy="Give lists of text by name.")
+    return lists
+
+
+def decode_request(data: bytes) -> Request:
+    """Read a request; fields that are missing or null have their defaults, unknown ones are left alone."""
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise ValueError("not an object")
+        method: Any = fields.get("Method") or 0
+        return Request(
+            queue=fields["QueueID"],
+            partition=fields.get("PartitionNumber") or fields.get("PartitionID") or 0,
+            method=METHODS[method] if isinstance(method, int) and method >= 0 else method,
+            resource=fields.get("Resource") or "",
+            wsid=fields.get("WSID") or 0,
+            header={name: value or () for name, value in (fields.get("Header") or {}).items()},
+            query={name: value or () for name, value in (fields.get("Query") or {}).items()},
+            body=base64.b64decode(fields.get("Body") or "", validate=True),
+            attachments=fields.get("Attachments") or {},
+        )
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
+        raise RemoteProtocolError(f"This is no request of the bus: {type(error).__name__}: {error}") from None
+
+
+def encode_element(value: object) -> bytes:
+    """Give the bytes of an element: bytes as they are, anything else as JSON."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return go_json(value)
+
+
+def go_json(value: object, *, sort_keys: bool = True) -> bytes:
+    """Write JSON as Go does; what cannot be written is an InputError."""
+    try:
+        text = json.dumps(
+            _whole_floats(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort_keys
+        )
+        return text.translate(_ESCAPES).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"The value cannot be written as JSON: {error}.", remedy="Send bytes, or plain values."
+        ) from None
+
+
+def _whole_floats(value: Any) -> Any:
+    """Turn 1.0 into 1, everywhere inside; Go writes it so up to 1e21."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 1e21 else value
+    if isinstance(value, dict):
+        return {key: _whole_floats(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole_floats(item) for item in value]
+    return value

@@ -1,0 +1,406 @@
+"""The requester's side of a reply: a single response, or sections read at the reader's own pace.
+
+Packets arrive in `deliver` and wait in a bounded queue; the reader takes them with `async for`. GoOn is sent
+as an element is taken. At any moment one clock runs: with a packet waiting, the reader's (SlowConsumer);
+with none, the handler's (timeout). So every reply ends, also one that somebody forgot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Self
+
+from penstock.bus.window import HEADER, LAST, PART, RESEND, Incoming, Offer, Signal
+from penstock.bus.wire import Close, Element, First, Inbox, Misc, ReplyDecoder, Response, Skipped, State, Type
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    HandlerError,
+    InputError,
+    NoRespondersError,
+    PenstockError,
+    RemoteProtocolError,
+    SlowConsumerError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nats.aio.msg import Msg
+
+    from penstock.bus.limits import BusOptions
+    from penstock.bus.mailbox import Mailbox
+
+__all__ = ["Reply", "Section"]
+
+log = logging.getLogger("penstock.bus")
+MOST_PLAIN = 16  # stop-and-wait has three packets under way at most; more is a handler that does not wait
+CREDIT_EVERY = 1.0  # seconds after which room is given back even where little was taken
+ASK_AGAIN = 0.5  # seconds before a lost unit is asked for once more
+
+
+class Section:
+    """A section of a reply: its kind ("map", "array" or "object"), type and path, and its elements in order."""
+
+    def __init__(self, reply: Reply, first: First) -> None:
+        self._reply, self._first = reply, first
+        self.kind: str = first.kind
+        self.type: str = first.type
+        self.path: tuple[str, ...] = first.path
+
+    def __repr__(self) -> str:
+        return f"<Section {self.kind} {self.type!r} at {'/'.join(self.path) or 'the root'}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Element:
+        head = await self._reply._peek() if self._reply._current is self else None
+        if isinstance(head, First):
+            if head is not self._first:
+                raise StopAsyncIteration
+            head = head.element
+        if head is None:
+            raise StopAsyncIteration
+        await self._reply._take()
+        return head
+
+
+class Reply:
+    """What came back: `response`, or, where that is None, `sections()`.
+
+    Leave it early with `break`, `close()` or by leaving an `async with` on it: the handler is told.
+    """
+
+    def __init__(self, mail: Mailbox, options: BusOptions, target: str, timeout: float) -> None:
+        self.response: Response | None = None
+        self.error: PenstockError | None = None
+        self._mail, self._options, self._target, self._timeout = mail, options, target, timeout
+        self._loop = asyncio.get_running_loop()
+        self._decoder = ReplyDecoder()
+        self._units: deque[bytes] = deque()
+        self._head: First | Element | None = None  # read, and not yet taken by the reader
+        self._head_size = 0
+        self._clock_size = 0  # bytes that the clock allows time for; 0 where it runs for the handler
+        self._pieces: list[bytes] = []
+        self._pieces_size = 0
+        self._inbox: str | None = None
+        self._window: Incoming | None = None
+        self._credited = 0
+        self._credited_bytes = 0
+        self._credited_at = 0.0
+        self._asked: tuple[int, float] = (-1, 0.0)
+        self._current: Section | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._done = False
+        self.subject = mail.add(self)
+        self._reserved = mail.reserve(options.window_bytes) if options.window else 0
+        self._deadline = self._loop.time() + timeout
+        self._timer = self._loop.call_at(self._deadline, self._expire)
+
+    def __repr__(self) -> str:
+        what = f"{self.response.status}" if self.response else "sections"
+        return f"<Reply of {self._target}: {what}{', ended' if self._done else ''}>"
+
+    @property
+    def offer(self) -> Offer | None:
+        """The window that we offer for this reply; None where we keep to the plain protocol."""
+        given = self._options
+        return Offer(given.window, self._reserved, given.max_element) if given.window else None
+
+    @property
+    def windowed(self) -> bool:
+        """Whether the handler took up our window."""
+        return self._window is not None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *about: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop reading; a handler that still sends is told that nobody reads."""
+        if not self._done:
+            # What was taken counts, also where the handler has not heard of it.
+            if self._window is not None:
+                await self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
+            await self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
+            self._end()
+
+    async def sections(self) -> AsyncIterator[Section]:
+        """Give the sections as they come; after the last one, raise what went wrong, if anything did.
+
+        What is left of a section when the next one is asked for is passed over.
+        """
+        if self.response is not None:
+            raise InputError("This reply is a single response.", remedy="Read reply.response.")
+        try:
+            while True:
+                while isinstance(head := await self._peek(), Element):
+                    await self._take()
+                if isinstance(head, First) and self._current is not None and head is self._current._first:
+                    await self._take()
+                    continue
+                if head is None:
+                    break
+                self._current = Section(self, head)
+                yield self._current
+            if self.error is not None:
+                raise self.error
+        finally:
+            self._current = None
+            await self.close()
+
+    # -- what arrives -------------------------------------------------------------------------------------------------
+
+    async def deliver(self, message: Msg) -> None:
+        """Take a message from the handler, or the server's word that there is none."""
+        if self._done:
+            return
+        data = message.data
+        empty = not self._units and self._head is None
+        try:
+            if not data:
+                self._refuse_empty(message)
+            elif self._window is not None:
+                await self._take_in(self._window, data)
+            elif data[0] == Type.INBOX and self._decoder.state is State.START:
+                value = self._decoder.decode(data)
+                assert isinstance(value, Inbox)
+                self._inbox = value.name
+                self._accept((message.headers or {}).get(HEADER))
+            else:
+                self._units.append(data)
+                if len(self._units) > MOST_PLAIN:
+                    raise RemoteProtocolError(f"{self._target} sends without waiting for the signal to go on.")
+        except PenstockError as error:
+            await self._fail(error)
+        if empty and not self._done:
+            self._rearm()
+        self._wake()
+
+    def _refuse_empty(self, message: Msg) -> None:
+        if (message.headers or {}).get("Status") == "503":
+            raise NoRespondersError(
+                f"Nobody serves {self._target}.",
+                remedy="Is the service running, and does it serve this partition?",
+                subject=self._target,
+            )
+        raise RemoteProtocolError(f"{self._target} sent an empty packet.", place=0)
+
+    def _accept(self, header: str | None) -> None:
+        """Take up the window, where the handler says that it did."""
+        mine, offer = self.offer, Offer.decode(header)
+        if mine is None or offer is None:
+            return
+        if offer.window > mine.window or offer.bytes > mine.bytes:
+            raise RemoteProtocolError(f"{self._target} takes a larger window than it was offered.")
+        self._window = Incoming(offer.window, offer.bytes)
+
+    async def _take_in(self, window: Incoming, data: bytes) -> None:
+        units, gap = window.feed(data)
+        self._units += units
+        if gap:
+            number, when = self._asked
+            if number != window.expected or self._loop.time() - when > ASK_AGAIN:
+                self._asked = (window.expected, self._loop.time())
+                log.info("%s: unit %d was lost, asking for it again", self._target, window.expected)
+                await self._say(Signal(RESEND, window.expected).encode())
+        elif not units:  # a probe, or units that came twice: the handler has not heard from us
+            await self._say(Signal(Misc.GO_ON, window.taken).encode())
+
+    # -- what is read -------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Wait for the first packet; a single response is read at once."""
+        while not self._units and self._inbox is None:
+            self._raise_failure()
+            await self._arrival()
+        if self._units and self._units[0][0] == Type.RESPONSE and self._decoder.state is State.START:
+            value = self._decoder.decode(self._units.popleft())
+            assert isinstance(value, Response)
+            self.response = value
+            self._end()
+
+    async def _peek(self) -> First | Element | None:
+        """Give the next element, or the section that it begins, without taking it; None at the end."""
+        while self._head is None:
+            if self._units:
+                try:
+                    await self._read(self._units.popleft())
+                except PenstockError as error:
+                    await self._fail(error)
+                    raise
+            elif self._done:
+                self._raise_failure()
+                return None
+            else:
+                await self._arrival()
+        return self._head
+
+    async def _read(self, unit: bytes) -> None:
+        """Read one unit: it becomes the head, a piece of the head to be, or the end."""
+        size = len(unit)
+        if self._window is not None and unit[0] in (PART, LAST):
+            self._pieces_size += size - 1
+            if self._pieces_size > self._options.max_element + 1024:
+                raise RemoteProtocolError(
+                    f"{self._target} sends an element of more than {self._options.max_element:,} bytes.",
+                    remedy="Raise max_element of the bus.",
+                )
+            self._pieces.append(unit[1:])
+            if unit[0] == PART:
+                await self._credit(size)
+                self._rearm()
+                return
+            unit = b"".join(self._pieces)
+            self._pieces, self._pieces_size = [], 0
+        elif self._pieces:
+            raise RemoteProtocolError(f"{self._target} breaks off an element that it sends in pieces.")
+        value = self._decoder.decode(unit)
+        if isinstance(value, First | Element):
+            self._head, self._head_size = value, size
+            if len(unit) > size:
+                self._rearm(len(unit))
+        elif isinstance(value, Close):
+            if value.error:
+                self.error = HandlerError(
+                    f"The handler of {self._target} failed: {value.error}", subject=self._target, message=value.error
+                )
+            if self._window is not None:
+                self._window.take(size)
+                await self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
+            self._end()
+        elif isinstance(value, Skipped):
+            log.debug("%s: a packet of type %d is passed over", self._target, value.type)
+            await self._credit(size)
+            self._rearm()
+        else:
+            raise RemoteProtocolError(f"{self._target} sent {type(value).__name__} in mid-stream.")
+
+    async def _take(self) -> None:
+        """Hand the head over: the handler may go on."""
+        self._head = None
+        await self._credit(self._head_size)
+        self._rearm()
+
+    async def _credit(self, size: int) -> None:
+        window = self._window
+        if window is None:
+            await self._say(b"\x00")
+            return
+        window.take(size)
+        self._credited += 1
+        self._credited_bytes += size
+        if (
+            not self._units
+            or self._credited * 4 >= window.units
+            or self._credited_bytes * 4 >= window.size
+            or self._loop.time() - self._credited_at > CREDIT_EVERY
+        ):
+            await self._say(Signal(Misc.GO_ON, window.taken).encode())
+            self._credited, self._credited_bytes, self._credited_at = 0, 0, self._loop.time()
+
+    async def _arrival(self) -> None:
+        """Wait until something arrives or the reply ends; the clock sees to it that one of them happens."""
+        if self._waiter is not None:
+            raise InputError("Two readers read one reply.", remedy="Read it from one task.")
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- the clock, and the end ---------------------------------------------------------------------------------------
+
+    def _rearm(self, size: int = 0) -> None:
+        """Set the clock for the packet that now waits for the reader, or for the packet that we wait for."""
+        if self._done:
+            return
+        if not size and self._head is not None:
+            size = self._head_size
+        elif not size and self._units:
+            size = len(self._units[0])
+        self._clock_size = size
+        self._deadline = self._loop.time() + (self._options.allowance(size) if size else self._timeout)
+        # A timer that rings too early looks at the deadline again: cheaper than a new one for every packet.
+        if self._deadline < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._deadline, self._expire)
+
+    def _expire(self) -> None:
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._expire)
+            return
+        signal: Misc | None
+        if size := self._clock_size:
+            seconds = self._options.allowance(size)
+            error: PenstockError = SlowConsumerError(
+                f"The reply of {self._target} is read too slowly: {size:,} bytes waited {seconds:g} s.",
+                remedy="Read faster, or set a lower kbits or a longer grace on both sides.",
+                subject=self._target,
+                seconds=seconds,
+                size=size,
+            )
+            signal = Misc.SLOW_CONSUMER
+        elif self._mail.client.is_closed:
+            error, signal = DisconnectedError("The connection was closed while a reply was awaited."), None
+        else:
+            error = DeadlineError(
+                f"{self._target} sent nothing for {self._timeout:g} s.",
+                remedy="Is its handler busy or stuck? A longer timeout may help.",
+                seconds=self._timeout,
+                subject=self._target,
+            )
+            signal = Misc.NO_CONSUMER
+        self._settle(error)
+        if signal is not None:
+            self._mail.spawn(self._say(bytes((signal,)), failing=False))
+
+    async def _say(self, signal: bytes, *, failing: bool = True) -> None:
+        """Tell the handler; where that fails the reply ends, unless it ends anyway."""
+        if self._inbox is None:
+            return
+        try:
+            await self._mail.publish(self._inbox, signal)
+        except PenstockError as error:
+            if failing:
+                self._settle(error)
+                raise
+            log.warning("%s could not be told that the reply ends: %s", self._target, error)
+
+    async def _fail(self, error: PenstockError) -> None:
+        """End the reply with an error of ours, and tell the handler that nobody reads any more."""
+        if not self._done:
+            self._settle(error)
+            await self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
+
+    def _settle(self, error: PenstockError) -> None:
+        self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        self._done = True
+        self._mail.reserved -= self._reserved
+        self._reserved = 0
+        self._timer.cancel()
+        self._units.clear()
+        self._pieces.clear()
+        self._head = None
+        self._mail.remove(self.subject)
+        self._wake()
+
+    def _raise_failure(self) -> None:
+        """Raise what broke the reply; an error that the handler sent waits for the end of the sections."""
+        if self.error is not None and not isinstance(self.error, HandlerError):
+            raise self.error

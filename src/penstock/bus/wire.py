@@ -1,0 +1,320 @@
+"""The packets of a reply, byte for byte as the seed has them.
+
+One NATS message is one packet. Lengths are one byte and count bytes; text is UTF-8; the status is two bytes,
+the lower first::
+
+    Response Stream = Response | MiscInboxName {MapSection+Elem {Elem} | ArraySection+Elem {Elem}
+                      | ObjectSection+Elem} Close | Close
+    Response          = 0x00 ContentTypeLen_1 ContentType StatusCode_2 Data
+    Close             = 0x01 [ErrorMessage]
+    MapSection+Elem   = 0x02 PathsCount_1 {PathLen_1 Path} LenSectionType_1 SectionType LenElemName_1 ElemName ElemBytes
+    ArraySection+Elem = 0x03 PathsCount_1 {PathLen_1 Path} LenSectionType_1 SectionType ElemBytes
+    ObjectSection+Elem= 0x04 PathsCount_1 {PathLen_1 Path} LenSectionType_1 SectionType ElemBytes
+    Elem              = 0x05 [LenElemName_1 ElemName] ElemBytes           the name in maps only
+    MiscInboxName     = 0x06 Name
+
+    Misc Stream  = GoOn | NoConsumer | SlowConsumer                       requester to handler, to the misc inbox
+    GoOn         = 0x00
+    NoConsumer   = 0x01
+    SlowConsumer = 0x02
+
+Types 0x07 and above belong to our extension (`penstock.bus.window`) and never reach a peer that did not ask
+for it. A packet of another type is skipped, and so is a Response in mid-stream, as the reference does.
+Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, ClassVar
+
+from penstock.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "ORDER",
+    "Close",
+    "Element",
+    "First",
+    "Inbox",
+    "Misc",
+    "ReplyDecoder",
+    "Response",
+    "Skipped",
+    "State",
+    "Type",
+    "decode_misc",
+    "encode_close",
+    "encode_element_packet",
+    "encode_inbox",
+    "encode_name",
+    "encode_response",
+    "encode_section",
+]
+
+
+class Type(IntEnum):
+    """The first byte of a packet."""
+
+    RESPONSE = 0
+    CLOSE = 1
+    MAP = 2
+    ARRAY = 3
+    OBJECT = 4
+    ELEMENT = 5
+    INBOX = 6
+
+
+class Misc(IntEnum):
+    """What the requester tells the handler."""
+
+    GO_ON = 0
+    NO_CONSUMER = 1
+    SLOW_CONSUMER = 2
+
+
+class State(Enum):
+    """Where in a reply we are."""
+
+    START = "at the start"
+    OPEN = "before the first section"
+    MAP = "in a map"
+    ARRAY = "in an array"
+    OBJECT = "after an object"
+    DONE = "after the end"
+
+
+_SECTIONS = {Type.MAP: State.MAP, Type.ARRAY: State.ARRAY, Type.OBJECT: State.OBJECT}
+# Which packet may come when, and the state after it. What is not here is refused; unknown types are skipped.
+ORDER: dict[State, dict[Type, State]] = {
+    State.START: {Type.RESPONSE: State.DONE, Type.CLOSE: State.DONE, Type.INBOX: State.OPEN},
+    State.OPEN: {**_SECTIONS, Type.CLOSE: State.DONE, Type.RESPONSE: State.OPEN},
+    State.MAP: {**_SECTIONS, Type.ELEMENT: State.MAP, Type.CLOSE: State.DONE, Type.RESPONSE: State.MAP},
+    State.ARRAY: {**_SECTIONS, Type.ELEMENT: State.ARRAY, Type.CLOSE: State.DONE, Type.RESPONSE: State.ARRAY},
+    State.OBJECT: {**_SECTIONS, Type.CLOSE: State.DONE, Type.RESPONSE: State.OBJECT},
+    State.DONE: {},
+}
+_KINDS = {Type.MAP: "map", Type.ARRAY: "array", Type.OBJECT: "object"}
+_TYPES = {kind: number for number, kind in _KINDS.items()}
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Response:
+    """A single answer, with the status of HTTP."""
+
+    status: int = 200
+    content_type: str = "application/json"
+    data: bytes = b""
+
+    @classmethod
+    def text(cls, status: int, message: str) -> Response:
+        """Give a plain text answer, as errors are answered."""
+        return cls(status, "text/plain", message.encode("utf-8", "replace"))
+
+    def json(self) -> Any:
+        """Read the data as JSON."""
+        return json.loads(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of a section: its bytes, and its name where the section is a map."""
+
+    data: bytes
+    name: str | None = None
+
+    def json(self) -> Any:
+        """Read the data as JSON."""
+        return json.loads(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The beginning of a section, which always carries its first element."""
+
+    kind: str
+    type: str
+    path: tuple[str, ...]
+    element: Element
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The end of a reply, with an error where there was one."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """The subject on which the handler listens for the misc stream."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A packet that means nothing here and is passed over."""
+
+    type: int
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def encode_response(response: Response) -> bytes:
+    """Write a Response packet."""
+    if not isinstance(response.status, int) or not 0 <= response.status <= 0xFFFF:
+        raise LocalProtocolError(f"The status {response.status!r} does not fit two bytes.", remedy="Use one of HTTP.")
+    # The reference adds one to this length in a byte: 255 wraps to 0 there.
+    content_type = _text("The content type", response.content_type, 254)
+    return b"".join((b"\x00", content_type, response.status.to_bytes(2, "little"), response.data))
+
+
+def encode_close(error: str = "") -> bytes:
+    """Write a Close packet."""
+    return b"\x01" + error.encode("utf-8", "replace")
+
+
+def encode_inbox(name: str) -> bytes:
+    """Write a MiscInboxName packet."""
+    if not name:
+        raise LocalProtocolError("The misc inbox has no name.")
+    return b"\x06" + name.encode()
+
+
+def encode_section(kind: str, type: str, path: Sequence[str] = ()) -> bytes:
+    """Write the beginning of a section; the first element's name (in a map) and bytes follow it."""
+    if isinstance(path, str):
+        raise LocalProtocolError(f"The path {path!r} is one text.", remedy="Give a list of texts.")
+    if len(path) > 255:
+        raise LocalProtocolError(f"The path has {len(path)} parts.", remedy="255 fit.")
+    parts = [_text("A part of the path", part) for part in path]
+    return b"".join((bytes((_TYPES[kind], len(parts))), *parts, _text("The type of the section", type)))
+
+
+def encode_name(name: str) -> bytes:
+    """Write the name of a map's element."""
+    return _text("The name of the element", name)
+
+
+def encode_element_packet(data: bytes, name: str | None = None) -> bytes:
+    """Write an Elem packet, with a name in a map."""
+    return b"".join((b"\x05", b"" if name is None else encode_name(name), data))
+
+
+def _text(what: str, text: str, most: int = 255) -> bytes:
+    if not isinstance(text, str):
+        raise LocalProtocolError(f"{what} is {type(text).__name__}.", remedy="Give text.")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise LocalProtocolError(f"{what} is not text that UTF-8 can carry.") from None
+    if len(data) > most:
+        raise LocalProtocolError(f"{what} is {len(data)} bytes long.", remedy=f"{most} bytes fit.")
+    return bytes((len(data),)) + data
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def decode_misc(data: bytes) -> Misc:
+    """Read a packet of the misc stream."""
+    if len(data) != 1 or data[0] > Misc.SLOW_CONSUMER:
+        raise RemoteProtocolError(f"The requester sent {data[:16]!r}, which is no signal.", place=0)
+    return Misc(data[0])
+
+
+class ReplyDecoder:
+    """Reads the packets of one reply, in order, and knows what may come next."""
+
+    _KNOWN: ClassVar[frozenset[int]] = frozenset(Type)
+
+    def __init__(self) -> None:
+        self.state = State.START
+
+    def decode(self, packet: bytes) -> Response | Close | Inbox | First | Element | Skipped:
+        """Read the next packet; one that is broken or out of order is a RemoteProtocolError."""
+        if not packet:
+            raise RemoteProtocolError("The handler sent an empty packet.", place=0)
+        number = packet[0]
+        state = self.state
+        if number not in self._KNOWN:
+            if state in (State.START, State.DONE):
+                raise RemoteProtocolError(f"A packet of type {number} cannot come {state.value} of a reply.", place=0)
+            return Skipped(number)
+        after = ORDER[state].get(Type(number))
+        if after is None:
+            raise RemoteProtocolError(
+                f"The handler sent {Type(number).name} {state.value}{' of a reply' if state is State.START else ''}.",
+                place=0,
+            )
+        if number == Type.RESPONSE and state is not State.START:
+            return Skipped(number)
+        value = self._read(Type(number), packet)
+        self.state = after
+        return value
+
+    def _read(self, number: Type, packet: bytes) -> Response | Close | Inbox | First | Element:
+        if number is Type.ELEMENT:
+            if self.state is State.MAP:
+                name, place = _read_text(packet, 1)
+                return Element(packet[place:], name)
+            return Element(packet[1:])
+        if number is Type.CLOSE:
+            return Close(packet[1:].decode("utf-8", "replace"))
+        if number is Type.INBOX:
+            return Inbox(_read_inbox(packet))
+        if number is Type.RESPONSE:
+            content_type, place = _read_text(packet, 1)
+            if len(packet) < place + 2:
+                raise _cut(packet, place)
+            return Response(int.from_bytes(packet[place : place + 2], "little"), content_type, packet[place + 2 :])
+        return _read_first(number, packet)
+
+
+def _read_first(number: Type, packet: bytes) -> First:
+    if len(packet) < 2:
+        raise _cut(packet, 1)
+    place, path = 2, []
+    for _ in range(packet[1]):
+        part, place = _read_text(packet, place)
+        path.append(part)
+    section, place = _read_text(packet, place)
+    name = None
+    if number is Type.MAP:
+        name, place = _read_text(packet, place)
+    return First(_KINDS[number], section, tuple(path), Element(packet[place:], name))
+
+
+def _read_inbox(packet: bytes) -> str:
+    try:
+        name = packet[1:].decode()
+    except UnicodeDecodeError:
+        name = ""
+    # We will publish there: it must be a plain subject.
+    if not name or any(char.isspace() or char in "*>\x00" for char in name) or "" in name.split("."):
+        raise RemoteProtocolError(f"The handler names {packet[1:80]!r} as its inbox.", place=1)
+    return name
+
+
+def _read_text(packet: bytes, place: int) -> tuple[str, int]:
+    """Read a length and that much text; give it and the place after it."""
+    if place >= len(packet):
+        raise _cut(packet, place)
+    end = place + 1 + packet[place]
+    if end > len(packet):
+        raise _cut(packet, place)
+    try:
+        return packet[place + 1 : end].decode(), end
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("A packet holds text that is not UTF-8.", place=place + 1 + error.start) from None
+
+
+def _cut(packet: bytes, place: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"A packet of type {packet[0]} ends too early, after {len(packet)} bytes.", place=place)

@@ -5,7 +5,8 @@
     PenstockError
     ├── InputError                  the caller's: found before any work was done (also a ValueError)
     │   ├── OptionError             an option that is unknown, malformed or contradicts another one
-    │   └── ContextError            a NATS context file that is missing or broken
+    │   ├── ContextError            a NATS context file that is missing or broken
+    │   └── RowError                a row of a DataFrame that no message can be made of
     ├── ServerError                 the nats-server that we run as a child
     │   ├── BinaryError             no nats-server to run, or one too old
     │   ├── StoreInUseError         the store folder belongs to a running server
@@ -22,13 +23,18 @@
     │   └── RemoteProtocolError     theirs: the peer sent something illegal
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
+    ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     ├── ChunksError                 a payload that travels in chunks
     │   ├── AssemblyError           it could not be put together; `reason` says why
     │   └── UnfinishedError         it was sent in part; says how far the sending got
+    ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
+    ├── MarkerError                 what the stream knows of a query's progress does not fit the query
     ├── BusError                    a request over the bus that was answered in part only
     │   ├── HandlerError            the handler ended its reply with an error
     │   ├── NoConsumerError         nobody reads the reply any more
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
+    ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
+    ├── PipelineError               the run of a pipeline failed; says where Spark's log is
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -44,24 +50,30 @@ __all__ = [
     "AssemblyError",
     "BinaryError",
     "BusError",
+    "ChannelError",
     "ChunksError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
     "DisconnectedError",
+    "FencedError",
     "HandlerError",
     "InputError",
     "JetStreamError",
     "LinkError",
     "LocalProtocolError",
     "LoginError",
+    "MarkerError",
     "NoConsumerError",
     "NoRespondersError",
     "NotFoundError",
     "OptionError",
     "PenstockError",
+    "PipelineError",
     "ProtocolError",
+    "PublishError",
     "RemoteProtocolError",
+    "RowError",
     "ServerError",
     "SlowConsumerError",
     "StartError",
@@ -128,6 +140,14 @@ class ContextError(InputError):
     fact_names = ("context", "path")
     context: str
     path: str | None
+
+
+class RowError(InputError):
+    """A row of a DataFrame cannot be written: `row` counts from 0 in its task, `column` is what is wrong with it."""
+
+    fact_names = ("row", "column")
+    row: int
+    column: str
 
 
 class ServerError(PenstockError):
@@ -237,6 +257,20 @@ class NotFoundError(JetStreamError):
     fault = "caller"
 
 
+class PublishError(PenstockError):
+    """A bulk publish to `stream` ended early. `stored` and `unknown` are ranges `[start, end)` of row numbers.
+
+    Rows in neither are not stored. `err_code` is the server's where it refused a row.
+    """
+
+    fault = "server"
+    fact_names = ("stream", "stored", "unknown", "err_code")
+    stream: str
+    stored: tuple[tuple[int, int], ...]
+    unknown: tuple[tuple[int, int], ...]
+    err_code: int | None
+
+
 class BusError(PenstockError):
     """A request over the bus was answered in part only; `subject` is where it was sent."""
 
@@ -267,6 +301,21 @@ class SlowConsumerError(BusError):
     size: int | None
 
 
+class ChannelError(PenstockError):
+    """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
+
+    fault = "caller"
+    fact_names = ("text",)
+    text: str | None
+
+
+class PipelineError(PenstockError):
+    """The run of a pipeline failed; `log` is the path of Spark's log."""
+
+    fact_names = ("log",)
+    log: str | None
+
+
 class DataLossError(PenstockError):
     """Messages of `stream` that were asked for, `[start, end)`, are gone: it now holds `[first, last]`."""
 
@@ -277,6 +326,27 @@ class DataLossError(PenstockError):
     end: int | None
     first: int
     last: int
+
+
+class FencedError(PenstockError):
+    """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
+
+    fault = "nobody"
+    fact_names = ("stream", "query", "batch", "partition")
+    stream: str
+    query: str
+    batch: int
+    partition: int | None
+
+
+class MarkerError(PenstockError):
+    """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
+
+    fault = "caller"
+    fact_names = ("stream", "query", "batch")
+    stream: str
+    query: str
+    batch: int
 
 
 class ChunksError(PenstockError):

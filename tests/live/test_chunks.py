@@ -17,8 +17,8 @@ import pytest
 import penstock
 from penstock.chunks import Assembler, Publisher, Reason
 from penstock.errors import AssemblyError, DisconnectedError, InputError, OptionError, UnfinishedError
+from tests.live.cable import relay
 from tests.live.chunks import receiving
-from tests.live.relay import relay
 from tests.support import eventually
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "chunks.json").read_text())

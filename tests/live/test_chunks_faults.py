@@ -11,8 +11,8 @@ import penstock
 from penstock.chunks import Archive, Assembler, Publisher, Reason
 from penstock.connection import api_request
 from penstock.errors import AssemblyError, DisconnectedError, UnfinishedError
+from tests.live.cable import relay
 from tests.live.chunks import receiving
-from tests.live.relay import relay
 from tests.support import eventually
 
 DATA = os.urandom(24 * 1024 * 1024)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import penstock
-from tests.live.relay import relay
+from tests.live.cable import relay
 from tests.support import eventually
 
 

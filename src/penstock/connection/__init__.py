@@ -1,8 +1,8 @@
 """The door to NATS for asyncio code: options in, a connected nats-py client out.
 
 This package alone imports nats-py's client, and here its errors become ours. `attempt` connects, `client` is
-nats-py's client with what we need of it, `failures` finds the sentence for a connection that did not come about,
-`requests` asks JetStream and translates errors.
+nats-py's client with what we need of it, `taps` sees messages in the order of the wire, `failures` finds the sentence
+for a connection that did not come about, `requests` asks JetStream and translates errors.
 """
 
 from __future__ import annotations

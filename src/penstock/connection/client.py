@@ -11,9 +11,9 @@ from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import DEFAULT_BUFFER_SIZE
-from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport
 
+from penstock.connection.taps import TappedClient
 from penstock.options import ConnectionOptions
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class CertificateRefusedError(nats.errors.Error):
     """The server checks our certificate, and hung up after the handshake."""
 
 
-class Client(NatsClient):
+class Client(TappedClient):
     """A nats-py client that remembers its options and never falls back from TLS to plain text.
 
     nats-py goes on in plain text, login included, where a `tls://` address is answered by a server without

@@ -1,0 +1,50 @@
+"""Compile the wire modules where Cython and a C compiler are found; install them as plain Python where not.
+
+Everything else about the project stands in pyproject.toml. PENSTOCK_PURE=1 leaves the compiling out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+# As penstock.wire.MODULES, which cannot be imported before the project is installed.
+MODULES = ("protocol", "buffers", "columns", "frames")
+
+
+class OptionalBuild(build_ext):
+    """Builds all the modules, or says why not and goes on with none: a mixture would not work together."""
+
+    def run(self) -> None:
+        """Build."""
+        try:
+            super().run()
+        except Exception as error:  # compilers fail in many ways, and none of them may fail the install
+            print(f"penstock: the wire modules stay plain Python: {error}", file=sys.stderr)
+            for extension in self.extensions:
+                for place in (self.get_ext_fullpath(extension.name), Path(self.build_lib, self._file(extension))):
+                    Path(place).unlink(missing_ok=True)
+            self.extensions = []
+
+    def _file(self, extension: Extension) -> str:
+        return str(self.get_ext_filename(self.get_ext_fullname(extension.name)))
+
+
+def extensions() -> list[Extension]:
+    """Give the modules to compile; none where that is not wanted or Cython is missing."""
+    if os.environ.get("PENSTOCK_PURE", "0") not in ("", "0"):
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        print("penstock: Cython is not installed; the wire modules stay plain Python.", file=sys.stderr)
+        return []
+    wanted = [Extension(f"penstock.wire.{name}", [f"src/penstock/wire/{name}.py"]) for name in MODULES]
+    return list(cythonize(wanted, include_path=["src"], build_dir="build/cython", quiet=True))
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuild})

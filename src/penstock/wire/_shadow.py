@@ -1,0 +1,5 @@
+"""What the plain modules need of `cython` where Cython is not installed: one name, and it says no."""
+
+__all__ = ["compiled"]
+
+compiled = False

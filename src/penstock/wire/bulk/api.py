@@ -1,0 +1,44 @@
+"""Names and answers of the JetStream API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.errors import InputError, JetStreamError, NotFoundError, RemoteProtocolError
+
+__all__ = ["api_error", "check_name", "read_answer"]
+
+_BAD_NAME = set(" \t\r\n.*>/\\")
+
+
+def check_name(stream: str) -> None:
+    """Refuse what cannot be the name of a stream before it becomes part of a subject."""
+    if not stream or _BAD_NAME & set(stream) or not stream.isprintable():
+        raise InputError(f"{stream!r} is no name of a stream.", remedy="Names have no blanks, dots, *, > or slashes.")
+
+
+def read_answer(payload: bytes) -> dict[str, Any]:
+    """Read an answer of the JetStream API; JetStreamError where it holds an error."""
+    try:
+        answer = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise RemoteProtocolError("The JetStream API answered something that is no JSON.", place=0) from None
+    if not isinstance(answer, dict):
+        raise RemoteProtocolError("The JetStream API answered something that is no object.", place=0)
+    if "error" in answer:
+        raise api_error(answer["error"])
+    return answer
+
+
+def api_error(error: dict[str, Any]) -> JetStreamError:
+    """Turn the `error` object of a JetStream answer into ours."""
+    code, err_code = error.get("code"), error.get("err_code")
+    description = str(error.get("description", "no description"))
+    kind = NotFoundError if code == 404 else JetStreamError
+    return kind(
+        f"The server refused: {description} ({err_code or code}).",
+        code=code,
+        err_code=err_code,
+        description=description,
+    )

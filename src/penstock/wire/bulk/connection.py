@@ -1,0 +1,208 @@
+"""The blocking connection for a Spark task or a tool."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.errors import (
+    DataLossError,
+    DeadlineError,
+    InputError,
+    LocalProtocolError,
+    NoRespondersError,
+)
+from penstock.options import ConnectionOptions
+from penstock.wire import protocol
+from penstock.wire.bulk import publishing, reading
+from penstock.wire.bulk.api import check_name, read_answer
+from penstock.wire.bulk.link import Deadline, Link
+
+__all__ = ["BulkConnection"]
+
+
+class BulkConnection:
+    """A connection that blocks, for bulk work: `read` and `publish` move Arrow batches, `request` asks anything.
+
+    It belongs to one thread. Every call has a deadline. A lost connection is made again by the call that needs it.
+    """
+
+    def __init__(self, options: ConnectionOptions | str) -> None:
+        self.options = ConnectionOptions(options) if isinstance(options, str) else options
+        self.link = Link(self.options)
+        self._inbox = f"{self.options.inbox_prefix}.{secrets.token_hex(8)}"
+        self._last_sid = 1
+        self._requests = 0
+        self._closed = False
+        self.connect(Deadline(self.options.connect_timeout))
+
+    # -- the connection -------------------------------------------------------------------------------------------
+
+    def connect(self, deadline: Deadline) -> None:
+        """Make the connection, or make it again where it is gone. Subscriptions of the old one are gone with it."""
+        if self._closed:
+            raise InputError("This connection was closed.", remedy="Make a new BulkConnection.")
+        if not self.link.is_open:
+            self.link.open(deadline)
+            self.link.send(protocol.subscribe(f"{self._inbox}.r.*", 1), deadline)
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        self._closed = True
+        self.link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"BulkConnection({self.options.url!r}, {'open' if self.link.is_open else 'closed'})"
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message, headers included, that the server takes."""
+        return int(str(self.link.info.get("max_payload", 1024 * 1024)))
+
+    def new_subject(self) -> str:
+        """Give a reply subject that nobody else uses."""
+        self._requests += 1
+        return f"{self._inbox}.{self._requests}"
+
+    def subscribe(self, subject: str, deadline: Deadline) -> int:
+        """Subscribe and give the number of the subscription, which no other one of this connection ever had."""
+        self._last_sid += 1
+        self.link.send(protocol.subscribe(subject, self._last_sid), deadline)
+        return self._last_sid
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def send_request(self, subject: str, payload: bytes, deadline: Deadline, header: bytes | None = None) -> str:
+        """Send a request and give the subject on which subscription 1 will get the answer."""
+        self._requests += 1
+        reply = f"{self._inbox}.r.{self._requests}"
+        self.link.send(protocol.publish(subject, payload, reply, header), deadline)
+        return reply
+
+    def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        headers: dict[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> protocol.Message:
+        """Ask and give the first answer; NoRespondersError at once where nobody listens, else DeadlineError."""
+        if len(payload) > self.max_payload:
+            raise LocalProtocolError(
+                f"A request of {len(payload)} bytes is larger than the server takes ({self.max_payload}).",
+                remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
+            )
+        deadline = Deadline(timeout or self.options.request_timeout)
+        self.connect(deadline)
+        header = protocol.encode_headers(headers) if headers else None
+        try:
+            reply = self.send_request(subject, payload, deadline, header)
+            while True:
+                event = self.link.next_event(deadline)
+                if isinstance(event, protocol.Message) and event.sid == 1 and event.subject == reply:
+                    break
+        except DeadlineError:
+            raise DeadlineError(
+                f"No answer on {subject} within {deadline.seconds:.3g} s.",
+                remedy="A longer timeout may help.",
+                seconds=deadline.seconds,
+                subject=subject,
+            ) from None
+        if event.status == 503 and not event.payload:
+            raise NoRespondersError(
+                f"Nobody listens on {subject}.",
+                remedy="Is the service running, or, for JetStream, is it on and is the domain right?",
+                seconds=deadline.seconds,
+                subject=subject,
+            )
+        return event
+
+    def api(self, method: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Call the JetStream API, `method` being what follows the prefix; JetStreamError for an error answer."""
+        payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        return read_answer(self.request(f"{self.options.js_prefix}.{method}", payload, timeout=timeout).payload)
+
+    # -- bulk -----------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        stream: str,
+        start: int = 1,
+        end: int | None = None,
+        subjects: str | Iterable[str] | None = None,
+        *,
+        batch_rows: int = 65_536,
+        batch_bytes: int = 32 * 1024 * 1024,
+        window_bytes: int = 16 * 1024 * 1024,
+        headers: bool = True,
+        payloads: bool = True,
+        timeout: float = 30.0,
+        on_loss: Callable[[DataLossError], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the messages with `start <= sequence < end` that match `subjects`, in order, once each.
+
+        `end` is where the stream ends now if nothing is given. A batch has at most `batch_rows` rows, and at most
+        `batch_bytes` and one message. Never more than `window_bytes`, or one message, are asked for and not yet
+        received, and nothing is while the caller works on a batch. `headers=False` leaves the headers empty and saves
+        their cost. `payloads=False` leaves `data` empty and saves sending it, where the stream takes a consumer; a
+        message then has a header `Nats-Msg-Size` more. `timeout` is the longest time without any progress; within it,
+        lost connections are made again and the read goes on behind the last message that it gave.
+
+        Messages of the range that are gone from the stream raise DataLossError; with `on_loss`, that is called with
+        the error instead, and the read goes on. Single messages that were deleted from the middle are skipped.
+        """
+        check_name(stream)
+        plan = reading.Plan(
+            stream=stream,
+            start=start,
+            end=end,
+            subjects=(subjects,) if isinstance(subjects, str) else tuple(subjects or ()),
+            batch_rows=batch_rows,
+            batch_bytes=batch_bytes,
+            window_bytes=window_bytes,
+            headers=headers,
+            payloads=payloads,
+            timeout=timeout,
+            on_loss=on_loss,
+        )
+        return reading.Reading(self, plan).batches()
+
+    def publish(
+        self,
+        stream: str,
+        batches: Iterable[pa.RecordBatch] | pa.RecordBatch | pa.Table,
+        mode: str = "acks",
+        *,
+        subject: str | None = None,
+        ids: bool | None = None,
+        timeout: float = 30.0,
+    ) -> publishing.Published:
+        """Store the rows of `batches` in a stream and give the acks.
+
+        Columns: `data`; `subject`, unless the argument gives one for all rows; `headers` where wanted. Others are
+        ignored. The modes:
+
+        - `acks`: an ack for every message, thousands of them outstanding. Every message carries a `Nats-Msg-Id`, its
+          own or one of ours, so that after a lost connection the rest is sent again and stored once.
+        - `fast`: fast ingest, for streams with `allow_batched`. In order and without gaps. Without ids nothing is sent
+          twice, so a lost connection ends in a PublishError; with `ids=True` it goes on, as above.
+        - `atomic`: for streams with `allow_atomic`. Each batch of rows, in pieces of 1,000, is stored whole or not.
+
+        Raises PublishError, which says which rows are stored, not stored or unknown.
+        """
+        check_name(stream)
+        return publishing.publish(self, stream, batches, mode=mode, subject=subject, ids=ids, timeout=timeout)

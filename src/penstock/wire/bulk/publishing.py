@@ -1,0 +1,241 @@
+"""Rows into a stream: what the three modes share, and the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.errors import DisconnectedError, InputError, PublishError
+from penstock.wire import frames, protocol
+from penstock.wire.bulk.api import api_error, read_answer
+from penstock.wire.bulk.link import Deadline
+from penstock.wire.bulk.rows import Source
+
+if TYPE_CHECKING:
+    from penstock.wire.bulk.connection import BulkConnection
+
+__all__ = ["Ack", "Published", "publish"]
+
+CHUNK = 256 * 1024  # bytes handed to the socket at once
+SILENCE = 5.0  # seconds without an ack after which the connection is taken for dead
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The rows `row` to `row + count` are stored, the last of them at `sequence`.
+
+    `contiguous`: the others directly before it, one after the other. A fast batch may have other publishers' messages
+    between its own. `duplicate`: they had been stored before, under the same `Nats-Msg-Id`. `sequence` is None where a
+    lost ack could not be found again.
+    """
+
+    row: int
+    count: int
+    sequence: int | None
+    contiguous: bool = True
+    duplicate: bool = False
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a publish stored: `rows` of them in `stream`, told by `acks` in the order of the rows."""
+
+    stream: str
+    rows: int
+    acks: tuple[Ack, ...] = field(repr=False)
+
+    @property
+    def last(self) -> int | None:
+        """The highest sequence that an ack names."""
+        return max((ack.sequence for ack in self.acks if ack.sequence is not None), default=None)
+
+    @property
+    def duplicates(self) -> int:
+        """How many of the rows had been stored before."""
+        return sum(ack.count for ack in self.acks if ack.duplicate)
+
+
+class Ledger:
+    """Collects acks, neighbours as one, and tells what is stored when a publish fails."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self._acks: list[Ack] = []
+        self._run: list[int] | None = None  # row, count, sequence, duplicate of the ack that still grows
+
+    def add(self, ack: Ack) -> None:
+        """Note an ack."""
+        self._acks.append(ack)
+
+    def add_row(self, row: int, sequence: int, duplicate: bool) -> None:
+        """Note the ack of one row; rows that follow each other in number and sequence become one ack."""
+        run = self._run
+        if run is not None and row == run[0] + run[1] and sequence == run[2] + 1 and duplicate == run[3]:
+            run[1] += 1
+            run[2] = sequence
+        else:
+            self._close_run()
+            self._run = [row, 1, sequence, duplicate]
+
+    def _close_run(self) -> None:
+        if self._run is not None:
+            row, count, sequence, duplicate = self._run
+            self._acks.append(Ack(row, count, sequence, duplicate=bool(duplicate)))
+            self._run = None
+
+    @property
+    def acks(self) -> list[Ack]:
+        """The acks so far, in the order of the rows, neighbours as one."""
+        self._close_run()
+        merged: list[Ack] = []
+        for ack in sorted(self._acks, key=lambda ack: ack.row):
+            last = merged[-1] if merged else None
+            follows = last is not None and last.sequence is not None and ack.sequence == last.sequence + ack.count
+            if last is not None and follows and last.contiguous and ack.contiguous and last.duplicate == ack.duplicate:
+                merged[-1] = Ack(last.row, last.count + ack.count, ack.sequence, duplicate=ack.duplicate)
+            else:
+                merged.append(ack)
+        return merged
+
+    def result(self, rows: int) -> Published:
+        """Give the result of a publish that went well."""
+        return Published(self.stream, rows, tuple(self.acks))
+
+    def failure(
+        self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None
+    ) -> PublishError:
+        """Give the error of a publish that did not."""
+        stored = _merge((ack.row, ack.row + ack.count) for ack in self.acks)
+        doubtful = _merge(unknown)
+        said = [f"rows {_ranges(stored)} are stored" if stored else "no row is known to be stored"]
+        if doubtful:
+            said.append(f"rows {_ranges(doubtful)} may or may not be")
+        return PublishError(
+            f"Publishing to {self.stream} ended early: {why.rstrip('.')}; {' and '.join(said)}.",
+            remedy=remedy,
+            stream=self.stream,
+            stored=stored,
+            unknown=doubtful,
+            err_code=err_code,
+        )
+
+
+def _merge(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        elif start < end:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
+    shown = ", ".join(f"[{start}, {end})" for start, end in ranges[:5])
+    return f"{shown} and {len(ranges) - 5} more ranges" if len(ranges) > 5 else shown
+
+
+class Job:
+    """What every mode works with."""
+
+    def __init__(self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.source = source
+        self.ids = ids
+        self.timeout = timeout
+        self.ledger = Ledger(stream)
+        self.deadline = Deadline(timeout)
+        self.duplicate_window = 0.0
+        self.broken: Exception | None = None
+
+    def rows(self) -> Iterator[tuple[int, frames.Rows]]:
+        """Give the rows; where they end in an error, keep it until what was sent before is settled."""
+        try:
+            yield from self.source
+        except Exception as error:  # the caller's iterator may raise anything, and rows may be under way
+            self.broken = error
+
+    def progress(self) -> None:
+        """Begin the time without progress anew."""
+        self.deadline = Deadline(self.timeout)
+
+
+def publish(
+    connection: BulkConnection,
+    stream: str,
+    batches: Iterable[pa.RecordBatch] | pa.RecordBatch | pa.Table,
+    *,
+    mode: str,
+    subject: str | None,
+    ids: bool | None,
+    timeout: float,
+) -> Published:
+    """Check everything that can be checked before the first row, then publish in the given mode."""
+    from penstock.wire.bulk import acks, atomic, fast
+
+    runs = {"acks": acks.run, "fast": fast.run, "atomic": atomic.run}
+    if mode not in runs:
+        raise InputError(f"There is no mode {mode!r}.", remedy="Known are acks, fast and atomic.")
+    if not timeout > 0:
+        raise InputError(f"timeout is {timeout}.", remedy="Give a number of seconds above zero.")
+    if mode == "acks" and ids is False:
+        raise InputError("Mode acks always sends ids.", remedy="Leave ids out, or use mode fast.")
+    config = _config(connection, stream, Deadline(timeout))
+    needs = {"fast": "allow_batched", "atomic": "allow_atomic"}.get(mode)
+    if needs and not config.get(needs):
+        raise InputError(f"Stream {stream} does not allow mode {mode}.", remedy=f"Turn {needs} on, or use mode acks.")
+    if config.get("mirror"):
+        raise InputError(f"Stream {stream} is a mirror.", remedy="Publish to the stream that it mirrors.")
+    source = Source(
+        batches,
+        subject=subject,
+        subjects=config.get("subjects") or [],
+        max_payload=connection.max_payload,
+        max_size=config.get("max_msg_size") or -1,
+    )
+    job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
+    job.duplicate_window = config.get("duplicate_window", 0) / 1e9
+    runs[mode](job)
+    if job.broken is not None:
+        if not job.ledger.acks:
+            raise job.broken
+        raise job.ledger.failure(f"{job.broken}", remedy="Mend the rows that follow, and publish them.") from job.broken
+    return job.ledger.result(source.given)
+
+
+def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:
+    """Look at the stream; a connection that is lost meanwhile is made again."""
+    while True:
+        timeout = max(deadline.within(connection.options.request_timeout).left, 0.001)
+        try:
+            found: dict[str, Any] = connection.api(f"STREAM.INFO.{stream}", timeout=timeout)["config"]
+            return found
+        except DisconnectedError:
+            if deadline.left == 0:
+                raise
+
+
+def read_ack(event: protocol.Message) -> dict[str, Any]:
+    """Read an ack; JetStreamError where it refuses."""
+    if event.status == 503:
+        raise api_error({"code": 503, "description": "no stream takes this subject", "err_code": None})
+    return read_answer(event.payload)
+
+
+def is_passing(error: dict[str, Any]) -> bool:
+    """Tell an error that a stream gives while it has no leader from one that stays."""
+    nobody = error.get("code") == 503 and not error.get("err_code")
+    return nobody or error.get("err_code") == 10008  # JetStream is temporarily unavailable
+
+
+def parse(event: protocol.Message) -> dict[str, Any]:
+    """Read a flow message or an ack as it is, errors included."""
+    if event.status == 503:
+        return {"error": {"code": 503, "description": "no stream takes this subject"}}
+    found = json.loads(event.payload)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,472 @@
+"""A range of a stream as Arrow batches.
+
+Two ways lead through a range, and docs/why/wire.md says why these:
+
+- a short range of a stream that allows it comes by batched direct get, one request and no consumer;
+- everything else comes from an ephemeral pull consumer that acknowledges nothing, one bounded request after another.
+
+A request is received whole before a batch is given out, so nothing is under way while the caller works, however long.
+What breaks on the way (the connection, the consumer, its leader) is mended here: the read goes on behind the last
+message that it took.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.errors import (
+    DataLossError,
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NoRespondersError,
+    NotFoundError,
+    RemoteProtocolError,
+    UnreachableError,
+)
+from penstock.wire import columns as cols
+from penstock.wire import protocol
+from penstock.wire.arrow import to_batch
+from penstock.wire.bulk.api import read_answer
+from penstock.wire.bulk.link import Deadline
+
+if TYPE_CHECKING:
+    from penstock.wire.bulk.connection import BulkConnection
+
+__all__ = ["Plan", "Reading"]
+
+DIRECT_ROWS = 1000  # up to here one request by direct get beats making a consumer; measured by benchmarks/wire.py
+DIRECT_BATCH = 10_000  # of one such request, where a long range must come this way
+FIRST_WINDOW = 1024 * 1024  # the first request is small, so that the first batch comes soon; they double from there
+MOST_ROWS = 1_000_000  # of one pull request; its bytes end it long before
+SILENCE = 5.0  # seconds without a byte after which a consumer is taken for dead
+NANOSECONDS = 1_000_000_000
+INACTIVE = 60  # seconds after which the server removes a consumer that we could not delete
+# The stream's retention or limits forbid a consumer of ours; direct get needs none.
+NO_CONSUMER = {10026, 10084, 10099, 10100}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to read and how, checked."""
+
+    stream: str
+    start: int
+    end: int | None
+    subjects: tuple[str, ...]
+    batch_rows: int
+    batch_bytes: int
+    window_bytes: int
+    headers: bool
+    payloads: bool
+    timeout: float
+    on_loss: Callable[[DataLossError], None] | None
+
+    def __post_init__(self) -> None:
+        if self.start < 1:
+            raise InputError(f"start is {self.start}.", remedy="Sequences begin with 1.")
+        if self.end is not None and self.end < self.start:
+            raise InputError(f"The range [{self.start}, {self.end}) ends before it starts.", remedy="Swap its ends.")
+        for name, least, most in (
+            ("batch_rows", 1, 16_777_216),
+            ("batch_bytes", 1, 1 << 30),  # with one message more, offsets of 32 bits still hold it
+            ("window_bytes", 1024, 1 << 30),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise InputError(f"{name} is {value}.", remedy=f"Give a number between {least} and {most}.")
+        if not self.timeout > 0:
+            raise InputError(f"timeout is {self.timeout}.", remedy="Give a number of seconds above zero.")
+        for subject in self.subjects:
+            protocol.check_subject(subject, wildcards=True)
+
+
+class _BrokenError(Exception):
+    """The consumer or the connection stopped serving; a new one goes on."""
+
+
+class Reading:
+    """One read: its place in the stream, and the consumer or request that serves it at the moment."""
+
+    def __init__(self, connection: BulkConnection, plan: Plan) -> None:
+        self.connection = connection
+        self.plan = plan
+        self.columns = cols.Columns(
+            plan.start,
+            plan.end or plan.start,
+            max_rows=plan.batch_rows,
+            max_bytes=plan.batch_bytes,
+            max_payload=protocol.MAX_PAYLOAD,
+            headers=plan.headers,
+        )
+        self.ready: deque[pa.RecordBatch] = deque()
+        self.deadline = Deadline(plan.timeout)
+        self.done = False
+        self.direct = False
+        self.no_consumer = False
+        self.created: str | None = None
+        self.consumer = ""
+        self.inbox = ""
+        self.requests = 0
+        self.window = min(FIRST_WINDOW, plan.window_bytes)
+        self.one_large = False
+        self.doubt = 0  # the first skipped sequence that the check under way is about
+        self.check = ""
+        self.check_sent = 0.0
+
+    # -- the whole ------------------------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the range."""
+        if self.plan.end is not None and self.plan.start >= self.plan.end:
+            return
+        self.deadline = Deadline(self.plan.timeout)
+        pause = 0.0
+        begun = False
+        try:
+            while not self.done:
+                before = self.columns.next
+                try:
+                    self.connection.connect(self.deadline.within(self.connection.options.connect_timeout))
+                    if not begun:
+                        self._begin()
+                        begun = True
+                    elif self.direct:
+                        self._get_directly()
+                    else:
+                        self._pull()
+                    pause = 0.0
+                except NotFoundError:
+                    raise
+                except (_BrokenError, DisconnectedError, UnreachableError, NoRespondersError, DeadlineError) as error:
+                    pause = self._mend(error, 0.0 if self.columns.next > before else pause)
+                except JetStreamError as error:
+                    if error.code != 503:  # the server's word for a leader that is being chosen
+                        raise
+                    pause = self._mend(error, pause)
+                yield from self._given()
+            if self.columns.rows:
+                self._flush()
+            self._settle()
+            yield from self._given()
+        finally:
+            self._release()
+
+    def _given(self) -> Iterator[pa.RecordBatch]:
+        while self.ready:
+            yield self.ready.popleft()
+            self.deadline = Deadline(self.plan.timeout)  # the caller's time is not ours
+
+    def _mend(self, error: Exception, pause: float) -> float:
+        """Forget the consumer and wait a little before the next try; give up where the time is over."""
+        self._release()
+        self.inbox = self.check = ""
+        if self.deadline.left == 0:
+            raise DeadlineError(
+                f"Reading {self.plan.stream} made no progress for {self.plan.timeout:.3g} s, at sequence "
+                f"{self.columns.next}: {error}",
+                remedy="Is the stream's leader reachable? A longer timeout may help.",
+                seconds=self.plan.timeout,
+            ) from error
+        time.sleep(min(pause, self.deadline.left))
+        return min(1.0, pause * 2 or 0.05)
+
+    def _flush(self) -> None:
+        self.ready.append(to_batch(self.columns.close(), self.plan.stream))
+        self.columns.restart()
+        if self.columns.gap and (not self.check or time.monotonic() - self.check_sent > SILENCE):
+            self._ask_about_gap()
+
+    def _release(self) -> None:
+        """Let the server forget us; what cannot be said now it finds out by itself."""
+        if self.connection.link.is_open:
+            deadline = Deadline(self.connection.options.request_timeout)
+            try:
+                if self.columns.sid:
+                    self.connection.link.send(protocol.unsubscribe(self.columns.sid), deadline)
+                if self.consumer:
+                    method = f"CONSUMER.DELETE.{self.plan.stream}.{self.consumer}"
+                    self.connection.send_request(self._api(method), b"", deadline)
+            except (DisconnectedError, DeadlineError):
+                self.connection.link.close()
+        self.consumer = ""
+        self.columns.sid = 0
+
+    # -- the stream -----------------------------------------------------------------------------------------------
+
+    def _api(self, method: str) -> str:
+        return f"{self.connection.options.js_prefix}.{method}"
+
+    def _ask(self, method: str, body: object = None) -> dict[str, Any]:
+        timeout = self.deadline.within(self.connection.options.request_timeout).left
+        return self.connection.api(method, body, timeout=max(timeout, 0.001))
+
+    def _begin(self) -> None:
+        """Look at the stream, hold the range against what it has, and choose the way."""
+        info = self._ask(f"STREAM.INFO.{self.plan.stream}")
+        self.created = info.get("created")
+        state = info["state"]
+        first, last = int(state["first_seq"]), int(state["last_seq"])
+        start, end = self.plan.start, self.plan.end if self.plan.end is not None else last + 1
+        if end > last + 1 or (start < first and start < end):
+            self._lose(start, first, last)
+            start, end = max(start, first), min(end, last + 1)
+        self.columns.next, self.columns.end = start, end
+        self.done = start >= end
+        fitting = len(self.plan.subjects) < 2 and self.plan.payloads  # direct get knows one subject, and sends all
+        self.direct = bool(info["config"].get("allow_direct")) and fitting and end - start <= DIRECT_ROWS
+
+    def _lose(self, start: int, first: int, last: int) -> None:
+        end = self.plan.end if self.plan.end is not None else last + 1
+        error = DataLossError(
+            f"Stream {self.plan.stream} holds [{first}, {last + 1}), and messages of [{start}, {end}) are wanted.",
+            remedy="Its limits, a purge or a restore took them away: start at what is there, or allow the loss.",
+            stream=self.plan.stream,
+            start=start,
+            end=end,
+            first=first,
+            last=last,
+        )
+        if self.plan.on_loss is None:
+            raise error
+        self.plan.on_loss(error)
+
+    def _ask_about_gap(self) -> None:
+        """Ask, without waiting, whether the stream still begins before the first skipped sequence.
+
+        If it does, what was skipped had been deleted one by one; if not, retention may have overtaken us.
+        """
+        deadline = self.deadline.within(self.connection.options.request_timeout)
+        self.check = self.connection.send_request(self._api(f"STREAM.INFO.{self.plan.stream}"), b"", deadline)
+        self.check_sent = time.monotonic()
+        self.doubt = min(self.doubt or self.columns.gap, self.columns.gap)
+        self.columns.gap = 0
+
+    def _hear_about_gap(self, event: protocol.Message) -> None:
+        if event.subject == self.check:
+            self.check = ""
+            self._judge(read_answer(event.payload))
+
+    def _judge(self, info: dict[str, Any]) -> None:
+        first, last = int(info["state"]["first_seq"]), int(info["state"]["last_seq"])
+        if info.get("created") != self.created:
+            self.doubt = 0
+            self._lose(self.columns.next, first, last)  # another stream of the same name: what we read is gone
+            self.created = info.get("created")
+        doubt, self.doubt = self.doubt, 0
+        if doubt and first > doubt:
+            self._lose(doubt, first, last)
+
+    def _settle(self) -> None:
+        """Have the last doubts answered, waiting for it."""
+        if self.columns.next < self.columns.end and not self.columns.gap:
+            self.columns.gap = self.columns.next
+        if self.columns.gap:
+            self.doubt = min(self.doubt or self.columns.gap, self.columns.gap)
+            self.columns.gap = 0
+        while self.doubt:
+            try:
+                self.connection.connect(self.deadline)
+                self._judge(self._ask(f"STREAM.INFO.{self.plan.stream}"))
+            except (DisconnectedError, UnreachableError, NoRespondersError, DeadlineError) as error:
+                self._mend(error, 0.1)
+
+    def _is_exhausted(self) -> bool:
+        """Ask the stream's leader whether no message of ours is left below the end."""
+        for subject in self.plan.subjects or (">",):
+            body = {"seq": self.columns.next, "next_by_subj": subject}
+            try:
+                found = self._ask(f"STREAM.MSG.GET.{self.plan.stream}", body)
+            except NotFoundError as error:
+                if error.err_code != 10037:  # no message found
+                    raise
+                continue
+            if int(found["message"]["seq"]) < self.columns.end:
+                return False
+        return True
+
+    # -- the two ways ---------------------------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        """Ask the consumer for a window of messages and take it whole."""
+        if not self.consumer:
+            self._create_consumer()
+            if self.direct:
+                return
+        columns = self.columns
+        # Without filters no more than the rest of the range can be ours; with filters, nobody knows.
+        rows = MOST_ROWS if self.plan.subjects else min(MOST_ROWS, columns.end - columns.next)
+        window = self.window
+        body: dict[str, Any] = {"batch": rows, "max_bytes": window, "no_wait": True}
+        if self.one_large:  # a message larger than the window comes alone
+            rows, window = 1, protocol.MAX_PAYLOAD
+            body = {"batch": 1, "no_wait": True}
+        self.one_large = False
+        before = columns.count
+        columns.wire_size = 0
+        reply = self._send(f"CONSUMER.MSG.NEXT.{self.plan.stream}.{self.consumer}", body)
+        while columns.count - before < rows and columns.wire_size < window:
+            event = self._take()
+            if self.done:
+                return
+            if event is None or event.subject != reply:
+                continue
+            status, description = event.status, event.description.lower()
+            if status == 404:
+                self.done = self._is_exhausted()
+                if not self.done:
+                    raise _BrokenError("the consumer saw the end of the stream too early")
+                return
+            if status == 409 and "maxbytes" in description.replace(" ", ""):
+                self.one_large = columns.count == before
+                break
+            if status == 409 and "batch completed" in description:
+                break
+            raise _BrokenError(f"the consumer says {status} {event.description}")
+        self.done = columns.next >= columns.end
+        self.window = min(2 * self.window, self.plan.window_bytes)
+
+    def _get_directly(self) -> None:
+        """Ask for the rest of the range by direct get and take the answer whole."""
+        columns = self.columns
+        if not columns.sid or not self.inbox:
+            self._subscribe()
+        columns.direct = True
+        body: dict[str, Any] = {
+            "seq": columns.next,
+            "batch": min(DIRECT_BATCH, columns.end - columns.next),
+            "max_bytes": self.plan.window_bytes,
+        }
+        if self.plan.subjects:
+            body["next_by_subj"] = self.plan.subjects[0]
+        before = columns.next
+        reply = self._send(f"DIRECT.GET.{self.plan.stream}", body)
+        while True:
+            event = self._take()
+            if self.done:
+                return
+            if event is not None and event.subject == reply:
+                break
+        if event.status not in (204, 404):
+            # Something in the way: a message whose headers hide its sequence, or a server without batches.
+            self._use_consumer()
+            return
+        self.done = columns.next >= columns.end or self._is_exhausted()
+        if not self.done and columns.next == before:
+            self._use_consumer()  # the replica that answered lags behind the leader
+
+    def _use_consumer(self) -> None:
+        if self.no_consumer:
+            raise _BrokenError("direct get does not answer, and the stream allows no consumer")
+        self.direct = self.columns.direct = False
+
+    def _take(self) -> protocol.Message | None:
+        """Move what was received into the columns; give the next message that says something about the request."""
+        link, columns = self.connection.link, self.columns
+        parser = link.parser
+        position = columns.fill(parser.buffer, parser.start, parser.end)
+        if position > parser.start:
+            parser.take(position)
+            self.deadline = Deadline(self.plan.timeout)
+            if columns.stop == cols.NEED:
+                return None  # it may have been the last message of the request: nothing must be waited for
+        if columns.stop == cols.FULL:
+            self._flush()
+            return None
+        if columns.stop == cols.BEYOND:
+            self.done = True
+            self._drain()
+            return None
+        if columns.stop == cols.DISORDER:
+            raise _BrokenError("a delivery is missing")
+        event = parser.next_event()
+        if event is None:
+            try:
+                link.receive(self.deadline.within(SILENCE))
+            except DeadlineError:
+                raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
+            return None
+        if link.handle(event) or not isinstance(event, protocol.Message):
+            return None
+        if event.sid == 1:
+            self._hear_about_gap(event)
+            return None
+        if event.sid != columns.sid:
+            return None  # of a consumer that we gave up
+        if event.header is None or (event.status is None and not columns.direct):
+            raise RemoteProtocolError(
+                f"A delivery of {self.plan.stream} that does not say its sequence: reply {event.reply!r}.",
+                place=parser.place,
+            )
+        return event
+
+    # -- consumers ------------------------------------------------------------------------------------------------
+
+    def _subscribe(self) -> None:
+        if self.columns.sid:
+            self.connection.link.send(protocol.unsubscribe(self.columns.sid), self.deadline)
+        self.inbox = self.connection.new_subject()
+        self.columns.sid = self.connection.subscribe(f"{self.inbox}.*", self.deadline)
+
+    def _send(self, method: str, body: dict[str, Any]) -> str:
+        self.requests += 1
+        reply = f"{self.inbox}.{self.requests}"
+        payload = json.dumps(body, separators=(",", ":")).encode()
+        self.connection.link.send(protocol.publish(self._api(method), payload, reply), self.deadline)
+        return reply
+
+    def _create_consumer(self) -> None:
+        self._subscribe()
+        name = f"penstock-{secrets.token_hex(6)}"
+        config: dict[str, Any] = {
+            "name": name,
+            "description": self.connection.options.name,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self.columns.next,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": INACTIVE * NANOSECONDS,
+        }
+        if not self.plan.payloads:
+            config["headers_only"] = True
+        subjects = self.plan.subjects
+        method = f"CONSUMER.CREATE.{self.plan.stream}.{name}"
+        if subjects and subjects != (">",):
+            config["filter_subjects"] = list(subjects)
+        body = {"stream_name": self.plan.stream, "config": config, "action": "create"}
+        try:
+            self._ask(method, body)
+        except JetStreamError as error:
+            if error.err_code in NO_CONSUMER and len(subjects) < 2 and self._allows_direct():
+                self.direct = self.no_consumer = True
+                return
+            raise
+        self.consumer = name
+        self.columns.count = 1
+        self.columns.direct = False
+
+    def _allows_direct(self) -> bool:
+        return bool(self._ask(f"STREAM.INFO.{self.plan.stream}")["config"].get("allow_direct"))
+
+    def _drain(self) -> None:
+        """Take the rest of an answer off the connection, so that nothing is under way."""
+        link = self.connection.link
+        link.send(protocol.unsubscribe(self.columns.sid) + protocol.PING, self.deadline)
+        self.columns.sid = 0
+        while True:
+            event = link.next_event(self.deadline)
+            if isinstance(event, protocol.Pong):
+                return
+            if isinstance(event, protocol.Message) and event.sid == 1:
+                self._hear_about_gap(event)

@@ -1,0 +1,175 @@
+"""Record batches made ready for publishing: checked, and seen as the buffers that `frames` writes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import InputError, LocalProtocolError
+from penstock.wire import frames, protocol
+from penstock.wire.arrow import HEADERS, constant
+
+__all__ = ["Source", "offsets", "pattern", "texts"]
+
+_RESERVED = re.compile(r"Nats-(Batch-(Id|Sequence|Commit)|Fast-Batch-.*)", re.IGNORECASE)
+OWN_HEADERS = 400  # bytes that our own headers may add to a message
+
+
+class Source:
+    """Gives the rows of record batches, numbered through, each batch checked before it is given."""
+
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch] | pa.RecordBatch | pa.Table,
+        *,
+        subject: str | None,
+        subjects: list[str],
+        max_payload: int,
+        max_size: int = -1,
+    ) -> None:
+        if isinstance(batches, pa.Table):
+            batches = batches.to_batches()
+        elif isinstance(batches, pa.RecordBatch):
+            batches = [batches]
+        self._batches = iter(batches)
+        self._subject = subject
+        self._patterns = [pattern(item) for item in subjects]
+        self._bound = subjects
+        self._max_payload = max_payload
+        self._max_size = max_size
+        self._known: set[str] = set()
+        self.given = 0
+        if subject is not None:
+            self._check_subject(subject, 0)
+
+    def __iter__(self) -> Iterator[tuple[int, frames.Rows]]:
+        """Give each batch that has rows, with the number of its first row."""
+        for batch in self._batches:
+            if not isinstance(batch, pa.RecordBatch):
+                raise InputError(
+                    f"publish was given {type(batch).__name__} for a record batch.",
+                    remedy="Give pyarrow RecordBatches, one of them, or a Table.",
+                )
+            if batch.num_rows:
+                rows = self._rows(batch)
+                first = self.given
+                self.given += batch.num_rows
+                yield first, rows
+
+    def _rows(self, batch: pa.RecordBatch) -> frames.Rows:
+        if "data" not in batch.schema.names:
+            raise InputError(
+                f"A batch has no column data, only {', '.join(batch.schema.names)}.", remedy="Name the payload data."
+            )
+        data = self._cast(batch.column("data"), pa.binary(), "data")
+        if data.null_count:
+            data = data.fill_null(b"")
+        subjects = self._subjects(batch)
+        maps = None
+        names = values = lists = None
+        if "headers" in batch.schema.names and not pa.types.is_null(batch.column("headers").type):
+            headers = self._headers(self._cast(batch.column("headers"), HEADERS, "headers"))
+            maps, names = offsets(headers), texts(headers.keys)
+            lists, values = offsets(headers.items), texts(headers.items.values)
+        rows = frames.Rows(batch.num_rows, texts(subjects), texts(data), maps, names, lists, values)
+        largest = frames.sizes(rows)
+        if largest + OWN_HEADERS > self._max_payload:
+            raise LocalProtocolError(
+                f"A row from {self.given} on has {largest} bytes with its headers, and the server takes "
+                f"{self._max_payload}, {OWN_HEADERS} of them for our own.",
+                remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
+            )
+        if 0 < self._max_size < largest:
+            # The server says this of a message alone; within a batch it would only say that something is missing.
+            raise InputError(
+                f"A row from {self.given} on has {largest} bytes with its headers; the stream takes {self._max_size}.",
+                remedy="Send it in chunks (penstock.chunks), or raise max_msg_size of the stream.",
+            )
+        return rows
+
+    def _cast(self, column: Any, kind: pa.DataType, name: str) -> Any:
+        if column.type.equals(kind):
+            return column
+        try:
+            return column.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            raise InputError(
+                f"Column {name} has the type {column.type}, and {kind} is wanted.", remedy="Convert it."
+            ) from None
+
+    def _subjects(self, batch: pa.RecordBatch) -> Any:
+        if "subject" not in batch.schema.names:
+            if self._subject is None:
+                raise InputError(
+                    "There is neither a column subject nor a subject for all rows.", remedy="Give one of them."
+                )
+            return constant(self._subject, batch.num_rows)
+        column = self._cast(batch.column("subject"), pa.string(), "subject")
+        if column.null_count:
+            if self._subject is None:
+                row = self.given + pc.index(column.is_null(), True).as_py()
+                raise InputError(
+                    f"Row {row} has no subject.", remedy="Fill the column, or give a subject for all rows."
+                )
+            column = column.fill_null(self._subject)
+        for subject in column.unique().to_pylist():
+            if subject not in self._known:
+                self._check_subject(subject, self.given + pc.index(column, subject).as_py())
+        return column
+
+    def _check_subject(self, subject: str, row: int) -> None:
+        protocol.check_subject(subject)
+        if not any(pattern.fullmatch(subject) for pattern in self._patterns):
+            raise InputError(
+                f"Subject {subject!r} (row {row}) is not of this stream, which has {', '.join(self._bound) or 'none'}.",
+                remedy="Publish to a subject of the stream, or add the subject to it.",
+            )
+        if len(self._known) < 100_000:
+            self._known.add(subject)
+
+    def _headers(self, column: Any) -> Any:
+        if column.null_count or column.items.null_count or column.items.values.null_count:
+            # Null is written as no headers; what hides behind a null is not defined, so the column is built anew.
+            column = pa.array(
+                [[] if row is None else [_entry(*item) for item in row] for row in column.to_pylist()], HEADERS
+            )
+        for name in column.keys.unique().to_pylist():
+            protocol.encode_headers({name: ""})
+            if _RESERVED.fullmatch(name):
+                raise InputError(f"Header {name} is for the server's batches.", remedy="Rename it.")
+        content = column.items.values.buffers()[2]
+        if content is not None and (b"\r" in (held := content.to_pybytes()) or b"\n" in held):
+            broken = pc.match_substring_regex(column.items.values, r"[\r\n]")
+            if pc.any(broken).as_py():
+                raise LocalProtocolError(
+                    f"A header of the rows from {self.given} on has a line break in its value.", remedy="Take it out."
+                )
+        return column
+
+
+def _entry(name: str, values: list[str | None] | None) -> tuple[str, list[str]]:
+    if values is not None and None in values:
+        raise InputError(f"Header {name} has a null among its values.", remedy="Leave it out.")
+    return name, [value for value in values or () if value is not None]
+
+
+def pattern(subject: str) -> re.Pattern[str]:
+    """Turn a subject with wildcards into a regular expression."""
+    wild = {"*": r"[^.]+", ">": r".+"}
+    return re.compile(r"\.".join(wild.get(token) or re.escape(token) for token in subject.split(".")))
+
+
+def offsets(column: Any) -> memoryview:
+    buffer = column.buffers()[1]
+    return memoryview(buffer)[4 * column.offset : 4 * (column.offset + len(column) + 1)].cast("i")
+
+
+def texts(column: Any) -> frames.Texts:
+    if len(column) == 0:
+        return frames.Texts(None, None)
+    content = column.buffers()[2]
+    return frames.Texts(offsets(column), None if content is None else memoryview(content).cast("B"))

@@ -1,0 +1,59 @@
+# The C types of columns.py, for the compiler alone.
+cimport cython
+
+from penstock.wire.buffers cimport Lines, Numbers, Strings
+
+
+cdef class Columns:
+    cdef public long long sid
+    cdef public long long next
+    cdef public long long end
+    cdef public long long count
+    cdef public long long gap
+    cdef public int stop
+    cdef public bint direct
+    cdef public Py_ssize_t rows
+    cdef public long long size
+    cdef public long long wire_size
+    cdef bint with_headers
+    cdef Py_ssize_t max_rows
+    cdef long long max_bytes
+    cdef Py_ssize_t max_payload
+    cdef Lines lines
+    cdef Strings subjects
+    cdef Strings payloads
+    cdef Strings names
+    cdef Strings values
+    cdef Numbers lists
+    cdef Numbers maps
+    cdef Numbers sequences
+    cdef Numbers times
+    # The frame at hand.
+    cdef Py_ssize_t subject
+    cdef Py_ssize_t subject_end
+    cdef Py_ssize_t body
+    cdef Py_ssize_t head
+    cdef Py_ssize_t total
+    cdef Py_ssize_t reply_size
+    cdef long long sequence
+    cdef long long delivery
+    cdef long long time
+
+    @cython.locals(data="const unsigned char*", position=Py_ssize_t, stop=Py_ssize_t)
+    cpdef Py_ssize_t fill(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef int _row(self, const unsigned char* data, Py_ssize_t stop) except -1
+    @cython.locals(
+        limit=Py_ssize_t, headed=int, unfinished=bint, stop=Py_ssize_t, first=Py_ssize_t, subject_end=Py_ssize_t,
+        sid_end=Py_ssize_t, reply_end=Py_ssize_t, head_end=Py_ssize_t,
+    )
+    cdef int _line(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t end) except -1
+    @cython.locals(count=int, place=Py_ssize_t, stop=Py_ssize_t)
+    cdef int _reply(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
+    @cython.locals(lines=Lines, first=Py_ssize_t, line=Py_ssize_t)
+    cdef bint _transport(self, const unsigned char* data) except -1
+    @cython.locals(lines=Lines, line=Py_ssize_t, other=Py_ssize_t)
+    cdef int _headers(self, const unsigned char* data) except -1
+    @cython.locals(lines=Lines, line=Py_ssize_t)
+    cdef int _many_headers(self, const unsigned char* data) except -1
+    cdef int _value(self, const unsigned char* data, Py_ssize_t line) except -1
+    cdef int _name(self, const unsigned char* data, Py_ssize_t line) except -1

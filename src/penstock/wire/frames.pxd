@@ -1,0 +1,57 @@
+# The C types of frames.py, for the compiler alone.
+cimport cython
+
+from penstock.wire.buffers cimport Bytes
+
+
+cdef class Texts:
+    cdef const int[::1] offsets
+    cdef const unsigned char[::1] view
+    cdef const unsigned char* content
+
+
+cdef class Rows:
+    cdef public Py_ssize_t count
+    cdef bint has_headers
+    cdef Texts subjects
+    cdef Texts payloads
+    cdef Texts names
+    cdef Texts values
+    cdef const int[::1] maps
+    cdef const int[::1] lists
+
+    @cython.locals(texts=Texts)
+    cpdef bytes subject(self, Py_ssize_t row)
+
+
+cdef class Encoder:
+    cdef public bytes reply_prefix
+    cdef public bytes reply_suffix
+    cdef public bytes fixed
+    cdef public bytes counter
+    cdef public bytes id_prefix
+    cdef public long long id_offset
+    cdef Bytes out
+
+    @cython.locals(row=Py_ssize_t)
+    cpdef Py_ssize_t write(
+        self, Rows rows, Py_ssize_t first, Py_ssize_t last, long long number, Py_ssize_t limit
+    ) except -1
+    @cython.locals(out=Bytes, size=Py_ssize_t, own=bint, add_id=bint, head=Py_ssize_t)
+    cdef int _frame(self, Rows rows, Py_ssize_t row, long long number) except -1
+    @cython.locals(names=Texts, entry=Py_ssize_t, start=Py_ssize_t)
+    cdef bint _has_id(self, Rows rows, Py_ssize_t row) except -1
+    @cython.locals(
+        names=Texts, values=Texts, size=Py_ssize_t, entry=Py_ssize_t, name=Py_ssize_t, first=Py_ssize_t,
+        last=Py_ssize_t,
+    )
+    cdef Py_ssize_t _own_size(self, Rows rows, Py_ssize_t row) except -1
+    @cython.locals(names=Texts, values=Texts, out=Bytes, entry=Py_ssize_t, value=Py_ssize_t)
+    cdef int _own_headers(self, Rows rows, Py_ssize_t row) except -1
+
+
+@cython.locals(
+    largest=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t, lines=Py_ssize_t,
+    entry=Py_ssize_t, count=Py_ssize_t,
+)
+cpdef sizes(Rows rows)

@@ -34,6 +34,7 @@
     │   ├── NoConsumerError         nobody reads the reply any more
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
     ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
+    ├── PipelineError               the run of a pipeline failed; says where Spark's log is
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -68,6 +69,7 @@ __all__ = [
     "NotFoundError",
     "OptionError",
     "PenstockError",
+    "PipelineError",
     "ProtocolError",
     "PublishError",
     "RemoteProtocolError",
@@ -305,6 +307,13 @@ class ChannelError(PenstockError):
     fault = "caller"
     fact_names = ("text",)
     text: str | None
+
+
+class PipelineError(PenstockError):
+    """The run of a pipeline failed; `log` is the path of Spark's log."""
+
+    fact_names = ("log",)
+    log: str | None
 
 
 class DataLossError(PenstockError):

@@ -312,6 +312,7 @@ class ChannelError(PenstockError):
 class PipelineError(PenstockError):
     """The run of a pipeline failed; `log` is the path of Spark's log."""
 
+    fault = "pipeline"
     fact_names = ("log",)
     log: str | None
 
@@ -326,6 +327,27 @@ class DataLossError(PenstockError):
     end: int | None
     first: int
     last: int
+
+
+class FencedError(PenstockError):
+    """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
+
+    fault = "nobody"
+    fact_names = ("stream", "query", "batch", "partition")
+    stream: str
+    query: str
+    batch: int
+    partition: int | None
+
+
+class MarkerError(PenstockError):
+    """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
+
+    fault = "caller"
+    fact_names = ("stream", "query", "batch")
+    stream: str
+    query: str
+    batch: int
 
 
 class ChunksError(PenstockError):
@@ -353,24 +375,3 @@ class UnfinishedError(ChunksError):
     fact_names = ("subject", "message_id", "sent", "confirmed")
     sent: int
     confirmed: int
-
-
-class FencedError(PenstockError):
-    """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
-
-    fault = "nobody"
-    fact_names = ("stream", "query", "batch", "partition")
-    stream: str
-    query: str
-    batch: int
-    partition: int | None
-
-
-class MarkerError(PenstockError):
-    """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
-
-    fault = "caller"
-    fact_names = ("stream", "query", "batch")
-    stream: str
-    query: str
-    batch: int

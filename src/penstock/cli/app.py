@@ -32,6 +32,7 @@ app = typer.Typer(
 app.add_typer(server.app)
 app.add_typer(stream.app)
 app.add_typer(consumer.app)
+app.add_typer(pipeline.app)
 app.add_typer(chunks.app)
 app.add_typer(bus.app)
 app.command("apply")(apply.apply)

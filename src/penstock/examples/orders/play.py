@@ -14,7 +14,7 @@ from penstock.connection import connect
 from penstock.contexts import load_options
 from penstock.errors import PipelineError
 from penstock.examples.orders import FOLDER
-from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables
+from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
 from penstock.examples.orders.ledger import Ledger, Plan
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
@@ -56,6 +56,8 @@ class Result:
     seconds: float = 0.0
     duplicates: int = 0
     top: list[dict[str, object]] = field(default_factory=list)
+    revenue: list[tuple[str, str, int, int]] = field(default_factory=list)
+    """Region, minute, cents and orders of each message in the stream REVENUE."""
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -219,6 +221,7 @@ class Play:
         top = await ask(bus, "top-customers", limit="10")
         self.result.top = list(top)
         self.note(f"The service on the bus answered: {customer} has {len(orders)} orders.")
+        self.result.revenue = await asyncio.to_thread(read_revenue, self._options)
         streams = await asyncio.to_thread(audit_streams, self.ledger, self._options)
         tables = await asyncio.to_thread(audit_tables, self.ledger, self.warehouse)
         self.result.stages = [*streams[:3], *tables, streams[3], *audit_answers(self.ledger, customer, orders, top)]

@@ -24,12 +24,17 @@
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
+    ├── ChunksError                 a payload that travels in chunks
+    │   ├── AssemblyError           it could not be put together; `reason` says why
+    │   └── UnfinishedError         it was sent in part; says how far the sending got
     ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
     ├── MarkerError                 what the stream knows of a query's progress does not fit the query
     ├── BusError                    a request over the bus that was answered in part only
     │   ├── HandlerError            the handler ended its reply with an error
     │   ├── NoConsumerError         nobody reads the reply any more
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
+    ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
+    ├── PipelineError               the run of a pipeline failed; says where Spark's log is
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -42,8 +47,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AssemblyError",
     "BinaryError",
     "BusError",
+    "ChannelError",
+    "ChunksError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
@@ -61,6 +69,7 @@ __all__ = [
     "NotFoundError",
     "OptionError",
     "PenstockError",
+    "PipelineError",
     "ProtocolError",
     "PublishError",
     "RemoteProtocolError",
@@ -70,6 +79,7 @@ __all__ = [
     "StartError",
     "StoreInUseError",
     "TlsError",
+    "UnfinishedError",
     "UnreachableError",
 ]
 
@@ -291,6 +301,21 @@ class SlowConsumerError(BusError):
     size: int | None
 
 
+class ChannelError(PenstockError):
+    """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
+
+    fault = "caller"
+    fact_names = ("text",)
+    text: str | None
+
+
+class PipelineError(PenstockError):
+    """The run of a pipeline failed; `log` is the path of Spark's log."""
+
+    fact_names = ("log",)
+    log: str | None
+
+
 class DataLossError(PenstockError):
     """Messages of `stream` that were asked for, `[start, end)`, are gone: it now holds `[first, last]`."""
 
@@ -322,3 +347,30 @@ class MarkerError(PenstockError):
     stream: str
     query: str
     batch: int
+
+
+class ChunksError(PenstockError):
+    """A payload that travels in chunks did not arrive whole, or did not leave whole."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("subject", "message_id")
+    subject: str | None
+    message_id: str | None
+
+
+class AssemblyError(ChunksError):
+    """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
+
+    fault = "peer"
+    fact_names = ("subject", "message_id", "reason", "received", "total")
+    reason: str
+    received: int | None
+    total: int | None
+
+
+class UnfinishedError(ChunksError):
+    """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
+
+    fault = "network"
+    fact_names = ("subject", "message_id", "sent", "confirmed")
+    sent: int
+    confirmed: int

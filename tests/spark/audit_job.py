@@ -15,7 +15,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
-from penstock.spark.session import session
+from penstock.spark.sessions import session
 
 
 def unruly(seed: int, share: float) -> Any:

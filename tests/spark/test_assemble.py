@@ -7,8 +7,8 @@ import os
 import time
 
 import pytest
-from penstock.chunks.wire import Splitter, encode
 
+from penstock.chunks.wire import Splitter, encode
 from penstock.errors import InputError
 from penstock.spark import assemble
 

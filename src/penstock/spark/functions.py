@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F  # as every Spark program writes it
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructType
 
 from penstock.errors import InputError
@@ -65,7 +65,8 @@ def _by_value(column: Column, kind: Literal["binary", "string"], convert: Callab
         return pa.array([None if item is None else convert(item) for item in given], kind)
 
     # A lambda has no annotations, from which pyspark would guess another kind of function.
-    function = arrow_udf(lambda values: convert_all(values), kind, ArrowUDFType.SCALAR)  # noqa: PLW0108  # see above
+    by_columns = lambda values: convert_all(values)  # noqa: E731, PLW0108  # see above
+    function: Callable[[Column], Column] = arrow_udf(by_columns, kind)  # type: ignore[call-overload]  # takes text
     return function(column)
 
 

@@ -28,6 +28,7 @@ log = logging.getLogger("penstock.channels")
 
 _AHEAD = 512  # messages that one read asks for; the store bounds their bytes, too
 _LOW = 128  # with fewer than this read ahead, the next read begins
+_LOOK = 32  # messages between two looks at whether the server still takes what we send
 _RETRY = 0.1
 
 
@@ -94,7 +95,7 @@ class Feed:
             if sequence < records.first:
                 group.skip_to(records.first - 1)
                 continue
-            if outlet.full:
+            if sequence % _LOOK == 0 and outlet.full:
                 outlet.later(self)
                 break
             content = recent.get(sequence)

@@ -74,7 +74,7 @@ def test_a_write_with_a_name_is_done_once(spark, streams, stored, save, unique):
 
 
 def stumbling(url: str, stream: str) -> Callable[[Any], Any]:
-    """Give a step that hands rows on, filled up so that no buffer hides them, and fails once some of them are stored."""
+    """Give a step that hands rows on, filled up so that no buffer hides them, and fails once some are stored."""
 
     def step(batches: Any) -> Any:
         import time

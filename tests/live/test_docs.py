@@ -59,6 +59,10 @@ def test_commands_exist(name: str, code: str):
                 assert rest, f"{line} names no command"
                 assert rest[0] in command.commands, line
                 command, rest = command.commands[rest[0]], rest[1:]
-            known = {option for item in [*command.params, *root.params] for option in item.opts}
+            known = {
+                option
+                for item in [*command.params, *root.params]
+                for option in [*item.opts, *getattr(item, "secondary_opts", [])]
+            }
             for word in rest:
                 assert not word.startswith("-") or word.split("=")[0] in known, f"{line}: {word}"

@@ -13,13 +13,15 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bus, demo, doctor, messages, server
+from penstock.cli import apply, bus, channels, chunks, consumer, demo, doctor, messages, pipeline, server, stream
 from penstock.cli.globals import Globals, hoist
+from penstock.cli.session import aliases
 from penstock.errors import InputError, PenstockError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
+    cls=aliases({"str": "stream", "st": "stream", "s": "stream", "con": "consumer", "c": "consumer"}),
     name="penstock",
     help="NATS streams through Spark and back, each message exactly once.",
     epilog="The flags above may also follow the command: penstock pub orders.new hello -s nats://host:4222",
@@ -28,7 +30,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(server.app)
+app.add_typer(stream.app)
+app.add_typer(consumer.app)
+app.add_typer(pipeline.app)
+app.add_typer(chunks.app)
 app.add_typer(bus.app)
+app.command("apply")(apply.apply)
+app.add_typer(channels.app)
 messages.add_to(app)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

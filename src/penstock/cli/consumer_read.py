@@ -1,0 +1,285 @@
+"""`penstock consumer next|sub|redeliver`: what a consumer delivers, and what it gave up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.consumer_show import delivery_json, show_delivery
+from penstock.cli.globals import Globals
+from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
+from penstock.cli.session import confirm, session
+from penstock.cli.stream_show import local
+from penstock.durations import parse_duration
+from penstock.errors import DeadlineError, DisconnectedError, InputError
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from penstock.connection import Client
+    from penstock.jetstream.delivery import Delivery
+    from penstock.jetstream.info import ConsumerInfo
+
+__all__ = ["add_to"]
+
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
+Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer.")]
+Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
+Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what is shown.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Hang the commands into the tree."""
+    app.command("next")(next_)
+    app.command("sub")(sub)
+    app.command("redeliver")(redeliver)
+
+
+# -- next and sub ----------------------------------------------------------------------------------------------------
+
+
+def next_(
+    ctx: typer.Context,
+    stream: StreamName,
+    name: Name,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1,
+    ack: Ack = True,
+    nak: Annotated[bool, typer.Option("--nak", help="Give them back instead.")] = False,
+    term: Annotated[bool, typer.Option("--term", help="Refuse them for good instead.")] = False,
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="DURATION", help="How long to wait; --timeout otherwise.")
+    ] = None,
+    raw: Raw = False,
+    json: Json = False,
+) -> None:
+    """Take the next messages of a pull consumer, and acknowledge them."""
+    if nak and term:
+        raise InputError("--nak and --term are given together.", remedy="Leave one of them out.")
+    answer = "nak" if nak else "term" if term else "ack" if ack else "none"
+    seconds = parse_duration(wait, option="--wait") if wait else ctx.obj.seconds
+    run(_next(ctx.obj, stream, name, count, answer, seconds, raw, json))
+
+
+async def _next(
+    given: Globals, stream: str, name: str, count: int, answer: str, seconds: float, raw: bool, json: bool
+) -> None:
+    from penstock.jetstream.consume import Deliveries
+
+    shown = []
+    async with session(given) as client:
+        expires = max(seconds, 1.0)
+        async with Deliveries(
+            client,
+            stream,
+            name,
+            batch=count,
+            limit=count,
+            wait=seconds,
+            expires=expires,
+            heartbeat=min(5.0, expires / 2),
+        ) as deliveries:
+            assert deliveries.info is not None
+            acks = deliveries.info.config.ack_policy != "none"
+            async for delivery in deliveries:
+                shown.append(delivery)
+                if not json:
+                    show_delivery(delivery, raw=raw)
+                said = await _answer(delivery, answer if acks else "none")
+                if said and not raw and not json:
+                    typer.echo(f"{said}\n")
+    if json:
+        print_json([delivery_json(delivery) for delivery in shown])
+    if len(shown) < count:
+        raise DeadlineError(
+            f"{'No' if not shown else f'Only {len(shown)} of {count}'} messages came in {seconds:g} s.",
+            remedy=f"`penstock consumer info {stream} {name}` tells what waits.",
+        )
+
+
+async def _answer(delivery: Delivery, answer: str) -> str | None:
+    if answer == "ack":
+        await delivery.ack_sync()
+        return "Acknowledged message"
+    if answer == "nak":
+        await delivery.nak(sync=True)
+        return "Gave the message back"
+    if answer == "term":
+        await delivery.term("refused on the command line", sync=True)
+        return "Refused the message for good"
+    return None
+
+
+def sub(
+    ctx: typer.Context,
+    stream: StreamName,
+    name: Name,
+    ack: Ack = True,
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 for never.")] = 0,
+    deliver_group: Annotated[
+        str | None, typer.Option("--deliver-group", "--queue", metavar="GROUP", help="Queue group of a push consumer.")
+    ] = None,
+    raw: Raw = False,
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="DURATION", help="Stop when nothing came for so long.")
+    ] = None,
+) -> None:
+    """Show what a consumer delivers, push or pull, until Ctrl-C."""
+    silence = parse_duration(wait, option="--wait") if wait else None
+    run(_sub(ctx.obj, stream, name, ack, count, deliver_group, raw, silence))
+
+
+async def _sub(
+    given: Globals,
+    stream: str,
+    name: str,
+    ack: bool,
+    count: int,
+    group: str | None,
+    raw: bool,
+    silence: float | None,
+) -> None:
+    from penstock.jetstream import assets
+
+    with until_signal() as stop:
+        async with session(given) as client:
+            info = await assets.consumer_info(client, stream, name)
+            ack = ack and info.config.ack_policy != "none"
+            reader = _pushed if info.config.deliver_subject else _pulled
+            typer.echo(f"Reading {stream} > {name}", err=True)
+            await first(stop.wait(), reader(client, info, ack, count, group, raw, silence))
+
+
+async def _show(delivery: Delivery, ack: bool, raw: bool) -> None:
+    show_delivery(delivery, raw=raw)
+    if ack:
+        await delivery.ack()
+
+
+async def _pulled(
+    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, raw: bool, silence: float | None
+) -> None:
+    from penstock.jetstream.consume import Deliveries
+
+    if group:
+        raise InputError(f"{info.name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
+    async with Deliveries(client, info.stream, info.name, limit=count or None, wait=silence) as deliveries:
+        async for delivery in deliveries:
+            await _show(delivery, ack, raw)
+        await client.flush()
+
+
+async def _pushed(
+    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, raw: bool, silence: float | None
+) -> None:
+    from penstock.connection import foreign_errors
+    from penstock.jetstream.delivery import Delivery, is_delivery
+
+    config = info.config
+    queue: asyncio.Queue[Msg] = asyncio.Queue()
+
+    async def heard(message: Msg) -> None:
+        queue.put_nowait(message)
+
+    assert config.deliver_subject is not None
+    with foreign_errors(config.deliver_subject):
+        await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
+    beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
+    seen, idle = 0, 0.0
+    while not count or seen < count:
+        limit = min((item for item in (beat, None if silence is None else silence - idle) if item), default=None)
+        try:
+            async with asyncio.timeout(limit):
+                message = await queue.get()
+        except TimeoutError:
+            if beat is not None and limit == beat:
+                raise DisconnectedError(
+                    f"Consumer {info.name} sent no heartbeat for {beat:g} s.", remedy="Is it there, and the server?"
+                ) from None
+            return
+        if is_delivery(message):
+            seen, idle = seen + 1, 0.0
+            await _show(Delivery(client, message), ack, raw)
+        else:
+            idle += config.idle_heartbeat or 0.0
+            # A flow control request is answered; a heartbeat may carry one that we missed.
+            stalled = (message.headers or {}).get("Nats-Consumer-Stalled")
+            if target := message.reply or stalled:
+                await client.publish(target)
+            if silence is not None and idle >= silence:
+                return
+    await client.flush()
+
+
+# -- dead letters ----------------------------------------------------------------------------------------------------
+
+
+def redeliver(
+    ctx: typer.Context,
+    stream: StreamName,
+    name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Only what this consumer gave up.")] = None,
+    seq: Annotated[
+        list[int] | None, typer.Option("--seq", metavar="SEQUENCE", help="Only these of the stream; repeat.")
+    ] = None,
+    dead: Annotated[
+        str | None, typer.Option("--dead", metavar="STREAM", help="Dead-letter stream, if not STREAM-DEAD.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the dead letters, and put nothing back.")] = False,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Put dead letters back into their stream, on their old subject."""
+    run(_redeliver(ctx.obj, stream, name, seq or [], dead, show, force, json))
+
+
+async def _redeliver(
+    given: Globals,
+    stream: str,
+    name: str | None,
+    seq: list[int],
+    dead: str | None,
+    show: bool,
+    force: bool,
+    json: bool,
+) -> None:
+    from penstock.jetstream import assets
+    from penstock.jetstream.deadletter import DeadLetters
+
+    async with session(given) as client:
+        await assets.stream_info(client, stream)
+        letters = DeadLetters(client, stream, dead)
+        await letters.collect()
+        found = [letter async for letter in letters.letters(name) if not seq or letter.sequence in seq]
+        if missing := set(seq) - {letter.sequence for letter in found}:
+            raise InputError(
+                f"No dead letter for {', '.join(map(str, sorted(missing)))}.", remedy="--list shows what is there."
+            )
+        if show and json:
+            print_json([letter.to_json() for letter in found])
+            return
+        if not json:
+            print_table(
+                f"Dead letters of {stream}",
+                ("#Sequence", "Consumer", "Subject", "#Deliveries", "Died", "Reason"),
+                [
+                    (
+                        letter.sequence,
+                        letter.consumer,
+                        letter.subject,
+                        letter.deliveries,
+                        local(letter.died),
+                        letter.reason,
+                    )
+                    for letter in found
+                ],
+            )
+        if show or not found:
+            return
+        confirm(f"Really put {len(found)} messages back into Stream {stream}", force)
+        done = [(letter, await letters.redeliver(letter)) for letter in found]
+    if json:
+        print_json([{"sequence": letter.sequence, "new_sequence": new} for letter, new in done])
+    else:
+        for letter, new in done:
+            typer.echo(f"Message {letter.sequence} is back as {new}.")

@@ -1,0 +1,205 @@
+"""How streams and stored messages are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.durations import format_duration
+from penstock.sizes import format_size
+
+if TYPE_CHECKING:
+    from penstock.jetstream.info import Placed, StreamInfo
+    from penstock.model import Message, Stream
+
+__all__ = ["print_sections", "show_message", "show_stream"]
+
+Rows = list[tuple[str, Any]]
+
+
+def ago(time: datetime | None) -> str:
+    """Say how long ago something was."""
+    if time is None:
+        return "never"
+    seconds = (datetime.now(UTC) - time).total_seconds()
+    return f"{format_duration(round(max(seconds, 0), 2))} ago"
+
+
+def local(time: datetime | None) -> str:
+    """Write a time as the clock on the wall shows it."""
+    return "" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def print_sections(title: str, sections: Iterable[tuple[str, Rows]]) -> None:
+    """Print facts under headings, the names right-aligned before a colon; what is None is left out."""
+    listed = [(head, [(name, value) for name, value in rows if value is not None]) for head, rows in sections]
+    width = max((len(name) for _, rows in listed for name, _ in rows), default=0) + 2
+    typer.echo(title)
+    for head, rows in listed:
+        if rows:
+            typer.echo(f"\n{head}:\n" if head else "")
+        for name, value in rows:
+            typer.echo(f"{name:>{width}}: {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return str(value)
+
+
+def limit(value: int | None) -> str:
+    """Write a limit; none is unlimited."""
+    return "unlimited" if value is None or value <= 0 else f"{value:,}"
+
+
+def size_limit(value: int | None) -> str:
+    """Write a limit in bytes."""
+    return "unlimited" if value is None or value <= 0 else format_size(value)
+
+
+def placed_rows(placed: Placed) -> Rows:
+    """Say which servers carry it; nothing for a lone server."""
+    if placed.cluster is None:
+        return []
+    rows: Rows = [("Name", placed.cluster), ("Leader", placed.leader or "none: there is no quorum")]
+    return rows + [("Replica", f"{name}, {'current' if current else 'outdated'}") for name, current in placed.replicas]
+
+
+def _source(source: Any) -> str:
+    parts = [source.name]
+    if source.filter_subject:
+        parts.append(f"subject {source.filter_subject}")
+    if source.opt_start_seq:
+        parts.append(f"from sequence {source.opt_start_seq}")
+    if source.external:
+        parts.append(f"through {source.external.api}")
+    return ", ".join(parts)
+
+
+def config_sections(config: Stream) -> list[tuple[str, Rows]]:
+    """Give a stream's configuration as it is shown."""
+    discard = config.discard.capitalize() + (" per subject" if config.discard_new_per_subject else "")
+    transform, republish = config.subject_transform, config.republish
+    limits = config.consumer_limits
+    placement = config.placement
+    return [
+        (
+            "",
+            [
+                ("Description", config.description),
+                ("Subjects", config.subjects or None),
+                ("Replicas", config.num_replicas),
+                ("Sealed", True if config.sealed else None),
+                ("Storage", config.storage.capitalize()),
+                ("Compression", config.compression if config.compression != "none" else None),
+                ("Persistence Mode", config.persist_mode if config.persist_mode == "async" else None),
+                ("First Sequence", config.first_seq),
+                ("Placement Cluster", placement.cluster if placement else None),
+                ("Placement Tags", placement.tags or None if placement else None),
+            ],
+        ),
+        (
+            "Options",
+            [
+                ("Subject Transform", f"{transform.src} to {transform.dest}" if transform else None),
+                ("Republishing", f"{republish.src} to {republish.dest}" if republish else None),
+                ("Retention", {"workqueue": "WorkQueue"}.get(config.retention, config.retention.capitalize())),
+                ("Acknowledgments", not config.no_ack),
+                ("Discard Policy", discard),
+                ("Duplicate Window", format_duration(config.duplicate_window or 0)),
+                ("Direct Get", config.allow_direct),
+                ("Mirror Direct Get", True if config.mirror_direct else None),
+                ("Allows Atomic Batch Publish", config.allow_atomic),
+                ("Allows Fast Batch Publish", config.allow_batched),
+                ("Allows Counters", config.allow_msg_counter),
+                ("Allows Msg Delete", not config.deny_delete),
+                ("Allows Per-Message TTL", config.allow_msg_ttl),
+                ("Allows Purge", not config.deny_purge),
+                ("Allows Schedules", config.allow_msg_schedules),
+                ("Allows Rollups", config.allow_rollup_hdrs),
+                (
+                    "Subject Delete Markers TTL",
+                    format_duration(config.subject_delete_marker_ttl) if config.subject_delete_marker_ttl else None,
+                ),
+            ],
+        ),
+        (
+            "Limits",
+            [
+                ("Maximum Messages", limit(config.max_msgs)),
+                ("Maximum Per Subject", limit(config.max_msgs_per_subject)),
+                ("Maximum Bytes", size_limit(config.max_bytes)),
+                ("Maximum Age", format_duration(config.max_age) if config.max_age else "unlimited"),
+                ("Maximum Message Size", size_limit(config.max_msg_size)),
+                ("Maximum Consumers", limit(config.max_consumers)),
+                *((f"Consumer {name}", value) for name, value in limits.items()),
+            ],
+        ),
+        (
+            "Replication",
+            [
+                ("Mirror", _source(config.mirror) if config.mirror else None),
+                *(("Sources", _source(source)) for source in config.sources),
+            ],
+        ),
+        ("Metadata", [(key, text) for key, text in config.metadata.items() if not key.startswith("_nats.")]),
+    ]
+
+
+def show_stream(info: StreamInfo, *, state_only: bool = False) -> None:
+    """Print a stream: configuration, where it lives, how it stands."""
+    state: list[tuple[str, Rows]] = [
+        ("Cluster Information", placed_rows(info.placed)),
+        (
+            "Copies",
+            [
+                (copy.name, f"lag {copy.lag:,}, {'never seen' if copy.active is None else f'{copy.active:.1f}s ago'}")
+                for copy in info.copies
+            ],
+        ),
+        (
+            "State",
+            [
+                ("Messages", info.messages),
+                ("Bytes", format_size(info.bytes)),
+                ("First Sequence", _at(info.first_sequence, info.first_time)),
+                ("Last Sequence", _at(info.last_sequence, info.last_time)),
+                ("Deleted Messages", info.deleted or None),
+                ("Active Consumers", info.consumers),
+                ("Number of Subjects", info.subjects or None),
+            ],
+        ),
+    ]
+    if state_only:
+        print_sections(f"State for Stream {info.name} created {local(info.created)}", state)
+    else:
+        title = f"Information for Stream {info.name} created {local(info.created)}"
+        print_sections(title, [*config_sections(info.config), *state])
+
+
+def _at(sequence: int, time: datetime | None) -> str:
+    return f"{sequence:,}" + (f" @ {local(time)}" if time is not None else "")
+
+
+def show_message(message: Message, *, raw: bool = False) -> None:
+    """Print a stored message."""
+    if not raw:
+        typer.echo(f"[{message.sequence}] Subject: {message.subject} Received: {local(message.time)}")
+        for name, values in message.headers.items():
+            for value in values:
+                typer.echo(f"  {name}: {value}")
+        typer.echo("")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(message.data + b"\n")
+    if not raw:
+        sys.stdout.buffer.write(b"\n")
+    sys.stdout.flush()

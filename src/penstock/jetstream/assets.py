@@ -1,0 +1,284 @@
+"""The JetStream API, one function a request: streams, consumers and stored messages.
+
+Names are checked before they become part of a subject. Declarations are checked by `rules` before they are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.connection import api_request
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NoRespondersError,
+    NotFoundError,
+    RemoteProtocolError,
+)
+from penstock.jetstream.info import ConsumerInfo, StreamInfo
+from penstock.jetstream.rules import check_consumer, check_stream
+from penstock.model import NAME, Consumer, Message, Stream, format_time
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = [
+    "account_info",
+    "add_consumer",
+    "add_stream",
+    "consumer_info",
+    "consumers",
+    "delete_consumer",
+    "delete_message",
+    "delete_stream",
+    "edit_consumer",
+    "edit_stream",
+    "get_message",
+    "parse_headers",
+    "patiently",
+    "pause_consumer",
+    "purge_stream",
+    "stream_info",
+    "stream_subjects_held",
+    "streams",
+    "unpin_consumer",
+]
+
+
+Answer = TypeVar("Answer")
+_NO_LEADER = {10008, 10009}
+
+
+async def patiently(ask: Callable[[], Awaitable[Answer]], seconds: float) -> Answer:
+    """Ask again while a cluster looks for a leader, or a connection for its server; raise what is left after that."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while True:
+        try:
+            return await ask()
+        except NoRespondersError:
+            raise  # there is no JetStream, and waiting makes none
+        except (DeadlineError, DisconnectedError, JetStreamError) as error:
+            passing = not isinstance(error, JetStreamError) or error.err_code in _NO_LEADER
+            if not passing or loop.time() >= end:
+                raise
+        await asyncio.sleep(0.2)
+
+
+def checked(name: str, what: str) -> str:
+    """Give a name back that can be part of an API subject; refuse any other."""
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot be the name of a {what}.",
+            remedy="A name has no dots, spaces, wildcards or slashes, and is not empty.",
+        )
+    return name
+
+
+async def _pages(client: Client, method: str, key: str, body: dict[str, Any]) -> AsyncIterator[Any]:
+    """Walk through an answer that comes in pages."""
+    offset = 0
+    while True:
+        answer = await api_request(client, method, {**body, "offset": offset})
+        items = answer.get(key) or []
+        if isinstance(items, dict):
+            items = list(items.items())
+        for item in items:
+            yield item
+        offset += len(items)
+        if not items or offset >= answer.get("total", 0):
+            return
+
+
+async def account_info(client: Client) -> dict[str, Any]:
+    """Give what the account uses of JetStream, and its limits."""
+    answer: dict[str, Any] = await api_request(client, "INFO")
+    return answer
+
+
+# -- streams ---------------------------------------------------------------------------------------------------------
+
+
+async def add_stream(client: Client, stream: Stream) -> StreamInfo:
+    """Create a stream; the same one again is no error, another one of that name is."""
+    check_stream(stream)
+    return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json()))
+
+
+async def edit_stream(client: Client, stream: Stream) -> StreamInfo:
+    """Give a stream another configuration; what the server cannot change, it refuses."""
+    if not stream.sealed:  # sealing is an update that makes the server change other fields, too
+        check_stream(stream)
+    return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json()))
+
+
+async def stream_info(client: Client, name: str) -> StreamInfo:
+    """Ask how a stream stands."""
+    try:
+        return StreamInfo.from_json(await api_request(client, f"STREAM.INFO.{checked(name, 'stream')}"))
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"There is no stream {name}.",
+            remedy="`penstock stream ls` shows those that are there.",
+            **error.facts,
+        ) from None
+
+
+async def streams(client: Client, *, subject: str | None = None) -> list[StreamInfo]:
+    """List all streams by name, or those that capture a subject."""
+    body = {"subject": subject} if subject else {}
+    found = [StreamInfo.from_json(item) async for item in _pages(client, "STREAM.LIST", "streams", body)]
+    return sorted(found, key=lambda item: item.name)
+
+
+async def stream_subjects_held(client: Client, name: str, pattern: str = ">") -> dict[str, int]:
+    """Count the messages of each subject that a stream holds."""
+    counts: dict[str, int] = {}
+    offset = 0
+    while True:  # the subjects of one answer are in its state, page by page
+        body = {"subjects_filter": pattern, "offset": offset}
+        answer = await api_request(client, f"STREAM.INFO.{checked(name, 'stream')}", body)
+        page = answer["state"].get("subjects") or {}
+        counts |= page
+        offset += len(page)
+        if not page or offset >= answer.get("total", 0):
+            return dict(sorted(counts.items()))
+
+
+async def delete_stream(client: Client, name: str) -> None:
+    """Delete a stream with everything in it."""
+    await api_request(client, f"STREAM.DELETE.{checked(name, 'stream')}")
+
+
+async def purge_stream(
+    client: Client, name: str, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None
+) -> int:
+    """Remove messages, all or of a subject, below a sequence or but the last few; give how many."""
+    if sequence is not None and keep is not None:
+        raise InputError("A purge is given a sequence and a number to keep.", remedy="Leave one of them out.")
+    body = {"filter": subject, "seq": sequence, "keep": keep}
+    body = {key: value for key, value in body.items() if value is not None}
+    return int((await api_request(client, f"STREAM.PURGE.{checked(name, 'stream')}", body or None))["purged"])
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+async def get_message(
+    client: Client,
+    stream: str,
+    sequence: int | None = None,
+    *,
+    last_for: str | None = None,
+    next_for: str | None = None,
+    since: datetime | None = None,
+) -> Message:
+    """Read one stored message: by sequence, the last of a subject, or the next from a sequence or time on."""
+    body: dict[str, Any]
+    if last_for is not None:
+        body = {"last_by_subj": last_for}
+    elif since is not None:
+        body = {"start_time": format_time(since), "next_by_subj": next_for or ">"}
+    elif next_for is not None:
+        body = {"seq": sequence or 1, "next_by_subj": next_for}
+    elif sequence is not None and sequence >= 1:
+        body = {"seq": sequence}
+    else:
+        raise InputError("No message is named.", remedy="Give a sequence from 1 on, or a subject.")
+    found = (await api_request(client, f"STREAM.MSG.GET.{checked(stream, 'stream')}", body))["message"]
+    try:
+        raw = base64.b64decode(found.get("hdrs") or "", validate=True)
+    except binascii.Error:
+        raise RemoteProtocolError(f"The headers of message {found.get('seq')} of {stream} are not base64.") from None
+    return Message.from_json(
+        {
+            "subject": found["subject"],
+            "data": found.get("data") or "",
+            "headers": parse_headers(raw),
+            "sequence": found["seq"],
+            "time": found["time"],
+            "stream": stream,
+        }
+    )
+
+
+def parse_headers(raw: bytes) -> dict[str, list[str]]:
+    """Read a block of NATS headers, every value of each name in order."""
+    headers: dict[str, list[str]] = {}
+    for line in raw.decode(errors="replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers.setdefault(name, []).append(value.strip())
+    return headers
+
+
+async def delete_message(client: Client, stream: str, sequence: int, *, erase: bool = True) -> None:
+    """Delete one message; `erase` also overwrites its bytes in the file, which takes longer."""
+    body = {"seq": sequence, "no_erase": not erase}
+    await api_request(client, f"STREAM.MSG.DELETE.{checked(stream, 'stream')}", body)
+
+
+# -- consumers -------------------------------------------------------------------------------------------------------
+
+
+async def add_consumer(client: Client, stream: str, consumer: Consumer, *, action: str = "create") -> ConsumerInfo:
+    """Create a consumer; the same one again is no error, another one of that name is."""
+    check_consumer(consumer)
+    name = consumer.durable or consumer.name
+    method = f"CONSUMER.CREATE.{checked(stream, 'stream')}" + (f".{checked(name, 'consumer')}" if name else "")
+    # The server wants the one filter in the subject, too, so that permissions can be set on it.
+    if name and consumer.filter_subject:
+        method += f".{consumer.filter_subject}"
+    body = {"stream_name": stream, "config": consumer.to_json(), "action": action}
+    return ConsumerInfo.from_json(await api_request(client, method, body))
+
+
+async def edit_consumer(client: Client, stream: str, consumer: Consumer) -> ConsumerInfo:
+    """Give a consumer another configuration; what the server cannot change, it refuses."""
+    return await add_consumer(client, stream, consumer, action="update")
+
+
+async def consumer_info(client: Client, stream: str, name: str) -> ConsumerInfo:
+    """Ask how a consumer stands."""
+    method = f"CONSUMER.INFO.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
+    try:
+        return ConsumerInfo.from_json(await api_request(client, method))
+    except NotFoundError as error:
+        what = f"consumer {name} of stream {stream}" if "consumer" in (error.description or "") else f"stream {stream}"
+        raise NotFoundError(
+            f"There is no {what}.",
+            remedy=f"`penstock consumer ls {stream}` shows those that are there.",
+            **error.facts,
+        ) from None
+
+
+async def consumers(client: Client, stream: str) -> list[ConsumerInfo]:
+    """List the consumers of a stream by name."""
+    pages = _pages(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", "consumers", {})
+    return sorted([ConsumerInfo.from_json(item) async for item in pages], key=lambda item: item.name)
+
+
+async def delete_consumer(client: Client, stream: str, name: str) -> None:
+    """Delete a consumer and what it knows of deliveries and acks."""
+    await api_request(client, f"CONSUMER.DELETE.{checked(stream, 'stream')}.{checked(name, 'consumer')}")
+
+
+async def pause_consumer(client: Client, stream: str, name: str, until: datetime | None) -> dict[str, Any]:
+    """Let a consumer deliver nothing until then; None lets it go on."""
+    body = {"pause_until": format_time(until)} if until else {}
+    method = f"CONSUMER.PAUSE.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
+    answer: dict[str, Any] = await api_request(client, method, body)
+    return answer
+
+
+async def unpin_consumer(client: Client, stream: str, name: str, group: str) -> None:
+    """Take the pin of a priority group away from whoever holds it."""
+    method = f"CONSUMER.UNPIN.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
+    await api_request(client, method, {"group": group})

@@ -1,0 +1,307 @@
+"""What would change between the streams that are there and those that are declared. Pure: values in, a plan out.
+
+A field that a declaration leaves open ("the server chooses", such as `ack_wait`) is never a change. What the server
+cannot change is a conflict: the plan names it, and nothing of the plan is applied. What would drop messages is a loss:
+it is applied only where the caller says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from penstock.errors import InputError
+from penstock.jetstream.info import ConsumerInfo, StreamInfo
+from penstock.jetstream.rules import filters
+from penstock.model import Consumer, Stream
+
+__all__ = ["Change", "Plan", "Step", "consumer_step", "stream_step"]
+
+Kind = Literal["stream", "consumer"]
+Action = Literal["create", "update", "delete", "none"]
+
+# Fields that the server fills where a declaration leaves them open.
+_OPEN = {
+    "stream": {"duplicate_window", "first_seq", "persist_mode", "subjects", "consumer_limits"},
+    "consumer": {
+        "ack_wait",
+        "max_ack_pending",
+        "max_waiting",
+        "inactive_threshold",
+        "num_replicas",
+        "name",
+        "priority_policy",
+        "priority_timeout",
+        "max_batch",
+        "pause_until",
+    },
+}
+# Fields that no update can change, and fields that can only be switched on.
+_FIXED = {
+    "stream": {"storage", "first_seq", "persist_mode", "allow_msg_counter"},
+    "consumer": {
+        "deliver_policy",
+        "opt_start_seq",
+        "opt_start_time",
+        "ack_policy",
+        "replay_policy",
+        "idle_heartbeat",
+        "flow_control",
+        "max_waiting",
+        "mem_storage",
+        "durable",
+    },
+}
+# Values that the server does not mention.
+_UNSAID = {"persist_mode": "default", "priority_policy": "none"}
+_ONE_WAY = {"sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One field that differs."""
+
+    field: str
+    old: Any
+    new: Any
+    conflict: str | None = None
+    """Why no update can make this change."""
+    loss: str | None = None
+    """What the change would drop."""
+
+    def __str__(self) -> str:
+        notes = [note for note in (self.conflict, self.loss) if note]
+        return f"{self.field}: {_shown(self.old)} -> {_shown(self.new)}" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What becomes of one stream or consumer."""
+
+    kind: Kind
+    stream: str
+    name: str
+    action: Action
+    changes: tuple[Change, ...] = ()
+    target: Stream | Consumer | None = field(default=None, repr=False)
+    """What is sent to the server."""
+
+    @property
+    def title(self) -> str:
+        """The stream's or consumer's full name."""
+        return f"stream {self.name}" if self.kind == "stream" else f"consumer {self.stream} > {self.name}"
+
+    @property
+    def conflicts(self) -> list[Change]:
+        """The changes that no update can make."""
+        return [item for item in self.changes if item.conflict]
+
+    @property
+    def losses(self) -> list[Change]:
+        """The changes that would drop messages."""
+        return [item for item in self.changes if item.loss]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps, in the order in which they are taken, and what is there without being declared."""
+
+    steps: tuple[Step, ...]
+    undeclared: tuple[str, ...] = ()
+    """Consumers of declared streams that the declaration does not name; they are left alone."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing would change."""
+        return all(step.action == "none" for step in self.steps)
+
+    def check(self, *, may_lose_data: bool = False) -> None:
+        """Refuse a plan that cannot be carried out, or would drop messages that nobody gave up."""
+        said = [
+            f"{step.title}: {change.field} is {_shown(change.old)} and cannot become {_shown(change.new)}, "
+            f"{change.conflict}"
+            for step in self.steps
+            for change in step.conflicts
+        ]
+        if said:
+            raise InputError(
+                f"{'; '.join(said)}.",
+                remedy="Declare what is there, or delete it yourself and apply again. Nothing was changed.",
+            )
+        lost = [f"{step.title}: {change.loss}" for step in self.steps for change in step.losses]
+        if lost and not may_lose_data:
+            raise InputError(
+                f"This would lose data: {'; '.join(lost)}.",
+                remedy="Say --may-lose-data (may_lose_data=True) if that is meant. Nothing was changed.",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the plan for programs."""
+        return {
+            "steps": [
+                {
+                    "kind": step.kind,
+                    "stream": step.stream,
+                    "name": step.name,
+                    "action": step.action,
+                    "changes": [
+                        {
+                            "field": change.field,
+                            "old": _plain(change.old),
+                            "new": _plain(change.new),
+                            "conflict": change.conflict,
+                            "loss": change.loss,
+                        }
+                        for change in step.changes
+                    ],
+                }
+                for step in self.steps
+            ],
+            "undeclared": list(self.undeclared),
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.to_json() if hasattr(value, "to_json") else value
+
+
+def _shown(value: Any) -> str:
+    value = _plain(value)
+    return "nothing" if value in (None, [], {}, "") else str(value)
+
+
+def _differences(kind: Kind, there: Any, wanted: Any) -> list[tuple[str, Any, Any]]:
+    found = []
+    for name in type(wanted).model_fields:
+        if name == "unknown":
+            continue
+        old, new = getattr(there, name), getattr(wanted, name)
+        if name in _OPEN[kind] and (new is None or new == [] or new == {}):
+            continue
+        if name == "metadata":
+            # The server adds keys of its own, and other tools theirs: only what is declared counts.
+            old = {key: text for key, text in old.items() if key in new or not key.startswith("_nats.")}
+        if name in _UNSAID:
+            old, new = (None if value == _UNSAID[name] else value for value in (old, new))
+        if type(wanted).model_fields[name].default == -1:
+            old, new = old or -1, new or -1  # the server reads 0 as no limit, too
+        if (old or None) != (new or None):
+            found.append((name, old, new))
+    return found
+
+
+# -- streams ---------------------------------------------------------------------------------------------------------
+
+
+def _server_keys(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {key: text for key, text in metadata.items() if key.startswith("_nats.")}
+
+
+def stream_step(wanted: Stream, there: StreamInfo | None) -> Step:
+    """Compare a declared stream with the one that is there."""
+    if there is None:
+        return Step("stream", wanted.name, wanted.name, "create", target=wanted)
+    kept = _as_kept(wanted)
+    changes = tuple(
+        Change(name, old, new, _stream_conflict(name, old, new), _loss(name, new, wanted, there))
+        for name, old, new in _differences("stream", there.config, kept)
+        # A mirror follows what it copies in this.
+        if not (name == "mirror_direct" and wanted.mirror is not None)
+    )
+    action: Action = "update" if changes else "none"
+    # What does not change is sent back exactly as the server wrote it, newer fields and nanoseconds included.
+    update = {change.field: getattr(wanted, change.field) for change in changes}
+    window = there.config.duplicate_window
+    if wanted.duplicate_window is None and window and wanted.max_age and window > wanted.max_age:
+        update["duplicate_window"] = wanted.max_age  # a window that nobody chose follows a shorter age
+    return Step("stream", wanted.name, wanted.name, action, changes, _updated(there.config, update))
+
+
+def _updated(there: Any, update: dict[str, Any]) -> Any:
+    if "metadata" in update:
+        update["metadata"] = {**_server_keys(there.metadata), **update["metadata"]}
+    return there.model_copy(update=update)
+
+
+def _as_kept(wanted: Stream) -> Stream:
+    """Give what the server makes of a declaration: sealing changes other fields, too."""
+    if not wanted.sealed:
+        return wanted
+    settled = {
+        "max_age": 0.0,
+        "discard": "new",
+        "deny_delete": True,
+        "deny_purge": True,
+        "allow_rollup_hdrs": False,
+    }
+    return wanted.model_copy(update=settled)
+
+
+def _stream_conflict(name: str, old: Any, new: Any) -> str | None:
+    if name in _FIXED["stream"]:
+        return "the server never changes it"
+    if name in _ONE_WAY and old and not new:
+        return "once set, it stays"
+    if name == "retention" and "workqueue" in (old, new):
+        return "the server changes no stream to or from a work queue"
+    if name == "mirror" and new is not None:
+        return "a mirror can only be removed"
+    return None
+
+
+def _loss(name: str, new: Any, wanted: Stream, there: StreamInfo) -> str | None:
+    """Say what a change of this field would drop from what the stream holds now."""
+    held = there.messages
+    if not held:
+        return None
+    if name == "max_msgs" and 0 < new < held and wanted.discard == "old":
+        return f"it would drop {held - new:,} of {held:,} messages"
+    if name == "max_bytes" and 0 < new < there.bytes and wanted.discard == "old":
+        return f"it would drop {there.bytes - new:,} of {there.bytes:,} bytes"
+    if name == "max_age" and new and there.first_time is not None:
+        age = (datetime.now(UTC) - there.first_time).total_seconds()
+        if age > new:
+            return f"it would drop messages older than {new:g} s; the oldest is {age:.0f} s old"
+    # At the worst, one subject has all messages but one for each other subject.
+    if name == "max_msgs_per_subject" and 0 < new < held - max(there.subjects - 1, 0):
+        return f"it would drop all but the last {new:,} messages of a subject"
+    if name == "retention" and new == "interest":
+        return f"it would drop messages that no consumer waits for; the stream holds {held:,}"
+    return None
+
+
+# -- consumers -------------------------------------------------------------------------------------------------------
+
+
+def consumer_step(stream: str, name: str, wanted: Consumer, there: ConsumerInfo | None) -> Step:
+    """Compare a declared consumer with the one that is there."""
+    if there is None:
+        return Step("consumer", stream, name, "create", target=wanted)
+    changes = tuple(
+        Change(field_, old, new, _consumer_conflict(field_, old, new))
+        for field_, old, new in _differences("consumer", _one_filter(there.config), _one_filter(wanted))
+        if not (field_ == "ack_wait" and wanted.backoff)
+    )
+    action: Action = "update" if changes else "none"
+    update = {change.field: getattr(wanted, change.field) for change in changes}
+    if "filter_subjects" in update:
+        update["filter_subject"] = wanted.filter_subject
+    return Step("consumer", stream, name, action, changes, _updated(there.config, update))
+
+
+def _one_filter(consumer: Consumer) -> Consumer:
+    """Write one filter, which can be written in two ways, in one."""
+    every = sorted({*filters(consumer)})
+    return consumer.model_copy(update={"filter_subject": None, "filter_subjects": every})
+
+
+def _consumer_conflict(name: str, old: Any, new: Any) -> str | None:
+    if name in _FIXED["consumer"]:
+        return "the server never changes it"
+    if name == "deliver_subject" and not (old and new):
+        return "the server turns no pull consumer into a push consumer, nor back"
+    return None

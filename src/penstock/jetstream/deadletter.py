@@ -1,0 +1,291 @@
+"""Dead letters: messages that no handler could do, kept with why, from where and how often, and put back on demand.
+
+A letter is the message itself, with its headers, on `PENSTOCK.DEAD.<stream>.<consumer>.<sequence>` in a stream of its
+own. That stream also captures the server's advisories about messages that were delivered `max_deliver` times: where a
+client died with the last delivery, nobody is left to write the letter, and `collect` writes it from the advisory. The
+sequence in the subject, and the condition that no letter is there yet, keep a message from becoming two letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.connection import api_error, foreign_errors
+from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
+from penstock.jetstream import assets
+from penstock.jetstream.delivery import Delivery
+from penstock.jetstream.outgoing import WRONG_LAST_SEQUENCE
+from penstock.model import Message, Stream, format_time, parse_time
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["DeadLetter", "DeadLetters"]
+
+log = logging.getLogger("penstock.jetstream")
+
+_SUBJECT = "PENSTOCK.DEAD"
+_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
+_HEAD = "Penstock-Dead-"
+_AGAIN = "Penstock-Redelivered"
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A message that nobody could handle."""
+
+    number: int
+    """Its sequence in the dead-letter stream."""
+    stream: str
+    """The stream it comes from."""
+    consumer: str
+    """The consumer that gave it up."""
+    sequence: int
+    """Its sequence in that stream."""
+    subject: str
+    """The subject it was published on."""
+    deliveries: int
+    """How often it was delivered."""
+    reason: str
+    """Why the last attempt failed."""
+    time: datetime
+    """When the stream stored it first."""
+    died: datetime | None
+    """When it became a dead letter."""
+    data: bytes
+    headers: dict[str, list[str]]
+    """The headers it was published with."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the letter for programs; the payload is base64."""
+        message = Message(subject=self.subject, data=self.data, headers=self.headers).to_json()
+        return {
+            "number": self.number,
+            "stream": self.stream,
+            "consumer": self.consumer,
+            "sequence": self.sequence,
+            "deliveries": self.deliveries,
+            "reason": self.reason,
+            "time": format_time(self.time),
+            "died": format_time(self.died) if self.died else None,
+            **message,
+        }
+
+
+class _Pairs(dict[str, str]):
+    """Headers that nats-py writes pair by pair, so that a name may have several values."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        return self._pairs  # nats-py only iterates over it
+
+
+class DeadLetters:
+    """The dead letters of one stream, kept in the stream `dead`, `<stream>-DEAD` by default."""
+
+    def __init__(self, client: Client, stream: str, dead: str | None = None) -> None:
+        self._client = client
+        self.stream = assets.checked(stream, "stream")
+        self.dead = assets.checked(dead or f"{stream}-DEAD", "stream")
+        if self.dead == self.stream:
+            raise InputError("A stream cannot keep its own dead letters.", remedy="Name another stream.")
+
+    async def ensure(self) -> None:
+        """Create the dead-letter stream if it is not there; as many replicas as the stream itself."""
+        subjects = [f"{_SUBJECT}.{self.stream}.>", f"{_ADVISORY}.{self.stream}.*"]
+        try:
+            held = (await assets.stream_info(self._client, self.dead)).config
+        except NotFoundError:
+            replicas = (await assets.stream_info(self._client, self.stream)).config.num_replicas
+            made = Stream(
+                name=self.dead,
+                subjects=subjects,
+                num_replicas=replicas,
+                description=f"Messages of {self.stream} that no handler could do.",
+            )
+            await assets.add_stream(self._client, made)
+            return
+        if missing := [subject for subject in subjects if subject not in held.subjects]:
+            raise InputError(
+                f"Stream {self.dead} is there and does not capture {', '.join(missing)}.",
+                remedy="Add the subjects to it, or name another stream for dead letters.",
+            )
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    async def put(self, delivery: Delivery, reason: str) -> None:
+        """Keep a delivery as a dead letter; once, however often it is called."""
+        place = delivery.place
+        try:  # nats-py keeps one value of each header; the stream has them all
+            headers = (await assets.get_message(self._client, self.stream, place.sequence)).headers
+        except NotFoundError:
+            headers = {name: [value] for name, value in delivery.headers.items()}
+        message = Message(
+            subject=delivery.subject, data=delivery.data, headers=headers, sequence=place.sequence, time=place.time
+        )
+        await self._write(message, place.consumer, place.delivered, reason)
+
+    async def _write(self, message: Message, consumer: str, deliveries: int, reason: str) -> None:
+        assert message.time is not None
+        facts = {
+            "Stream": self.stream,
+            "Consumer": consumer,
+            "Sequence": str(message.sequence),
+            "Subject": message.subject,
+            "Deliveries": str(deliveries),
+            "Reason": " ".join(reason.split()),
+            "Time": format_time(message.time),
+            "Headers": json.dumps(message.headers),
+        }
+        headers = {f"{_HEAD}{name}": value for name, value in facts.items()}
+        headers["Nats-Expected-Last-Subject-Sequence"] = "0"
+        subject = f"{_SUBJECT}.{self.stream}.{consumer}.{message.sequence}"
+        try:
+            await self._publish(subject, message.data, headers)
+        except JetStreamError as error:
+            if error.err_code != WRONG_LAST_SEQUENCE:
+                raise
+            # The letter is there already: an earlier attempt wrote it.
+
+    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        with foreign_errors(subject):
+            reply = await self._client.request(subject, data, timeout=10.0, headers=headers)
+        try:
+            answer = json.loads(reply.data)
+        except ValueError:
+            raise RemoteProtocolError(f"What answered on {subject} is no ack: {reply.data[:40]!r}.") from None
+        if answer.get("error"):
+            raise api_error(answer["error"])
+
+    async def collect(self) -> int:
+        """Write letters for messages whose deliveries ran out unseen; give how many."""
+        count = 0
+        async for number, message in self._messages(f"{_ADVISORY}.{self.stream}.*"):
+            event = json.loads(message.data)
+            consumer, sequence = event["consumer"], int(event["stream_seq"])
+            try:
+                lost = await assets.get_message(self._client, self.stream, sequence)
+            except NotFoundError:
+                log.warning(
+                    "Message %d of %s ran out of deliveries and is gone from the stream.", sequence, self.stream
+                )
+            else:
+                reason = "no answer to the last delivery: its client died, or did not answer in time"
+                await self._write(lost, consumer, int(event["deliveries"]), reason)
+                count += 1
+            await self._drop(number)
+        return count
+
+    async def collect_for_ever(self, consumer: str) -> None:
+        """Collect now, and whenever the server says that a message ran out of deliveries."""
+        news = asyncio.Event()
+        news.set()
+
+        async def heard(_: object) -> None:
+            news.set()
+
+        with foreign_errors(self.stream):
+            subscription = await self._client.subscribe(f"{_ADVISORY}.{self.stream}.{consumer}", cb=heard)
+        try:
+            while True:
+                await news.wait()
+                news.clear()
+                await asyncio.sleep(0.1)  # the stream stores the advisory at about the same time
+                try:
+                    await self.collect()
+                except PenstockError as error:
+                    log.warning("Dead letters of %s cannot be collected now: %s", self.stream, error)
+                    await asyncio.sleep(1.0)
+                    news.set()
+        finally:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
+
+    # -- reading and putting back ------------------------------------------------------------------
+
+    async def letters(self, consumer: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Give the dead letters, oldest first, of one consumer or of all."""
+        async for number, message in self._messages(f"{_SUBJECT}.{self.stream}.{consumer or '*'}.*"):
+            yield _letter(number, message)
+
+    async def redeliver(self, letter: DeadLetter) -> int:
+        """Publish a dead letter on its old subject again, and forget it; give its new sequence.
+
+        Every consumer of the stream gets it, as it gets any message. The headers are the old ones, without those that
+        were meant for the server, and with `Penstock-Redelivered`, which counts.
+        """
+        times = int(letter.headers.get(_AGAIN, ["0"])[-1]) + 1
+        pairs = [
+            (name, value)
+            for name, values in letter.headers.items()
+            for value in values
+            if not name.startswith("Nats-") and name != _AGAIN
+        ]
+        pairs += [(_AGAIN, str(times)), ("Nats-Msg-Id", f"{self.dead}.{letter.number}")]
+        with foreign_errors(letter.subject):
+            reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=_Pairs(pairs))
+        answer = json.loads(reply.data)
+        if answer.get("error"):
+            raise api_error(answer["error"])
+        await self._drop(letter.number)
+        return int(answer["seq"])
+
+    async def _messages(self, subject: str) -> AsyncIterator[tuple[int, Message]]:
+        number = 1
+        while True:
+            try:
+                message = await assets.get_message(self._client, self.dead, number, next_for=subject)
+            except NotFoundError as error:
+                if error.err_code == 10059:  # no such stream, rather than no such message
+                    raise NotFoundError(
+                        f"There is no dead-letter stream {self.dead}.",
+                        remedy=f"Nothing of {self.stream} has died yet, or name the stream with --dead.",
+                        **error.facts,
+                    ) from None
+                return
+            assert message.sequence is not None
+            number = message.sequence
+            yield number, message
+            number += 1
+
+    async def _drop(self, number: int) -> None:
+        try:
+            await assets.delete_message(self._client, self.dead, number, erase=False)
+        except NotFoundError:
+            return  # another one was faster
+        except JetStreamError as error:
+            if error.err_code != 10043:  # the same, in the words of an older server
+                raise
+
+
+def _letter(number: int, message: Message) -> DeadLetter:
+    def fact(name: str) -> str:
+        return message.headers.get(f"{_HEAD}{name}", [""])[0]
+
+    try:
+        return DeadLetter(
+            number=number,
+            stream=fact("Stream"),
+            consumer=fact("Consumer"),
+            sequence=int(fact("Sequence")),
+            subject=fact("Subject"),
+            deliveries=int(fact("Deliveries")),
+            reason=fact("Reason"),
+            time=parse_time(fact("Time")),
+            died=message.time,
+            data=message.data,
+            headers=json.loads(fact("Headers")),
+        )
+    except ValueError:
+        raise RemoteProtocolError(
+            f"Message {number} on {message.subject} is not a dead letter.", remedy="Did somebody else write there?"
+        ) from None

@@ -1,0 +1,205 @@
+"""A delivered message, where it stands, and every way to answer for it.
+
+The place is in the reply subject:
+
+    $JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>
+
+with <domain>.<account> before the stream where the server speaks of domains. The answers are small bodies sent there:
+`+ACK`, `-NAK {"delay": ns}`, `+WPI`, `+NXT {...}`, `+TERM reason`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from penstock.connection import foreign_errors
+from penstock.durations import parse_duration
+from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+__all__ = ["Delivery", "Place", "is_delivery", "parse_place"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANO = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a delivery stands in its stream and its consumer."""
+
+    stream: str
+    consumer: str
+    delivered: int
+    """How often this message was delivered, this time included."""
+    sequence: int
+    """Its sequence in the stream."""
+    consumer_sequence: int
+    """How many deliveries the consumer made, this one included."""
+    time: datetime
+    """When the stream stored it."""
+    pending: int
+    """How many messages wait behind it."""
+    domain: str | None = None
+
+
+def is_delivery(message: Msg) -> bool:
+    """Tell a delivery from a status; only a delivery can be answered for."""
+    return message.reply.startswith("$JS.ACK.")
+
+
+def parse_place(reply: str) -> Place:
+    """Read the reply subject of a delivery."""
+    tokens = reply.split(".")
+    domain = None
+    if len(tokens) >= 11:
+        domain = None if tokens[2] == "_" else tokens[2]
+        tokens = [*tokens[:2], *tokens[4:11]]
+    try:
+        if tokens[:2] != ["$JS", "ACK"] or len(tokens) != 9:
+            raise ValueError
+        delivered, sequence, consumer_sequence, nanoseconds, pending = (int(token) for token in tokens[4:])
+    except ValueError:
+        raise RemoteProtocolError(f"{reply!r} is not the reply subject of a delivery.") from None
+    time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+    return Place(tokens[2], tokens[3], delivered, sequence, consumer_sequence, time, pending, domain)
+
+
+class Delivery:
+    """A message as a consumer delivers it. Answer once: `ack`, `ack_sync`, `nak`, `term` or `ack_next`."""
+
+    __slots__ = ("_client", "data", "headers", "place", "reply", "settled", "subject")
+
+    def __init__(self, client: Client, message: Msg) -> None:
+        self._client = client
+        self.subject: str = message.subject
+        self.data: bytes = message.data
+        self.headers: Mapping[str, str] = message.headers or {}
+        self.reply: str = message.reply
+        self.place = parse_place(message.reply)
+        self.settled = False
+        """Whether it was acknowledged, refused or given back."""
+
+    @property
+    def sequence(self) -> int:
+        """Its sequence in the stream."""
+        return self.place.sequence
+
+    @property
+    def delivered(self) -> int:
+        """How often it was delivered, this time included."""
+        return self.place.delivered
+
+    @property
+    def id(self) -> str | None:
+        """The `Nats-Msg-Id` it was published with."""
+        return self.headers.get("Nats-Msg-Id")
+
+    def __repr__(self) -> str:
+        place = self.place
+        return (
+            f"<Delivery {place.stream} {place.sequence} on {self.subject}, {len(self.data)} bytes, #{place.delivered}>"
+        )
+
+    async def ack(self) -> None:
+        """Say that it is done; the server may not hear it, and then delivers it again."""
+        await self._answer(b"+ACK", settles=True)
+
+    async def ack_sync(self, *, timeout: str | float = 30.0) -> None:
+        """Say that it is done, and wait until the server has confirmed it: it is never delivered again."""
+        await self._confirmed(b"+ACK", timeout, settles=True)
+
+    async def nak(self, delay: str | float = 0.0, *, sync: bool = False, timeout: str | float = 30.0) -> None:
+        """Give it back, to be delivered again, at once or after a delay; `sync` waits for the confirmation."""
+        seconds = parse_duration(delay, option="delay")
+        body = b"-NAK" + (json.dumps({"delay": round(seconds * _NANO)}).encode() if seconds else b"")
+        await (self._confirmed(body, timeout, settles=True) if sync else self._answer(body, settles=True))
+
+    async def in_progress(self, *, sync: bool = False, timeout: str | float = 30.0) -> None:
+        """Say that work goes on, which starts the ack wait anew; `sync` waits for the confirmation."""
+        await (self._confirmed(b"+WPI", timeout, settles=False) if sync else self._answer(b"+WPI", settles=False))
+
+    async def term(self, reason: str = "", *, sync: bool = False, timeout: str | float = 30.0) -> None:
+        """Say that it will never be done, so that it is not delivered again; the reason is in the server's advisory."""
+        body = b"+TERM" + (b" " + " ".join(reason.split()).encode() if reason else b"")
+        await (self._confirmed(body, timeout, settles=True) if sync else self._answer(body, settles=True))
+
+    async def ack_next(self, *, wait: str | float = 5.0, no_wait: bool = False) -> Delivery | None:
+        """Say that it is done and ask for the next message in one step; None where none comes in time.
+
+        `no_wait` asks only for what is there now.
+        """
+        found = await self.ack_next_batch(1, wait=wait, no_wait=no_wait)
+        return found[0] if found else None
+
+    async def ack_next_batch(self, count: int, *, wait: str | float = 5.0, no_wait: bool = False) -> list[Delivery]:
+        """Say that it is done and ask for the next messages in one step; fewer where no more come in time."""
+        seconds = parse_duration(wait, option="wait")
+        if seconds <= 0 or count < 1:
+            raise InputError("wait and count are more than zero.", remedy="Give some time, such as 5s.")
+        self._settle()
+        body: dict[str, object] = {"batch": count}
+        body |= {"no_wait": True} if no_wait else {"expires": round(seconds * _NANO)}
+        inbox, found = self._client.new_inbox(), []
+        with foreign_errors(self.subject):
+            subscription = await self._client.subscribe(inbox)
+            try:
+                await self._client.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
+                while len(found) < count:
+                    try:
+                        message = await subscription.next_msg(timeout=seconds + 1)
+                    except TimeoutError:
+                        break
+                    if not is_delivery(message):
+                        break  # the server says that there are no more
+                    found.append(Delivery(self._client, message))
+            finally:
+                if not self._client.is_closed:
+                    await subscription.unsubscribe()
+        return found
+
+    def _settle(self) -> None:
+        if self.settled:
+            raise InputError(f"Message {self.sequence} was answered for already.", remedy="Answer once.")
+        self.settled = True
+
+    async def _answer(self, body: bytes, *, settles: bool) -> None:
+        if settles:
+            self._settle()
+        with foreign_errors(self.subject):
+            await self._client.publish(self.reply, body)
+
+    async def _confirmed(self, body: bytes, timeout: str | float, *, settles: bool) -> None:
+        """Repeat an answer until the server confirms it; repeating is harmless."""
+        seconds = parse_duration(timeout, option="timeout")
+        if settles:
+            self._settle()
+        loop = asyncio.get_running_loop()
+        end, attempt = loop.time() + seconds, 0.5
+        while True:
+            left = end - loop.time()
+            try:
+                with foreign_errors(self.reply):
+                    await self._client.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
+                return
+            except (DeadlineError, DisconnectedError) as error:
+                if self._client.is_closed or loop.time() >= end:
+                    raise self._unconfirmed(body, seconds) from error
+            attempt = min(attempt * 2, 5.0)
+            await asyncio.sleep(min(0.1, max(end - loop.time(), 0)))
+
+    def _unconfirmed(self, body: bytes, seconds: float) -> PenstockError:
+        return DeadlineError(
+            f"The server did not confirm {body.split(b' ')[0].decode()} for message {self.sequence} of "
+            f"{self.place.stream} in {seconds:g} s.",
+            remedy="It may be delivered again.",
+            seconds=seconds,
+            subject=self.subject,
+        )

@@ -1,0 +1,97 @@
+"""A message on its way into a stream: what the caller says of it, checked, as headers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.durations import parse_duration
+from penstock.errors import InputError, JetStreamError
+from penstock.jetstream.subjects import subject_fault
+
+__all__ = ["DUPLICATE_IN_BATCH", "TRANSIENT", "WRONG_LAST_ID", "WRONG_LAST_SEQUENCE", "Outgoing", "is_transient"]
+
+WRONG_LAST_ID = 10070
+WRONG_LAST_SEQUENCE = 10071
+DUPLICATE_IN_BATCH = 10201
+# Answers that say "not now" rather than "no": no leader, too busy, an earlier copy of the id still on its way, a batch
+# that was cut off.
+# The server's 10077, although a 503, is a refusal: a stream that is full and discards what is new.
+TRANSIENT = {10008, 10009, 10023, 10158, 10167, 10176, 10208, 10210, 10211}
+_OURS = ("Nats-Msg-Id", "Nats-Expected-", "Nats-TTL", "Nats-Batch-")
+
+
+def is_transient(error: JetStreamError) -> bool:
+    """Tell whether the same message may be taken a moment later."""
+    return error.err_code in TRANSIENT
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to publish, with what the server shall check before it stores it."""
+
+    subject: str
+    """Where it goes; a plain subject that the stream captures."""
+    data: bytes = b""
+    """The payload."""
+    id: str | None = None
+    """The `Nats-Msg-Id`: the stream stores it once within its duplicate window. One is made where none is given."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers."""
+    ttl: str | float | None = None
+    """How long the stream keeps it, a second or more; the stream must allow message TTLs."""
+    expect_last_sequence: int | None = None
+    """Store it only if this is the stream's last sequence."""
+    expect_last_subject_sequence: int | None = None
+    """Store it only if this is the last sequence of its subject; 0 for none yet."""
+    expect_last_id: str | None = None
+    """Store it only if the stream's last message has this id."""
+
+    def __post_init__(self) -> None:
+        if fault := subject_fault(self.subject, literal=True):
+            raise InputError(f"The subject {self.subject!r} {fault}.", remedy="Publish to a plain subject.")
+        if not isinstance(self.data, bytes | bytearray | memoryview):
+            raise InputError(f"The payload for {self.subject} is {type(self.data).__name__}.", remedy="Give bytes.")
+        for name, value in {**self.headers, "Nats-Msg-Id": self.id or "-"}.items():
+            if not name or any(char in name for char in ": \r\n") or "\r" in value or "\n" in value:
+                raise InputError(f"The header {name!r} cannot be sent.", remedy="Names have no colon or space.")
+        for name in self.headers:
+            if name.startswith(_OURS):
+                raise InputError(
+                    f"The header {name} is given as a header.", remedy="Use id, ttl and the expect arguments instead."
+                )
+        if self.id is not None and not self.id.strip():
+            raise InputError("The message id is empty.", remedy="Give some text, or leave it out.")
+        for field_ in ("expect_last_sequence", "expect_last_subject_sequence"):
+            value = getattr(self, field_)
+            if value is not None and value < 0:
+                raise InputError(f"{field_} is {value}.", remedy="Sequences begin with 1; 0 means none yet.")
+        if self.ttl is not None and parse_duration(self.ttl, option="ttl") < 1:
+            raise InputError(f"ttl is {self.ttl!r}, and the server's shortest is a second.", remedy="Give 1s or more.")
+
+    @property
+    def expects(self) -> bool:
+        """Whether the caller gave a condition of its own."""
+        return not (
+            self.expect_last_sequence is None
+            and self.expect_last_subject_sequence is None
+            and self.expect_last_id is None
+        )
+
+    def wire_headers(self, message_id: str) -> dict[str, str]:
+        """Give the headers that are sent."""
+        headers = {**self.headers, "Nats-Msg-Id": message_id}
+        if self.ttl is not None:
+            headers["Nats-TTL"] = f"{round(parse_duration(self.ttl) * 1000)}ms"
+        if self.expect_last_sequence is not None:
+            headers["Nats-Expected-Last-Sequence"] = str(self.expect_last_sequence)
+        if self.expect_last_subject_sequence is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(self.expect_last_subject_sequence)
+        if self.expect_last_id is not None:
+            headers["Nats-Expected-Last-Msg-Id"] = self.expect_last_id
+        return headers
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds while it waits for its ack."""
+        return len(self.data) + len(self.subject) + sum(len(k) + len(v) for k, v in self.headers.items())

@@ -1,0 +1,261 @@
+"""`Publisher`: messages into one stream, in order, each stored once.
+
+Many messages may be on their way at a time. Each has an id, so that a repeat after a lost ack is recognised. For order,
+each also says which message it expects before it: where one is lost, the server refuses those behind it, and all of
+them are sent again, one by one, in order. With other writers on the stream that check fails often, and the publisher
+goes message by message for a while. A replicated stream can check the order only where nobody else writes into it
+(`sole_writer`); without that promise its messages go one by one. `order="sent"` leaves the check out: fast everywhere,
+and in order but for what is on its way when something fails. Batches are in order and fast, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from penstock.durations import parse_duration
+from penstock.errors import InputError
+from penstock.jetstream import assets
+from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast
+from penstock.jetstream.flow import Flow, Pending
+from penstock.jetstream.outgoing import Outgoing
+from penstock.jetstream.subjects import covers
+from penstock.model import PubAck, Stream
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["Publisher"]
+
+_LOOK = 30.0  # how long a stream may be without a leader when we first look at it
+_ATOMIC_MOST = 1000  # the server's limit of one atomic batch
+
+
+class Publisher:
+    """Publishes into one stream. Use it with `async with`; leaving the block waits for every ack.
+
+    `ids` makes the id of a message that has none of its own. `in_flight` and `in_flight_bytes` bound what waits for
+    acks. An ack that is not there after `ack_timeout` counts as lost. Retries end after `patience`, which cannot be
+    longer than the stream remembers ids; then the error says that nobody knows whether the message is stored.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        *,
+        ids: Callable[[Outgoing], str] | None = None,
+        order: Literal["strict", "sent"] = "strict",
+        sole_writer: bool = False,
+        in_flight: int = 256,
+        in_flight_bytes: int = 8 * 1024 * 1024,
+        ack_timeout: str | float = 5.0,
+        patience: str | float | None = None,
+    ) -> None:
+        if order not in ("strict", "sent"):
+            raise InputError(f"order is {order!r}.", remedy='Use "strict" or "sent".')
+        if in_flight < 1 or in_flight_bytes < 1:
+            raise InputError("in_flight and in_flight_bytes are at least 1.", remedy="Leave them out, or raise them.")
+        self.stream = assets.checked(stream, "stream")
+        self._client, self._ids, self._most = client, ids, in_flight
+        self._sole_writer = sole_writer
+        self._ack_timeout = parse_duration(ack_timeout, option="ack_timeout")
+        self._asked_patience = None if patience is None else parse_duration(patience, option="patience")
+        if self._ack_timeout <= 0:
+            raise InputError("ack_timeout is zero.", remedy="Give some time, such as 5s.")
+        self._flow = Flow(
+            client,
+            self.stream,
+            strict=order == "strict",
+            most=in_flight,
+            most_bytes=in_flight_bytes,
+            ack_timeout=self._ack_timeout,
+        )
+        self._count = 0
+        self._prefix = secrets.token_hex(8)
+
+    @property
+    def stored(self) -> int:
+        """How many messages were stored, batches not counted."""
+        return self._flow.stored
+
+    @property
+    def duplicates(self) -> int:
+        """How many were there already, and added nothing."""
+        return self._flow.duplicates
+
+    @property
+    def retries(self) -> int:
+        """How often a message was sent again."""
+        return self._flow.retries
+
+    # -- opening and closing -----------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    async def open(self) -> None:
+        """Look at the stream, and listen for acks."""
+        await self._look()
+        config = self._config
+        if config.no_ack:
+            raise InputError(
+                f"Stream {self.stream} gives no acks (no_ack), so nobody can know what it stored.",
+                remedy="Publish with nc.publish, or let the stream ack.",
+            )
+        if config.mirror is not None or config.sealed:
+            what = "a mirror" if config.mirror else "sealed"
+            raise InputError(f"Stream {self.stream} is {what} and takes no messages.", remedy="Choose another stream.")
+        window, asked = config.duplicate_window or 0.0, self._asked_patience
+        if asked is not None and asked > window:
+            raise InputError(
+                f"patience is {asked:g} s, and stream {self.stream} remembers ids for {window:g} s only.",
+                remedy="A later retry could store a message twice: shorten patience, or widen duplicate_window.",
+            )
+        self._patience = asked if asked is not None else min(60.0, window / 2)
+        await self._flow.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
+
+    async def close(self) -> None:
+        """Stop at once; what has no ack yet fails with a DisconnectedError."""
+        await self._flow.close()
+
+    async def _look(self) -> None:
+        info = await assets.patiently(lambda: assets.stream_info(self._client, self.stream), _LOOK)
+        self._config: Stream = info.config
+
+    # -- publishing --------------------------------------------------------------------------------
+
+    async def publish(self, subject: str, data: bytes = b"", **about: Any) -> PubAck:
+        """Publish a message and wait until it is stored; `about` are the further fields of `Outgoing`.
+
+        The result says the sequence, and whether the id was there already (`duplicate`), so that nothing was added.
+        """
+        item = await self._send(Outgoing(subject, data, **about), awaited=True)
+        return await asyncio.shield(item.future)
+
+    async def send(self, subject: str, data: bytes = b"", **about: Any) -> asyncio.Future[PubAck]:
+        """Publish a message without waiting for its ack, only for room; the result can be awaited for the ack.
+
+        A failure is raised by the result, and by `flush`.
+        """
+        return (await self._send(Outgoing(subject, data, **about), awaited=False)).future
+
+    async def publish_all(self, messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> AsyncIterator[PubAck]:
+        """Publish many messages, and give their acks in order."""
+        waiting: deque[asyncio.Future[PubAck]] = deque()
+        async for out in _each(messages):
+            waiting.append((await self._send(out, awaited=True)).future)
+            while waiting and (waiting[0].done() or len(waiting) >= self._most):
+                yield await asyncio.shield(waiting.popleft())
+        while waiting:
+            yield await asyncio.shield(waiting.popleft())
+
+    async def publish_batch(
+        self, messages: Iterable[Outgoing], how: Literal["atomic", "fast", "plain"] | None = None
+    ) -> BatchAck:
+        """Publish messages together: all or none (`atomic`), by fast ingest (`fast`), or one by one (`plain`).
+
+        Without `how` the stream decides: atomic where it allows it and there are at most 1,000, fast where it allows
+        that, plain elsewhere.
+        """
+        self._check_open()
+        await self._look()
+        if how is None:
+            messages = list(messages)
+            fits = self._config.allow_atomic and len(messages) <= _ATOMIC_MOST
+            how = "atomic" if fits else "fast" if self._config.allow_batched else "plain"
+        if how == "plain":
+            acks = [ack async for ack in self.publish_all(messages)]
+            _refuse_empty(acks)
+            return BatchAck(self.stream, "plain", len(acks), acks[-1].sequence, sum(ack.duplicate for ack in acks))
+        if how not in ("atomic", "fast"):
+            raise InputError(f"how is {how!r}.", remedy='Use "atomic", "fast" or "plain".')
+        field = "allow_atomic" if how == "atomic" else "allow_batched"
+        if not getattr(self._config, field):
+            raise InputError(
+                f"Stream {self.stream} takes no {how} batches.", remedy=f"Set {field} on the stream, or leave how out."
+            )
+        route = Route(self._client, self.stream, self._ack_timeout, self._patience, self._checked_id)
+        if how == "fast":
+            async with self._flow.quiet():
+                return await publish_fast(route, messages)
+        messages = list(messages)
+        _refuse_empty(messages)
+        if len(messages) > _ATOMIC_MOST:
+            raise InputError(
+                f"An atomic batch of {len(messages):,} messages is too large; the server takes {_ATOMIC_MOST:,}.",
+                remedy="Split it, or use fast ingest.",
+            )
+        async with self._flow.quiet():
+            return await publish_atomic(route, messages)
+
+    async def flush(self) -> None:
+        """Wait until everything sent has met its fate; raise the first failure of what was only sent."""
+        await self._flow.drained()
+        if self._flow.failures:
+            first, self._flow.failures = self._flow.failures[0], []
+            raise first
+
+    async def _send(self, out: Outgoing, *, awaited: bool) -> Pending:
+        self._check_open()
+        if not self._captures(out.subject):
+            await self._look()  # the stream may have been edited
+        return await self._flow.send(out, self._checked_id(out), awaited=awaited)
+
+    def _check_open(self) -> None:
+        if not self._flow.is_open:
+            raise InputError("The publisher is not open.", remedy="Use it with `async with`.")
+
+    def _captures(self, subject: str) -> bool:
+        return any(covers(pattern, subject) for pattern in self._config.subjects)
+
+    def _checked_id(self, out: Outgoing) -> str:
+        """Refuse what the stream cannot take, before it is sent, and give the message's id."""
+        if not self._captures(out.subject):  # nobody would ever answer
+            raise InputError(
+                f"Stream {self.stream} does not capture the subject {out.subject}.",
+                remedy=f"It captures {', '.join(self._config.subjects) or 'nothing'}.",
+            )
+        most = self._client.max_payload
+        if len(out.data) > most:
+            raise InputError(
+                f"The message for {out.subject} has {len(out.data):,} bytes; the server takes {most:,}.",
+                remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
+            )
+        if out.id is not None:
+            return out.id
+        if self._ids is None:
+            self._count += 1
+            return f"{self._prefix}.{self._count}"
+        made = self._ids(out)
+        if not isinstance(made, str) or not made.strip():
+            raise InputError(f"ids gave {made!r} for a message.", remedy="It gives some text for each message.")
+        return made
+
+
+async def _each(messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> AsyncIterator[Outgoing]:
+    if isinstance(messages, AsyncIterable):
+        async for out in messages:
+            yield out
+    else:
+        for out in messages:
+            yield out
+
+
+def _refuse_empty(messages: list[Any]) -> None:
+    if not messages:
+        raise InputError("The batch is empty.", remedy="Give at least one message.")

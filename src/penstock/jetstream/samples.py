@@ -1,0 +1,239 @@
+"""Ack samples and advisories: what the server tells about consumers, decoded, and figures made of it.
+
+A consumer with `sample_freq` publishes a sample for that share of its acks on
+`$JS.EVENT.METRIC.CONSUMER.ACK.<stream>.<consumer>`. What goes wrong is told on `$JS.EVENT.ADVISORY.>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import nats.errors
+
+from penstock.connection import foreign_errors
+from penstock.errors import DisconnectedError, InputError, RemoteProtocolError
+from penstock.jetstream import assets
+from penstock.model import parse_time
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+__all__ = ["AckSample", "Advisory", "Figures", "Samples", "parse_event"]
+
+log = logging.getLogger("penstock.jetstream")
+
+METRIC = "$JS.EVENT.METRIC.CONSUMER.ACK"
+ADVISORY = "$JS.EVENT.ADVISORY"
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+_NANO = 1_000_000_000
+_KEPT = 10_000  # latencies of a consumer, and events that nobody read yet
+_SAMPLE = "io.nats.jetstream.metric.v1.consumer_ack"
+_ADVISORY = "io.nats.jetstream.advisory.v1."
+# What a consumer's advisories are about, as the last but two tokens of their subjects say it.
+_ABOUT_CONSUMERS = (
+    "MAX_DELIVERIES",
+    "MSG_NAKED",
+    "MSG_TERMINATED",
+    "PAUSE",
+    "LEADER_ELECTED",
+    "QUORUM_LOST",
+    "CREATED",
+    "DELETED",
+    "PINNED",
+    "UNPINNED",
+)
+
+
+@dataclass(frozen=True)
+class AckSample:
+    """One sampled ack."""
+
+    stream: str
+    consumer: str
+    sequence: int
+    """The message's sequence in the stream."""
+    consumer_sequence: int
+    deliveries: int
+    """How often the message was delivered until it was acknowledged."""
+    ack_time: float
+    """Seconds from the delivery to the ack."""
+    time: datetime
+
+
+@dataclass(frozen=True)
+class Advisory:
+    """Something the server found worth telling."""
+
+    kind: str
+    """What happened, such as "max_deliver", "nak", "terminated", "consumer_action"."""
+    stream: str | None
+    consumer: str | None
+    time: datetime
+    facts: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Everything the server said."""
+
+    @property
+    def summary(self) -> str:
+        """The facts that matter, in a line."""
+        facts = self.facts
+        wanted = ("stream_seq", "deliveries", "reason", "action", "leader", "paused", "group", "batch", "subject")
+        return ", ".join(f"{name} {facts[name]}" for name in wanted if facts.get(name) not in (None, ""))
+
+
+def parse_event(data: bytes) -> AckSample | Advisory:
+    """Read one event of the server."""
+    try:
+        content = json.loads(data)
+        kind, time = content["type"], parse_time(content["timestamp"])
+        if kind == _SAMPLE:
+            return AckSample(
+                stream=content["stream"],
+                consumer=content["consumer"],
+                sequence=content["stream_seq"],
+                consumer_sequence=content["consumer_seq"],
+                deliveries=content["deliveries"],
+                ack_time=content["ack_time"] / _NANO,
+                time=time,
+            )
+        return Advisory(
+            kind=kind.removeprefix(_ADVISORY),
+            stream=content.get("stream"),
+            consumer=content.get("consumer"),
+            time=time,
+            facts=content,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise RemoteProtocolError(f"This is no event of a NATS server: {data[:60]!r}.") from None
+
+
+@dataclass
+class Figures:
+    """What the samples and advisories of one consumer add up to."""
+
+    samples: int = 0
+    """Sampled acks."""
+    redelivered: int = 0
+    """Sampled acks of messages that were delivered more than once."""
+    most_deliveries: int = 0
+    """The most deliveries that one message took."""
+    naks: int = 0
+    """Messages that were given back."""
+    terminated: int = 0
+    """Messages that were refused for good."""
+    exceeded: int = 0
+    """Messages that ran out of deliveries."""
+    last: datetime | None = None
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
+    """Seconds from delivery to ack of the last samples."""
+
+    def add(self, event: AckSample | Advisory) -> None:
+        """Count one event."""
+        self.last = event.time
+        if isinstance(event, AckSample):
+            self.samples += 1
+            self.redelivered += event.deliveries > 1
+            self.most_deliveries = max(self.most_deliveries, event.deliveries)
+            self.latencies.append(event.ack_time)
+        elif event.kind == "nak":
+            self.naks += 1
+        elif event.kind == "terminated":
+            self.terminated += 1
+        elif event.kind == "max_deliver":
+            self.exceeded += 1
+
+    def percentile(self, share: float) -> float | None:
+        """Give the latency that this share (0 to 1) of the last samples did not exceed; None without samples."""
+        if not 0 <= share <= 1:
+            raise InputError(f"{share} is no share.", remedy="Give a number from 0 to 1.")
+        if not self.latencies:
+            return None
+        ordered = sorted(self.latencies)
+        return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the figures for programs."""
+        names = ("samples", "redelivered", "most_deliveries", "naks", "terminated", "exceeded")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "ack_seconds": {
+                label: self.percentile(share)
+                for label, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
+            },
+        }
+
+
+class Samples:
+    """Listens to the samples and advisories of consumers; an async iterator of events that keeps figures.
+
+    `missed` counts events that came while more than 10,000 were waiting to be read; figures count them all.
+    """
+
+    def __init__(self, client: Client, stream: str = "*", consumer: str = "*", *, advisories: bool = True) -> None:
+        self.stream = stream if stream == "*" else assets.checked(stream, "stream")
+        self.consumer = consumer if consumer == "*" else assets.checked(consumer, "consumer")
+        self.figures: dict[tuple[str, str], Figures] = {}
+        self.missed = 0
+        self._client, self._advisories = client, advisories
+        self._events: deque[AckSample | Advisory] = deque()
+        self._news = asyncio.Event()
+        self._subscriptions: list[Subscription] = []
+
+    async def __aenter__(self) -> Self:
+        subjects = [f"{METRIC}.{self.stream}.{self.consumer}"]
+        if self._advisories:
+            subjects += [f"{ADVISORY}.CONSUMER.{about}.{self.stream}.{self.consumer}" for about in _ABOUT_CONSUMERS]
+        with foreign_errors(subjects[0]):
+            for subject in subjects:
+                self._subscriptions.append(await self._client.subscribe(subject, cb=self._heard))
+            await self._client.flush()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._client.is_closed:
+            with suppress(nats.errors.Error):  # the connection may end in this moment
+                for subscription in self._subscriptions:
+                    await subscription.unsubscribe()
+        self._subscriptions.clear()
+        self._news.set()
+
+    async def _heard(self, message: Msg) -> None:
+        try:
+            event = parse_event(message.data)
+        except RemoteProtocolError as error:
+            log.warning("%s", error)
+            return
+        if event.stream and event.consumer:
+            self.figures.setdefault((event.stream, event.consumer), Figures()).add(event)
+        if len(self._events) >= _KEPT:
+            self._events.popleft()
+            self.missed += 1
+        self._events.append(event)
+        self._news.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AckSample | Advisory:
+        while not self._events:
+            if not self._subscriptions:
+                raise StopAsyncIteration
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._news.wait()
+            if self._client.is_closed:
+                raise DisconnectedError("The connection was closed.", remedy="Is the server running?")
+        return self._events.popleft()

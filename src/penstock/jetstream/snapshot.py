@@ -1,0 +1,182 @@
+"""Backups of streams: into a folder and back, in the form that the `nats` command uses.
+
+`backup.json` holds the configuration and the state, `stream.tar.s2` what the server sent. A backup is complete when
+`backup.json` is there: it is written last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.connection import api_error, api_request, foreign_errors
+from penstock.errors import DeadlineError, InputError, JetStreamError, RemoteProtocolError
+from penstock.jetstream import assets
+from penstock.jetstream.info import StreamInfo
+from penstock.model import Stream
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+__all__ = ["backup", "restore"]
+
+META, DATA = "backup.json", "stream.tar.s2"
+_CHUNK = 128 * 1024
+_WINDOW = 4 * 1024 * 1024  # what the server may send ahead of our acks; bounds what waits in memory
+_SILENCE = 30.0
+_RESTORE = 3600.0  # the server unpacks everything before it answers the last chunk
+
+
+def _no_progress(size: int) -> None:
+    """Tell nobody."""
+
+
+async def backup(
+    client: Client,
+    stream: str,
+    folder: str | Path,
+    *,
+    consumers: bool = True,
+    check: bool = False,
+    progress: Callable[[int], None] = _no_progress,
+) -> dict[str, Any]:
+    """Write a stream, with its consumers, into an empty or new folder; `progress` gets the size of each chunk."""
+    path = Path(folder)
+    info = await assets.stream_info(client, stream)
+    if info.config.storage == "memory":
+        raise InputError(f"Stream {stream} is kept in memory, which the server does not back up.", remedy="Use file.")
+    _make_folder(path)
+    chunks: asyncio.Queue[Msg] = asyncio.Queue()
+
+    async def heard(message: Msg) -> None:
+        chunks.put_nowait(message)
+
+    inbox = client.new_inbox()
+    with foreign_errors(stream):
+        # Never dropped: what the server sends ahead is bounded by the window.
+        subscription = await client.subscribe(inbox, cb=heard, pending_msgs_limit=0, pending_bytes_limit=0)
+    try:
+        body = {
+            "deliver_subject": inbox,
+            "no_consumers": not consumers,
+            "jsck": check,
+            "chunk_size": _CHUNK,
+            "window_size": _WINDOW,
+        }
+        answer = await api_request(client, f"STREAM.SNAPSHOT.{stream}", body)
+        meta = {"config": answer["config"], "state": answer["state"]}
+        size = await _receive(client, stream, chunks, path / DATA, progress)
+    except BaseException:
+        for name in (DATA, META):
+            (path / name).unlink(missing_ok=True)
+        raise
+    finally:
+        if not client.is_closed:
+            await subscription.unsubscribe()
+    part = path / f"{META}.part"
+    part.write_text(json.dumps(meta, indent=2))
+    os.replace(part, path / META)
+    return {**meta, "size": size}
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(f"{path} is there and not an empty folder.", remedy="Name a new one.")
+        path.mkdir(parents=True, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error.strerror}.", remedy="Name another folder.") from None
+
+
+async def _receive(
+    client: Client, stream: str, chunks: asyncio.Queue[Msg], path: Path, progress: Callable[[int], None]
+) -> int:
+    size = 0
+    with path.open("xb") as file:
+        while True:
+            try:
+                async with asyncio.timeout(_SILENCE):
+                    message = await chunks.get()
+            except TimeoutError:
+                raise DeadlineError(
+                    f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s.",
+                    remedy="Is the server running? What was written is removed.",
+                ) from None
+            if message.reply:
+                await client.publish(message.reply)
+            if not message.data:
+                status = (message.headers or {}).get("Status", "204")
+                if status != "204":
+                    text = (message.headers or {}).get("Description", "")
+                    raise JetStreamError(f"The server broke the backup of {stream} off: {status} {text}.")
+                break
+            await asyncio.to_thread(file.write, message.data)
+            size += len(message.data)
+            progress(len(message.data))
+        file.flush()
+        await asyncio.to_thread(os.fsync, file.fileno())
+    return size
+
+
+async def restore(
+    client: Client,
+    folder: str | Path,
+    *,
+    config: Stream | None = None,
+    replicas: int | None = None,
+    progress: Callable[[int], None] = _no_progress,
+) -> StreamInfo:
+    """Make a stream anew from a backup; `config` changes its configuration, but not its name."""
+    path = Path(folder)
+    meta = read_meta(path)
+    wanted = dict(meta["config"] if config is None else config.to_json())
+    name = meta["config"]["name"]
+    if wanted["name"] != name:
+        raise InputError(
+            f"The backup is of stream {name} and cannot become {wanted['name']}: the server keeps the name.",
+            remedy="Restore it under its name, and copy it with sources.",
+        )
+    if replicas is not None:
+        wanted["num_replicas"] = replicas
+    body = {"config": wanted, "state": meta["state"]}
+    answer = await api_request(client, f"STREAM.RESTORE.{assets.checked(name, 'stream')}", body)
+    subject = answer["deliver_subject"]
+    with (path / DATA).open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            with foreign_errors(subject):
+                reply = await client.request(subject, chunk, timeout=_SILENCE)
+            if reply.data and (error := _error(reply.data)):
+                raise api_error(error)
+            progress(len(chunk))
+    with foreign_errors(subject):
+        reply = await client.request(subject, b"", timeout=_RESTORE)
+    if error := _error(reply.data):
+        raise api_error(error)
+    return StreamInfo.from_json(json.loads(reply.data))
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """Read what a backup is of; refuse a folder that holds none."""
+    try:
+        meta = json.loads((path / META).read_text())
+        Stream.from_json(meta["config"])
+        if not isinstance(meta["state"], dict) or not (path / DATA).is_file():
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{path} holds no complete backup.", remedy=f"A backup is a folder with {META} and {DATA}."
+        ) from None
+    return dict(meta)
+
+
+def _error(data: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(data)
+    except ValueError:
+        raise RemoteProtocolError(f"What answered the restore is unknown: {data[:40]!r}.") from None
+    return content.get("error") if isinstance(content, dict) else None

@@ -1,0 +1,292 @@
+"""Streams and consumers declared as data: `Topology`, from Python or from a TOML file; `plan` and `apply`.
+
+::
+
+    [streams.ORDERS]
+    subjects = ["ORDERS.*"]
+    max_age = "7d"
+    max_bytes = "10GB"
+
+    [streams.ORDERS.consumers.DISPATCH]
+    filter_subjects = ["ORDERS.processed"]
+    ack_wait = "30s"
+
+The keys are the fields of `penstock.model.Stream` and `Consumer`. A consumer's name is its key, and it is durable
+unless it says `ephemeral = true`. Everything is checked before anything is sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.durations import parse_duration
+from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.jetstream import assets
+from penstock.jetstream.changes import Plan, Step, consumer_step, stream_step
+from penstock.jetstream.info import ConsumerInfo, StreamInfo
+from penstock.jetstream.rules import (
+    check_consumer,
+    check_consumers_together,
+    check_stream,
+    check_streams_together,
+)
+from penstock.model import Consumer, Stream
+from penstock.sizes import parse_size
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["Topology", "apply", "plan"]
+
+_SIZES = {"max_bytes", "max_msg_size"}
+
+
+class Topology:
+    """Streams and their consumers as they are meant to be; checked whole when it is made."""
+
+    def __init__(
+        self, streams: Iterable[Stream] = (), consumers: Mapping[str, Iterable[Consumer]] | None = None
+    ) -> None:
+        """`consumers` holds, by stream, the consumers of it; each has a durable name, or a name."""
+        listed = list(streams)
+        for stream in listed:
+            check_stream(stream)
+        check_streams_together(listed)
+        self.streams: dict[str, Stream] = {stream.name: stream for stream in listed}
+        self.consumers: dict[str, dict[str, Consumer]] = {name: {} for name in self.streams}
+        for stream_name, items in (consumers or {}).items():
+            self._add_consumers(stream_name, items)
+
+    def _add_consumers(self, stream_name: str, items: Iterable[Consumer]) -> None:
+        if stream_name not in self.streams:
+            near = difflib.get_close_matches(stream_name, self.streams, n=1)
+            raise InputError(
+                f"There are consumers for stream {stream_name}, which is not declared.",
+                remedy=f"Did you mean {near[0]}?" if near else "Declare the stream, too.",
+            )
+        stream, known = self.streams[stream_name], self.consumers[stream_name]
+        for consumer in items:
+            name = consumer.durable or consumer.name
+            if name is None:
+                raise InputError(
+                    f"A consumer of stream {stream_name} has no name.",
+                    remedy="What is declared can be found again: give it a durable name, or a name.",
+                )
+            if name in known:
+                raise InputError(f"Consumer {name} of {stream_name} is declared twice.", remedy="Leave one out.")
+            check_consumer(consumer, stream)
+            known[name] = consumer
+        check_consumers_together(stream, known)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Topology):
+            return NotImplemented
+        return self.streams == other.streams and self.consumers == other.consumers
+
+    __hash__ = None  # type: ignore[assignment]  # it holds dicts; equal topologies must not hash apart
+
+    def __repr__(self) -> str:
+        return f"<Topology of {', '.join(self.streams) or 'nothing'}>"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Topology:
+        """Read a TOML file."""
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path} cannot be read: {reason}.", remedy="Check the path.") from None
+        try:
+            return cls.parse(text)
+        except InputError as error:
+            raise InputError(f"{path}: {error.what}", remedy=error.remedy) from None
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        """Read TOML text."""
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"This is not TOML: {error}.", remedy="See https://toml.io.") from None
+        return cls.from_dict(content)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Topology:
+        """Read what a TOML file holds."""
+        _refuse_other_keys("The topology", content, {"streams"})
+        streams, consumers = [], {}
+        for name, table in _tables("streams", content.get("streams", {})).items():
+            fields = {key: value for key, value in table.items() if key != "consumers"}
+            streams.append(Stream(**{"name": name, **_readable(f"stream {name}", fields)}))
+            if streams[-1].name != name:
+                raise InputError(f"Stream {name} says that its name is {streams[-1].name}.", remedy="Leave name out.")
+            consumers[name] = [
+                _consumer(name, key, inner)
+                for key, inner in _tables(f"streams.{name}.consumers", table.get("consumers", {})).items()
+            ]
+        return cls(streams, consumers)
+
+
+def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
+        raise InputError(f"{where} is not a table of tables.", remedy=f"Write [{where}.NAME] above its fields.")
+    return value
+
+
+def _refuse_other_keys(what: str, content: Mapping[str, Any], known: set[str]) -> None:
+    for key in content:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise InputError(
+                f"{what} has no {key!r}.",
+                remedy=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(known))}.",
+            )
+
+
+def _readable(where: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn sizes, percentages and inner durations that people write into what the model takes."""
+    made = dict(fields)
+    for key in _SIZES & made.keys():
+        if isinstance(made[key], str):
+            made[key] = parse_size(made[key], option=f"{key} of {where}")
+    if isinstance(made.get("sample_freq"), int) and not isinstance(made["sample_freq"], bool):
+        made["sample_freq"] = str(made["sample_freq"])
+    limits = made.get("consumer_limits")
+    if isinstance(limits, dict) and isinstance(limits.get("inactive_threshold"), str):
+        seconds = parse_duration(limits["inactive_threshold"], option=f"inactive_threshold of {where}")
+        made["consumer_limits"] = {**limits, "inactive_threshold": round(seconds * 1_000_000_000)}
+    if "unknown" in made:
+        raise InputError(f"The {where} has no field 'unknown'.", remedy="Leave it out.")
+    return made
+
+
+def _consumer(stream: str, name: str, table: Mapping[str, Any]) -> Consumer:
+    fields = _readable(f"consumer {name} of {stream}", table)
+    ephemeral = fields.pop("ephemeral", False)
+    if not isinstance(ephemeral, bool):
+        raise InputError(f"Consumer {name} of {stream}: ephemeral is {ephemeral!r}.", remedy="Write true or false.")
+    for key in ("name", "durable"):
+        if key in fields:
+            raise InputError(
+                f"Consumer {name} of {stream} says {key}.",
+                remedy="Its key is its name; write ephemeral = true for one that is not durable.",
+            )
+    fields["name" if ephemeral else "durable"] = name
+    return Consumer(**fields)
+
+
+# -- plan and apply --------------------------------------------------------------------------------------------------
+
+
+async def plan(client: Client, topology: Topology, *, prune: bool = False) -> Plan:
+    """Compare a topology with the server, field by field; nothing is changed.
+
+    `prune` also plans to delete consumers of declared streams that the topology does not name. Streams are never
+    deleted.
+    """
+    everywhere = {info.name: info for info in await assets.streams(client)}
+    _check_others(topology, everywhere)
+    first: list[Step] = []
+    later: list[Step] = []
+    removed: list[Step] = []
+    undeclared: list[str] = []
+    for name in _in_order(topology.streams):
+        stream, there = topology.streams[name], everywhere.get(name)
+        first.append(stream_step(stream, there))
+        known: dict[str, ConsumerInfo] = {}
+        if there is not None:
+            known = {info.name: info for info in await assets.consumers(client, name)}
+        declared = topology.consumers[name]
+        others = {key: info for key, info in known.items() if key not in declared}
+        if prune:
+            removed += [Step("consumer", name, key, "delete") for key in others]
+        else:
+            undeclared += [f"{name} > {key}" for key in others]
+            check_consumers_together(stream, {**{key: info.config for key, info in others.items()}, **declared})
+        later += [consumer_step(name, key, item, known.get(key)) for key, item in declared.items()]
+    return Plan((*first, *removed, *later), tuple(undeclared))
+
+
+def _in_order(streams: Mapping[str, Stream]) -> list[str]:
+    """Put streams behind those that they copy."""
+    done: list[str] = []
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        if name in way:
+            circle = " > ".join((*way[way.index(name) :], name))
+            raise InputError(f"Streams copy each other in a circle: {circle}.", remedy="Break the circle.")
+        if name in done or name not in streams:
+            return
+        stream = streams[name]
+        for source in [*stream.sources, *([stream.mirror] if stream.mirror else [])]:
+            if source.external is None:
+                visit(source.name, (*way, name))
+        done.append(name)
+
+    for name in streams:
+        visit(name, ())
+    return done
+
+
+def _check_others(topology: Topology, everywhere: Mapping[str, StreamInfo]) -> None:
+    """Refuse subjects that a stream outside of the topology captures already."""
+    for name, info in everywhere.items():
+        if name in topology.streams:
+            continue
+        for stream in topology.streams.values():
+            try:
+                check_streams_together([stream, info.config])
+            except InputError as error:
+                raise InputError(f"{error.what} {name} is on the server already.", remedy=error.remedy) from None
+
+
+async def apply(client: Client, topology: Topology, *, prune: bool = False, may_lose_data: bool = False) -> Plan:
+    """Make the server's streams and consumers those of the topology; give what was done.
+
+    A plan with a conflict, or one that would drop messages without `may_lose_data`, is refused before anything is
+    changed. Where the server refuses a step in the middle, the error says which steps are done.
+    """
+    made = await plan(client, topology, prune=prune)
+    made.check(may_lose_data=may_lose_data)
+    done: list[str] = []
+    for step in made.steps:
+        try:
+            await _take(client, step)
+        except PenstockError as error:
+            already = f"Done before it: {', '.join(done)}." if done else "Nothing was changed."
+            kind = type(error) if isinstance(error, JetStreamError) else JetStreamError
+            facts = error.facts if isinstance(error, JetStreamError) else {}
+            raise kind(f"{step.action} {step.title}: {error.what}", remedy=already, **facts) from error
+        if step.action != "none":
+            done.append(step.title)
+    left = await plan(client, topology, prune=prune)
+    if not left.empty:
+        differs = "; ".join(f"{step.title}: {change}" for step in left.steps for change in step.changes)
+        raise JetStreamError(
+            f"The server took the topology and kept something else: {differs}.",
+            remedy="Declare what it keeps.",
+        )
+    return made
+
+
+async def _take(client: Client, step: Step) -> None:
+    if step.action == "create" and isinstance(step.target, Stream):
+        sealed = step.target.sealed
+        await assets.add_stream(client, step.target.model_copy(update={"sealed": False}))
+        if sealed:  # no stream is born sealed
+            await assets.edit_stream(client, step.target)
+    elif step.action == "update" and isinstance(step.target, Stream):
+        await assets.edit_stream(client, step.target)
+    elif step.action == "create" and isinstance(step.target, Consumer):
+        await assets.add_consumer(client, step.stream, step.target)
+    elif step.action == "update" and isinstance(step.target, Consumer):
+        await assets.edit_consumer(client, step.stream, step.target)
+    elif step.action == "delete":
+        try:
+            await assets.delete_consumer(client, step.stream, step.name)
+        except NotFoundError:
+            return  # gone already, as was wanted

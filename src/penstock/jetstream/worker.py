@@ -1,0 +1,230 @@
+"""`Worker`: a handler for each message of a pull consumer, and everything around it.
+
+The handler returns: the message is acknowledged, and the server confirms it. It raises: the message is given back, to
+come again after the consumer's backoff. It raises `Reject`, or has failed `max_deliver` times: the message goes to the
+dead-letter stream, with why, from where and how often. However long it runs, progress acks keep the message its own.
+A message that comes again although its handler succeeded, because the ack was lost, is acknowledged and not handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import DeadlineError, InputError, LinkError, PenstockError
+from penstock.jetstream.consume import Deliveries
+from penstock.jetstream.deadletter import DeadLetters
+from penstock.jetstream.delivery import Delivery
+from penstock.model import Consumer
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["Reject", "Worker", "WorkerCounts"]
+
+log = logging.getLogger("penstock.jetstream")
+
+_REMEMBERED = 10_000  # messages whose handler succeeded, in case one comes again
+_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # where the consumer has none
+
+
+class Reject(Exception):
+    """A handler raises this for a message that no repeat will mend: it becomes a dead letter at once."""
+
+
+@dataclass
+class WorkerCounts:
+    """What a worker did so far."""
+
+    handled: int = 0
+    """Messages whose handler returned, and whose ack was confirmed."""
+    failed: int = 0
+    """Times that a handler raised."""
+    dead: int = 0
+    """Messages that became dead letters."""
+    repeats: int = 0
+    """Deliveries of messages that were handled already; they were acknowledged only."""
+    unconfirmed: int = 0
+    """Acks that the server did not confirm in time; the message may come again."""
+
+
+class Worker:
+    """Runs a handler for each message, `workers` at a time.
+
+    `dead_letters` is a stream's name, or a `DeadLetters`; without it, a message that failed too often is left to the
+    server's advisory, and logged. Further options are those of `Deliveries`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        consumer: str,
+        handler: Callable[[Delivery], Awaitable[Any]],
+        *,
+        workers: int = 1,
+        dead_letters: str | DeadLetters | None = None,
+        on_failure: Callable[[Delivery, Exception], None] | None = None,
+        ack_timeout: str | float = 30.0,
+        **options: Any,
+    ) -> None:
+        if workers < 1:
+            raise InputError("workers is at least 1.", remedy="Leave it out, or raise it.")
+        options.setdefault("batch", max(2 * workers, 10))
+        self.counts = WorkerCounts()
+        self._client, self._handler, self._workers = client, handler, workers
+        self._on_failure, self._ack_timeout = on_failure, ack_timeout
+        self._deliveries = Deliveries(client, stream, consumer, **options)
+        self._dead = DeadLetters(client, stream, dead_letters) if isinstance(dead_letters, str) else dead_letters
+        self._running: dict[int, Delivery] = {}
+        self._done: OrderedDict[int, None] = OrderedDict()
+        self._slots = asyncio.Semaphore(workers)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let `run` end once the handlers that run now have ended."""
+        self._stop.set()
+
+    async def run(self) -> WorkerCounts:
+        """Handle messages until `stop`, or until `limit` or `wait` ends the deliveries; give the counts."""
+        if self._dead is not None:
+            await self._dead.ensure()
+        async with self._deliveries as deliveries:
+            assert deliveries.info is not None
+            config = deliveries.info.config
+            self._check(config)
+            self._backoff, self._max_deliver = tuple(config.backoff) or _BACKOFF, config.max_deliver
+            beside: list[asyncio.Task[Any]] = [
+                asyncio.ensure_future(self._keep(min([config.ack_wait or 30.0, *config.backoff]) / 3)),
+                stopped := asyncio.ensure_future(self._stop.wait()),
+            ]
+            if self._dead is not None:
+                beside.append(asyncio.ensure_future(self._dead.collect_for_ever(deliveries.consumer)))
+            try:
+                while not self._stop.is_set():
+                    await self._slots.acquire()
+                    delivery = await self._next(deliveries, stopped)
+                    if delivery is None:
+                        break
+                    task = asyncio.ensure_future(self._work(delivery))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._worked)
+                while self._tasks:
+                    await asyncio.wait(set(self._tasks))
+            finally:
+                for task in [*self._tasks, *beside]:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, *beside, return_exceptions=True)
+        if self._fault is not None:
+            raise self._fault
+        return self.counts
+
+    def _check(self, config: Consumer) -> None:
+        if config.ack_policy == "none":
+            raise InputError(
+                f"Consumer {self._deliveries.consumer} takes no acks, so nothing can be handled once.",
+                remedy="Use a consumer with explicit acks.",
+            )
+        if config.ack_policy == "all" and self._workers > 1:
+            raise InputError(
+                "With ack_policy = all, the ack of one message acknowledges those that others still work on.",
+                remedy="Use one worker, or explicit acks.",
+            )
+
+    def _worked(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._slots.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fault = self._fault or error  # not the handler's: that is dealt with in _failed
+            self._stop.set()
+
+    async def _next(self, deliveries: Deliveries, stopped: asyncio.Future[Any]) -> Delivery | None:
+        wanted = asyncio.ensure_future(anext(deliveries, None))
+        try:
+            await asyncio.wait([wanted, stopped], return_when=asyncio.FIRST_COMPLETED)
+            return wanted.result() if wanted.done() else None
+        finally:
+            if not wanted.done():
+                wanted.cancel()
+                await asyncio.gather(wanted, return_exceptions=True)
+
+    async def _keep(self, interval: float) -> None:
+        """Say that work goes on for every handler that runs."""
+        while True:
+            await asyncio.sleep(interval)
+            for delivery in list(self._running.values()):
+                if not delivery.settled:
+                    try:
+                        await delivery.in_progress()
+                    except PenstockError as error:
+                        log.debug("no progress ack for %s: %s", delivery.sequence, error)
+
+    async def _work(self, delivery: Delivery) -> None:
+        sequence = delivery.sequence
+        if sequence in self._running:
+            return  # it came again while its handler runs, and that one will answer for it
+        if sequence in self._done:
+            self.counts.repeats += 1
+            await self._acknowledge(delivery)
+            return
+        self._running[sequence] = delivery
+        try:
+            await self._handler(delivery)
+        except asyncio.CancelledError:
+            if not delivery.settled:
+                await delivery.nak()
+            raise
+        except Exception as error:  # a handler may raise anything; what it means is decided in _failed
+            await self._failed(delivery, error)
+        else:
+            self._done[sequence] = None
+            while len(self._done) > _REMEMBERED:
+                self._done.popitem(last=False)
+            if delivery.settled or await self._acknowledge(delivery):
+                self.counts.handled += 1
+        finally:
+            self._running.pop(sequence, None)
+
+    async def _acknowledge(self, delivery: Delivery) -> bool:
+        try:
+            await delivery.ack_sync(timeout=self._ack_timeout)
+        except (DeadlineError, LinkError) as error:
+            self.counts.unconfirmed += 1
+            log.warning("%s", error)
+            return False
+        return True
+
+    async def _failed(self, delivery: Delivery, error: Exception) -> None:
+        self.counts.failed += 1
+        log.warning("The handler failed for %r: %s: %s", delivery, type(error).__name__, error)
+        if self._on_failure is not None:
+            self._on_failure(delivery, error)
+        if delivery.settled:
+            return
+        last = 0 < self._max_deliver <= delivery.delivered
+        try:
+            if (last or isinstance(error, Reject)) and self._dead is not None:
+                await self._dead.put(delivery, _reason(error))
+                await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
+                self.counts.dead += 1
+            elif isinstance(error, Reject):
+                await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
+                log.error("%r is refused, and there is no dead-letter stream for it.", delivery)
+            else:
+                if last:
+                    log.error("%r failed for the last time, and there is no dead-letter stream for it.", delivery)
+                await delivery.nak(self._backoff[min(delivery.delivered, len(self._backoff)) - 1])
+        except PenstockError as trouble:
+            # The message is still the server's: it comes again after its ack wait.
+            log.warning("%r could not be given back: %s", delivery, trouble)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) if isinstance(error, Reject) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:500] or "refused"

@@ -1,0 +1,323 @@
+"""Subjects, the rules of streams and consumers, sizes, and what a message may say of itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InputError, JetStreamError, OptionError
+from penstock.jetstream.outgoing import Outgoing, is_transient
+from penstock.jetstream.rules import (
+    check_consumer,
+    check_consumers_together,
+    check_stream,
+    check_streams_together,
+    stream_subjects,
+)
+from penstock.jetstream.size import estimate, header_size, record_size
+from penstock.jetstream.subjects import covers, is_literal, overlap, subject_fault
+from penstock.model import Consumer, Stream
+from penstock.sizes import format_size, parse_size
+
+# -- subjects --------------------------------------------------------------------------------------------------------
+
+patterns = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=4).flatmap(
+    lambda tokens: st.sampled_from([".".join(tokens), ".".join([*tokens, ">"])])
+)
+literals = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=5).map(".".join)
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """The plain meaning of wildcards, token by token, against which the others are held."""
+    want, have = pattern.split("."), subject.split(".")
+    if want[-1] == ">":
+        if len(have) < len(want):
+            return False
+        want, have = want[:-1], have[: len(want) - 1]
+    return len(want) == len(have) and all(a in ("*", b) for a, b in zip(want, have, strict=True))
+
+
+@given(patterns, patterns, literals)
+def test_what_matches_both_patterns_shows_that_they_overlap(one: str, other: str, subject: str):
+    """Patterns overlap when a subject matches both, and overlap goes both ways."""
+    if matches(one, subject) and matches(other, subject):
+        assert overlap(one, other)
+    assert overlap(one, other) == overlap(other, one)
+
+
+@given(patterns, patterns, literals)
+def test_what_a_covered_pattern_matches_the_cover_matches(one: str, other: str, subject: str):
+    """A pattern that covers another matches all that the other matches, and overlaps it."""
+    if covers(one, other):
+        assert overlap(one, other)
+        assert not matches(other, subject) or matches(one, subject)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ("ORDERS.*", "ORDERS.new", True),
+        ("ORDERS.>", "ORDERS", False),
+        ("ORDERS.>", ">", True),
+        ("a.*.c", "a.b.*", True),
+        ("a.b", "a.b.c", False),
+        ("a.*", "a.>", True),
+        ("a.*.c", "a.b.d", False),
+    ],
+)
+def test_overlap(one: str, other: str, together: bool):
+    """`*` is one token, `>` is one or more."""
+    assert overlap(one, other) is together
+
+
+@pytest.mark.parametrize("subject", ["", "a..b", ".a", "a.", "a b", "a.>.b", "a\tb", "a\r\nb"])
+def test_what_is_no_subject(subject: str):
+    """A subject that cannot be is told why."""
+    assert subject_fault(subject)
+
+
+def test_a_plain_subject_has_no_wildcard():
+    """Publishing needs one subject; a star inside of a token is no wildcard."""
+    assert subject_fault("a.*", literal=True)
+    assert subject_fault("a.b", literal=True) is None
+    assert is_literal("a*.b>c")
+
+
+# -- streams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"subjects": ["a..b"]}, "the subject 'a..b' has an empty token"),
+        ({"subjects": ["a.*", "a.b"]}, "its subjects 'a.*' and 'a.b' overlap"),
+        ({"subjects": ["$JS.API.>"]}, r"reaches into the server's own \$JS.>"),
+        ({"subjects": [">"]}, "reaches into the server's own"),
+        ({"discard_new_per_subject": True}, "discard_new_per_subject needs discard = new"),
+        ({"discard_new_per_subject": True, "discard": "new"}, "a limit in max_msgs_per_subject"),
+        ({"max_age": 0.05}, "max_age is 0.05 s, shorter than"),
+        ({"max_age": 10, "duplicate_window": 20}, "duplicate_window .* is longer than max_age"),
+        ({"deny_purge": True, "allow_rollup_hdrs": True}, "deny_purge forbids it"),
+        ({"subject_delete_marker_ttl": 5}, "needs allow_msg_ttl and allow_rollup_hdrs"),
+        ({"subject_delete_marker_ttl": 0.5}, "shorter than a second"),
+        ({"allow_msg_schedules": True}, "needs discard = old and allow_rollup_hdrs"),
+        ({"allow_msg_counter": True, "retention": "interest"}, "allow_msg_counter needs retention = limits"),
+        ({"persist_mode": "async", "num_replicas": 3}, "persist_mode = async is for file storage, one replica"),
+        ({"compression": "s2", "storage": "memory"}, "compression is for file storage"),
+        ({"mirror": {"name": "O"}, "subjects": ["a"]}, "a mirror cannot have subjects"),
+        ({"mirror": {"name": "O"}, "sources": [{"name": "P"}]}, "a mirror cannot have sources"),
+        ({"mirror": {"name": "S"}}, "it mirrors itself"),
+        ({"mirror_direct": True}, "mirror_direct is for mirrors"),
+        ({"sources": [{"name": "P"}, {"name": "P"}]}, "two of its sources are the same"),
+        ({"sources": [{"name": "P", "filter_subject": "a b"}]}, "filters by 'a b', which has a space"),
+        (
+            {"sources": [{"name": "P", "opt_start_seq": 1, "opt_start_time": datetime.now(UTC)}]},
+            "a start sequence and a start time",
+        ),
+        ({"subjects": ["a.>"], "republish": {"src": ">", "dest": "a.b"}}, "would come back to the stream"),
+    ],
+)
+def test_impossible_streams(fields: dict[str, Any], says: str):
+    """What contradicts itself is refused in one sentence that names the stream and ends with what to do."""
+    with pytest.raises(InputError, match=f"Stream S: .*{says}") as caught:
+        check_stream(Stream(name="S", **fields))
+    assert caught.value.remedy
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"subjects": ["$JS.EVENT.ADVISORY.>"]},
+        {"subjects": [">"], "no_ack": True},
+        {"discard": "new", "max_msgs_per_subject": 1, "discard_new_per_subject": True},
+        {"sources": [{"name": "P"}, {"name": "P", "filter_subject": "x"}]},
+        {"mirror": {"name": "O"}, "mirror_direct": True},
+    ],
+)
+def test_possible_streams(fields: dict[str, Any]):
+    """What the server takes is not refused."""
+    check_stream(Stream(name="S", **fields))
+
+
+def test_streams_share_no_subject():
+    """A subject goes to one stream; a stream without subjects captures its name, one that copies nothing."""
+    assert stream_subjects(Stream(name="S")) == ["S"]
+    assert stream_subjects(Stream(name="S", mirror={"name": "O"})) == []
+    with pytest.raises(InputError, match=r"Streams A and B overlap: 'a\.>' and 'a\.b'"):
+        check_streams_together([Stream(name="A", subjects=["a.>"]), Stream(name="B", subjects=["a.b"])])
+    with pytest.raises(InputError, match="declared twice"):
+        check_streams_together([Stream(name="A"), Stream(name="A")])
+    check_streams_together([Stream(name="A", subjects=["a.>"]), Stream(name="B", mirror={"name": "A"})])
+
+
+# -- consumers -------------------------------------------------------------------------------------------------------
+
+ORDERS = Stream(name="ORDERS", subjects=["ORDERS.*"])
+QUEUE = Stream(name="QUEUE", subjects=["Q.>"], retention="workqueue")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"name": "d"}, "its name 'd' and durable name 'c' differ"),
+        ({"filter_subject": "a", "filter_subjects": ["b"]}, "both given"),
+        ({"filter_subject": "a..b"}, "the filter 'a..b' has an empty token"),
+        ({"filter_subjects": ["a.*", "a.b"]}, "its filters 'a.*' and 'a.b' overlap"),
+        ({"opt_start_seq": 5}, "opt_start_seq is given, and deliver_policy is all"),
+        ({"deliver_policy": "by_start_sequence"}, "opt_start_seq is missing"),
+        ({"deliver_policy": "by_start_time"}, "opt_start_time is missing"),
+        ({"deliver_policy": "last_per_subject"}, "needs a filter"),
+        ({"deliver_subject": "a.*"}, "has a wildcard"),
+        ({"deliver_subject": "a", "max_waiting": 5}, "max_waiting is for pull consumers"),
+        ({"deliver_subject": "a", "flow_control": True}, "flow_control needs idle_heartbeat"),
+        ({"deliver_subject": "a", "ack_policy": "none", "max_ack_pending": 5}, "max_ack_pending is given"),
+        ({"idle_heartbeat": 5}, "idle_heartbeat is for push consumers"),
+        ({"rate_limit_bps": 5}, "rate_limit_bps is for push consumers"),
+        ({"backoff": [1, 2, 3], "max_deliver": 2}, "backoff has 3 steps, and max_deliver allows 2"),
+        ({"ack_policy": "none", "max_deliver": 2}, "nothing is delivered again"),
+        ({"sample_freq": "200"}, "sample_freq is '200'"),
+        ({"sample_freq": "some"}, "sample_freq is 'some'"),
+        ({"priority_groups": ["g"]}, "without a priority_policy"),
+        ({"priority_policy": "overflow"}, "there are no priority_groups"),
+        ({"priority_policy": "overflow", "priority_groups": ["g"], "priority_timeout": 5}, "pinned_client"),
+    ],
+)
+def test_impossible_consumers(fields: dict[str, Any], says: str):
+    """What contradicts itself is refused in one sentence that names the consumer and ends with what to do."""
+    with pytest.raises(InputError, match=f"Consumer c: .*{says}") as caught:
+        check_consumer(Consumer(durable="c", **fields))
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("stream", "fields", "says"),
+    [
+        (ORDERS, {"filter_subject": "OTHER.a"}, "matches none of the subjects of stream ORDERS"),
+        (ORDERS, {"deliver_subject": "ORDERS.out"}, "a cycle"),
+        (ORDERS, {"num_replicas": 3}, "it has 3 replicas, and stream ORDERS has 1"),
+        (QUEUE, {"ack_policy": "none"}, "needs explicit acks"),
+        (QUEUE, {"ack_policy": "all"}, "needs explicit acks"),
+        (QUEUE, {"deliver_policy": "new"}, "Set deliver_policy to all"),
+    ],
+)
+def test_consumers_that_do_not_fit_their_stream(stream: Stream, fields: dict[str, Any], says: str):
+    """A consumer is held against its stream, too."""
+    with pytest.raises(InputError, match=says):
+        check_consumer(Consumer(durable="c", **fields), stream)
+
+
+def test_consumers_of_a_work_queue_do_not_overlap():
+    """Each message of a work queue is for one consumer; elsewhere consumers may overlap."""
+    both = {"a": Consumer(durable="a", filter_subject="Q.x"), "b": Consumer(durable="b")}
+    with pytest.raises(InputError, match=r"Consumers a and b of the work queue QUEUE overlap: 'Q.x' and '>'"):
+        check_consumers_together(QUEUE, both)
+    check_consumers_together(ORDERS, both)
+    apart = {"a": Consumer(durable="a", filter_subject="Q.x"), "b": Consumer(durable="b", filter_subject="Q.y")}
+    check_consumers_together(QUEUE, apart)
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("512", 512), ("1K", 1024), ("64KiB", 65536), ("1.5 GB", 1610612736), ("2tb", 2 * 1024**4), ("-1", -1), (7, 7)],
+)
+def test_sizes_are_read(text: str | int, count: int):
+    """Sizes are written as with the nats command, where every unit counts in 1,024s."""
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "much", "1X", "-5", "1e9", "9999999TB", True])
+def test_what_is_no_size(text: Any):
+    """What is no size is refused by the name of its option."""
+    with pytest.raises(OptionError, match="--max-bytes is"):
+        parse_size(text, option="--max-bytes")
+
+
+@given(st.integers(min_value=0, max_value=1000 * 1024**4))
+def test_shown_sizes_are_close(count: int):
+    """A shown size is the size within its one digit."""
+    assert parse_size(format_size(count).replace(" ", "")) == pytest.approx(count, rel=0.051)
+
+
+def test_shown_sizes_never_reach_the_next_unit():
+    """1,024 of a unit is one of the next."""
+    assert [format_size(count) for count in (0, 1023, 1024, 1024**2 - 1, 1024**2)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.0 MiB",
+        "1.0 MiB",
+    ]
+
+
+def test_the_five_byte_message_takes_39_bytes():
+    """A record is 30 bytes and the subject and the payload; with headers 4 more and themselves."""
+    assert record_size(len("test"), len("hello")) == 39
+    assert record_size(4, 5, 28) == 39 + 4 + 28
+    assert record_size(4, 5, 28, storage="memory") == 16 + 4 + 5 + 28
+    assert header_size({"Nats-Msg-Id": "1"}) == len(b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n")
+    assert header_size({"A": ["1", "2"]}) == len(b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n")
+    assert header_size({}) == 0
+
+
+def test_estimates():
+    """Many small messages are mostly overhead; large ones hardly."""
+    small, large = estimate(1000, 5, "test"), estimate(10, 1_000_000, "test")
+    assert (small.total, round(small.overhead, 3)) == (39_000, 0.872)
+    assert large.overhead < 0.001
+    with pytest.raises(InputError):
+        estimate(-1, 5, "test")
+    with pytest.raises(InputError):
+        estimate(1, 5, "")
+
+
+# -- outgoing messages -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"subject": "a.*"}, "has a wildcard"),
+        ({"data": "text"}, "Give bytes"),
+        ({"headers": {"A b": "c"}}, "cannot be sent"),
+        ({"headers": {"A": "b\r\nc"}}, "cannot be sent"),
+        ({"headers": {"Nats-Msg-Id": "1"}}, "Use id, ttl"),
+        ({"id": " "}, "id is empty"),
+        ({"id": "a\nb"}, "cannot be sent"),
+        ({"ttl": "500ms"}, "shortest is a second"),
+        ({"expect_last_sequence": -1}, "expect_last_sequence is -1"),
+    ],
+)
+def test_messages_that_cannot_be_sent(fields: dict[str, Any], says: str):
+    """A message is checked before it is sent."""
+    with pytest.raises(InputError, match=says):
+        Outgoing(**{"subject": "a.b", **fields})
+
+
+def test_what_a_message_says_to_the_server():
+    """Ids, TTLs and conditions become headers; a condition of zero is one, too."""
+    out = Outgoing("a", b"x", ttl="1m30s", headers={"K": "v"}, expect_last_subject_sequence=0, expect_last_id="7")
+    assert out.expects
+    assert out.wire_headers("8") == {
+        "K": "v",
+        "Nats-Msg-Id": "8",
+        "Nats-TTL": "90000ms",
+        "Nats-Expected-Last-Subject-Sequence": "0",
+        "Nats-Expected-Last-Msg-Id": "7",
+    }
+    assert not Outgoing("a").expects
+
+
+def test_not_now_is_not_no():
+    """A cluster without a leader is waited for; a full stream that discards what is new has answered."""
+    assert is_transient(JetStreamError("x", code=503, err_code=10008))
+    assert is_transient(JetStreamError("x", code=409, err_code=10158))
+    assert not is_transient(JetStreamError("x", code=503, err_code=10077))

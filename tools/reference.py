@@ -29,6 +29,7 @@ def pages() -> dict[Path, str]:
         FOLDER / "errors.md": error_tree(),
         FOLDER / "connection.md": connection(),
         FOLDER / "model.md": models(),
+        FOLDER / "spark-source.md": spark_source(),
     }
 
 
@@ -187,6 +188,71 @@ def models() -> str:
         text += ["", f"## `{name}`", "", _clean((kind.__doc__ or "").split("\n\n")[0]), ""]
         text.append(_table(("field", "meaning", "default"), rows))
     return "\n".join(text) + "\n"
+
+
+# -- the format nats ----------------------------------------------------------------------------------------------
+
+
+def spark_options(table: Sequence[Any]) -> str:
+    rows = []
+    for option in table:
+        default = option.shown or ("" if option.default is None else str(option.default))
+        shown = f"`{default}`" if default and " " not in default else default
+        shown = {"`True`": "`true`", "`False`": "`false`"}.get(shown, shown)
+        rows.append((f"`{option.name}`", _clean(option.sentence), shown))
+    return _table(("option", "meaning", "default"), rows)
+
+
+def spark_source() -> str:
+    from penstock.spark import offsets, rows
+    from penstock.spark.options import CONNECTION, SOURCE
+
+    meanings = {
+        "subject": "The subject that the message was published on.",
+        "data": "The payload.",
+        "headers": "The headers, each with all its values; not there with `includeHeaders` false.",
+        "sequence": "The place of the message in its stream.",
+        "time": "When the server stored it.",
+        "stream": "The stream that holds it.",
+    }
+    columns = [(f"`{name}`", f"`{kind.simpleString()}`", meanings[name]) for name, kind in rows.COLUMNS.items()]
+    form = textwrap.dedent((offsets.__doc__ or "").partition("::\n")[2].partition("\n\nThe offset before")[0])
+    return "\n".join(
+        [
+            "# The Spark source",
+            "",
+            '`spark.read.format("nats")` and `spark.readStream.format("nats")` need no import and no registration.',
+            "Names of options are case-insensitive. An unknown option is refused with the nearest known name.",
+            "[How to read](../howto/spark-read.md) shows them at work; [the reasons](../why/spark-source.md) say why",
+            "they are so.",
+            "",
+            "## Columns",
+            "",
+            _table(("column", "type", "meaning"), columns),
+            "",
+            'A schema of your own, `.schema("sequence bigint, time timestamp")`, names the columns that you want.',
+            "Without `data` and `headers` no payload leaves the server.",
+            "",
+            "## Options",
+            "",
+            spark_options(SOURCE),
+            "",
+            "## Options of the connection",
+            "",
+            "Files are read on the driver; executors get their contents. Secrets stand in no plan, log or error.",
+            "",
+            spark_options(CONNECTION),
+            "",
+            "## The offset",
+            "",
+            "What Spark keeps in the checkpoint, and shows in the progress of a query:",
+            "",
+            "```text",
+            form.strip("\n"),
+            "```",
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

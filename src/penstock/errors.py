@@ -5,7 +5,8 @@
     PenstockError
     ├── InputError                  the caller's: found before any work was done (also a ValueError)
     │   ├── OptionError             an option that is unknown, malformed or contradicts another one
-    │   └── ContextError            a NATS context file that is missing or broken
+    │   ├── ContextError            a NATS context file that is missing or broken
+    │   └── RowError                a row of a DataFrame that no message can be made of
     ├── ServerError                 the nats-server that we run as a child
     │   ├── BinaryError             no nats-server to run, or one too old
     │   ├── StoreInUseError         the store folder belongs to a running server
@@ -23,10 +24,17 @@
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
+    ├── ChunksError                 a payload that travels in chunks
+    │   ├── AssemblyError           it could not be put together; `reason` says why
+    │   └── UnfinishedError         it was sent in part; says how far the sending got
+    ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
+    ├── MarkerError                 what the stream knows of a query's progress does not fit the query
     ├── BusError                    a request over the bus that was answered in part only
     │   ├── HandlerError            the handler ended its reply with an error
     │   ├── NoConsumerError         nobody reads the reply any more
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
+    ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
+    ├── PipelineError               the run of a pipeline failed; says where Spark's log is
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -39,31 +47,39 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AssemblyError",
     "BinaryError",
     "BusError",
+    "ChannelError",
+    "ChunksError",
     "ContextError",
     "DataLossError",
     "DeadlineError",
     "DisconnectedError",
+    "FencedError",
     "HandlerError",
     "InputError",
     "JetStreamError",
     "LinkError",
     "LocalProtocolError",
     "LoginError",
+    "MarkerError",
     "NoConsumerError",
     "NoRespondersError",
     "NotFoundError",
     "OptionError",
     "PenstockError",
+    "PipelineError",
     "ProtocolError",
     "PublishError",
     "RemoteProtocolError",
+    "RowError",
     "ServerError",
     "SlowConsumerError",
     "StartError",
     "StoreInUseError",
     "TlsError",
+    "UnfinishedError",
     "UnreachableError",
 ]
 
@@ -124,6 +140,14 @@ class ContextError(InputError):
     fact_names = ("context", "path")
     context: str
     path: str | None
+
+
+class RowError(InputError):
+    """A row of a DataFrame cannot be written: `row` counts from 0 in its task, `column` is what is wrong with it."""
+
+    fact_names = ("row", "column")
+    row: int
+    column: str
 
 
 class ServerError(PenstockError):
@@ -277,6 +301,22 @@ class SlowConsumerError(BusError):
     size: int | None
 
 
+class ChannelError(PenstockError):
+    """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
+
+    fault = "caller"
+    fact_names = ("text",)
+    text: str | None
+
+
+class PipelineError(PenstockError):
+    """The run of a pipeline failed; `log` is the path of Spark's log."""
+
+    fault = "pipeline"
+    fact_names = ("log",)
+    log: str | None
+
+
 class DataLossError(PenstockError):
     """Messages of `stream` that were asked for, `[start, end)`, are gone: it now holds `[first, last]`."""
 
@@ -287,3 +327,51 @@ class DataLossError(PenstockError):
     end: int | None
     first: int
     last: int
+
+
+class FencedError(PenstockError):
+    """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
+
+    fault = "nobody"
+    fact_names = ("stream", "query", "batch", "partition")
+    stream: str
+    query: str
+    batch: int
+    partition: int | None
+
+
+class MarkerError(PenstockError):
+    """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
+
+    fault = "caller"
+    fact_names = ("stream", "query", "batch")
+    stream: str
+    query: str
+    batch: int
+
+
+class ChunksError(PenstockError):
+    """A payload that travels in chunks did not arrive whole, or did not leave whole."""
+
+    fact_names: ClassVar[tuple[str, ...]] = ("subject", "message_id")
+    subject: str | None
+    message_id: str | None
+
+
+class AssemblyError(ChunksError):
+    """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
+
+    fault = "peer"
+    fact_names = ("subject", "message_id", "reason", "received", "total")
+    reason: str
+    received: int | None
+    total: int | None
+
+
+class UnfinishedError(ChunksError):
+    """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
+
+    fault = "network"
+    fact_names = ("subject", "message_id", "sent", "confirmed")
+    sent: int
+    confirmed: int

@@ -2,3 +2,11 @@
 
 Spark imports every top-level module whose name starts with `pyspark_` and registers the `DefaultSource` it holds.
 """
+
+from penstock.spark.provider import NatsDataSource
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(NatsDataSource):
+    """Spark registers this class under the name that it gives, "nats"."""

@@ -236,19 +236,11 @@ def test_doctor_finds_what_is_bad(stranger: Command, tmp_path: Path):
     assert all(finding["remedy"] for finding in bad.values())
 
 
-def test_demo(stranger: Command):
-    """The demo ends with status 0 and an audit in which nothing is lost or repeated."""
-    done = stranger("demo", "--messages", "50")
-    assert done.returncode == 0, done.stderr
-    assert "Audit" in done.stdout
-    assert "50 repeats" in done.stdout
-
-
-def test_long_commands_show_progress_on_a_terminal(stranger: Command):
+def test_long_commands_show_progress_on_a_terminal(stranger: Command, server: Server, unique):
     """On a terminal a long command draws a bar; what it prints for programs stays clean."""
     terminal, child_side = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "demo", "--messages", "600"],
+        [sys.executable, "-m", "penstock", "pub", unique("progress"), "x", "--count", "600", "-s", server.url],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=child_side,
@@ -265,8 +257,8 @@ def test_long_commands_show_progress_on_a_terminal(stranger: Command):
         printed = process.stdout.read()
         assert process.wait(30) == 0
     os.close(terminal)
-    assert b"Publishing, each order twice" in drawn
-    assert b"1200/1200" in drawn
+    assert b"Publishing" in drawn
+    assert b"600/600" in drawn
     assert b"Publishing" not in printed
 
 

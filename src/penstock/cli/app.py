@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import apply, bus, consumer, demo, doctor, messages, server, stream
+from penstock.cli import apply, bus, channels, chunks, consumer, demo, doctor, messages, pipeline, server, stream
 from penstock.cli.globals import Globals, hoist
 from penstock.cli.session import aliases
 from penstock.errors import InputError, PenstockError
@@ -32,8 +32,11 @@ app = typer.Typer(
 app.add_typer(server.app)
 app.add_typer(stream.app)
 app.add_typer(consumer.app)
+app.add_typer(pipeline.app)
+app.add_typer(chunks.app)
 app.add_typer(bus.app)
 app.command("apply")(apply.apply)
+app.add_typer(channels.app)
 messages.add_to(app)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

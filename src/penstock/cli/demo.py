@@ -1,105 +1,117 @@
-"""`penstock demo`: a real server, a stream, and every message accounted for."""
+"""`penstock demo`: the main job on a server of its own, with a kill in the middle and an audit at the end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import shutil
+import tempfile
+import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import print_table, progress, run
+from penstock.cli.board import board
+from penstock.cli.output import print_table, run, until_signal
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.connection import Client
+    from penstock.examples.orders.play import Play, Result
 
-__all__ = ["demo"]
-
-BATCH = 500
+__all__ = ["conclude", "demo"]
 
 
 def demo(
-    messages: Annotated[
-        int, typer.Option("--messages", min=1, max=1_000_000, help="How many orders to publish.")
-    ] = 2000,
+    orders: Annotated[int, typer.Option("--orders", min=100, max=1_000_000, help="How many orders to send.")] = 6000,
+    documents: Annotated[
+        int, typer.Option("--documents", min=0, max=10_000, help="How many scanned documents to send.")
+    ] = 200,
+    document_size: Annotated[
+        str, typer.Option("--document-size", metavar="SIZE", help="How large a document is, about.")
+    ] = "2MB",
+    kills: Annotated[int, typer.Option("--kills", min=0, max=9, help="How often to kill Spark with SIGKILL.")] = 1,
+    folder: Annotated[
+        str | None,
+        typer.Option("--folder", metavar="DIR", help="Where the report goes; artifacts/demo where nothing is said."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave server, service and console running until Ctrl-C.")
+    ] = False,
+    open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Start a real NATS server, publish orders (each of them twice), consume them, and count."""
-    run(_demo(messages))
+    """Run the main job: orders through NATS and Spark and back, with a kill in the middle and an audit at the end."""
+    from penstock.errors import InputError
+    from penstock.examples.orders.ledger import Plan
+    from penstock.sizes import parse_size
+    from penstock.spark.sessions import check_java
+
+    check_java()
+    size = parse_size(document_size, option="--document-size")
+    if documents * size > 2 * 2**30:
+        raise InputError("These are more than 2 GB of documents.", remedy="Send fewer or smaller ones.")
+    place = Path(folder or "artifacts/demo").absolute()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"The folder {place} cannot be made: {error.strerror}.", remedy="Name another one.") from None
+    plan = Plan(orders=orders, documents=documents, document_bytes=size)
+    result, report = run(_demo(plan, place, kills, keep))
+    if open_report:
+        webbrowser.open(report.as_uri())
+    conclude(result, report)
 
 
-async def _demo(messages: int) -> None:
-    from penstock.connection import connect
+def conclude(result: Result, report: Path) -> None:
+    """End with an error where the audit is off."""
+    if not result.ok:
+        raise PenstockError("The audit does not add up.", remedy=f"See the table above and {report}.")
+
+
+async def _demo(plan: object, place: Path, kills: int, keep: bool) -> tuple[Result, Path]:
+    from penstock.examples.orders.ledger import Plan
+    from penstock.examples.orders.play import Play
     from penstock.server import Server
 
+    assert isinstance(plan, Plan)
+    scratch = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     server = Server()
-    await asyncio.to_thread(server.start)
     try:
+        await asyncio.to_thread(server.start)
         typer.echo(f"nats-server {server.version} with JetStream is running (pid {server.nodes[0].pid}).")
-        client = await connect(server.url)
-        try:
-            stored, repeats = await _publish(client, messages)
-            seen, doubled = await _consume(client, messages)
-        finally:
-            await client.close()
+        with board("Orders") as show:
+            play = Play(server.url, scratch, plan, kills=kills, say=typer.echo, watch=show)
+            play.result.versions["nats-server"] = server.version
+            result = await play.run()
+        report = _show(result, place)
+        if keep:
+            await _keep(play, server.url)
+        return result, report
     finally:
         await asyncio.to_thread(server.stop)
+        shutil.rmtree(scratch, ignore_errors=True)  # a killed Spark may have left a file half removed
+
+
+def _show(result: Result, place: Path) -> Path:
+    from penstock.examples.orders.report import write_report
+
     print_table(
         "Audit",
         ("Stage", "#Expected", "#Found", "#Lost", "#Repeated"),
         [
-            (
-                "published twice, stored once",
-                messages,
-                stored,
-                max(messages - stored, 0),
-                max(stored - messages, 0),
-            ),
-            ("consumed and acknowledged", messages, seen, messages - seen, doubled),
+            (stage.name, f"{stage.expected:,}", f"{stage.found:,}", f"{stage.lost:,}", f"{stage.repeated:,}")
+            for stage in result.stages
         ],
     )
-    typer.echo(f"The server recognised {repeats} repeats by their id. It is stopped and its files are gone.")
-    if (stored, repeats, seen, doubled) != (messages, messages, messages, 0):
-        raise PenstockError("The audit does not add up.", remedy="Please report this with the table above.")
+    report = write_report(result, place / "report.html")
+    verdict = "Nothing is lost, nothing is repeated" if result.ok else "The audit does not add up"
+    typer.echo(f"{verdict}, after {result.seconds:.0f} s. The report: {report}")
+    return report
 
 
-async def _publish(client: Client, messages: int) -> tuple[int, int]:
-    """Publish every order twice under the same id; give how many the stream stored, and how many repeats it saw."""
-    from penstock.connection import api_request, foreign_errors, jetstream
-    from penstock.model import Stream
-
-    stream = Stream(name="ORDERS", subjects=["orders.>"], description="What the demo publishes.")
-    await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json())
-    context, repeats = jetstream(client), 0
-
-    async def send(number: int) -> bool:
-        headers = {"Nats-Msg-Id": f"order-{number}"}
-        ack = await context.publish(f"orders.{number % 7}", f"order {number}".encode(), headers=headers)
-        return bool(ack.duplicate)
-
-    with foreign_errors("orders.>"), progress("Publishing, each order twice", 2 * messages) as advance:
-        for start in range(0, messages, BATCH):
-            numbers = range(start, min(start + BATCH, messages))
-            for _ in range(2):
-                repeats += sum(await asyncio.gather(*(send(number) for number in numbers)))
-                advance(len(numbers))
-    state = (await api_request(client, f"STREAM.INFO.{stream.name}"))["state"]
-    return int(state["messages"]), repeats
-
-
-async def _consume(client: Client, messages: int) -> tuple[int, int]:
-    """Consume with double acks until nothing is left; give how many orders came, and how many more than once."""
-    from penstock.connection import foreign_errors, jetstream
-
-    seen: Counter[bytes] = Counter()
-    with foreign_errors("orders.>"), progress("Consuming, each ack confirmed", messages) as advance:
-        subscription = await jetstream(client).pull_subscribe("orders.>", durable="DEMO", stream="ORDERS")
-        while (await subscription.consumer_info()).num_pending:
-            batch = await subscription.fetch(BATCH, timeout=5)
-            await asyncio.gather(*(message.ack_sync(timeout=5) for message in batch))
-            seen.update(message.data for message in batch)
-            advance(len(batch))
-        left = (await subscription.consumer_info()).num_ack_pending
-    if left:
-        raise PenstockError(f"{left} acknowledgements did not reach the server.")
-    return len(seen), sum(count - 1 for count in seen.values())
+async def _keep(play: Play, url: str) -> None:
+    """Go on serving until Ctrl-C, with the console where it is installed."""
+    async with play.service():
+        typer.echo(f"Still running. NATS: {url}")
+        typer.echo(f"The tables: {play.warehouse}. Ctrl-C ends it all.")
+        with until_signal() as stop:
+            await stop.wait()

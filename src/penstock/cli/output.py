@@ -65,26 +65,31 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, object]]) -> None:
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a bar with rate and time left on a terminal, nothing elsewhere; call the result with each step's size."""
+def progress(what: str, total: int | None, *, as_bytes: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show a bar with rate and time left on a terminal, nothing elsewhere; call the result with each step's size.
+
+    Steps are counted as things, or with `as_bytes` shown as MB and MB/s.
+    """
     if not sys.stderr.isatty():
         yield lambda step: None
         return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
+        DownloadColumn,
         MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
+        TransferSpeedColumn,
     )
 
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        DownloadColumn() if as_bytes else MofNCompleteColumn(),
+        TransferSpeedColumn() if as_bytes else TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),

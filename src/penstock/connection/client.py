@@ -11,9 +11,9 @@ from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import DEFAULT_BUFFER_SIZE
-from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport
 
+from penstock.connection.taps import TappedClient
 from penstock.options import ConnectionOptions
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class CertificateRefusedError(nats.errors.Error):
     """The server checks our certificate, and hung up after the handshake."""
 
 
-class Client(NatsClient):
+class Client(TappedClient):
     """A nats-py client that remembers its options and never falls back from TLS to plain text.
 
     nats-py goes on in plain text, login included, where a `tls://` address is answered by a server without
@@ -77,6 +77,8 @@ class Client(NatsClient):
         if isinstance(self._transport, Tcp) and self._transport.gone:
             # Nobody is there to take what is still waiting; trying would raise, and the callbacks never run.
             self._pending, self._pending_data_size = [], 0
+        if isinstance(self._transport, Tcp):
+            self._transport.leaving = True
         await super()._close(status, do_cbs)
 
     async def _connect_to_server(self, server: Srv) -> None:
@@ -129,6 +131,7 @@ class Tcp(TcpTransport):
     """nats-py's TCP transport, which here always ends: after a failed handshake, and at a peer that is silent."""
 
     aborted = False
+    leaving = False  # the connection is being closed, and nobody needs to hear that it broke
 
     @property
     def gone(self) -> bool:
@@ -140,6 +143,14 @@ class Tcp(TcpTransport):
         waiting = bytes(getattr(self._io_reader, "_buffer", b""))
         _, mark, rest = waiting.partition(b"-ERR ")
         return rest.partition(b"\r\n")[0].decode(errors="replace").strip() if mark else ""
+
+    async def drain(self) -> None:
+        """Wait until the peer takes more."""
+        try:
+            await super().drain()  # type: ignore[no-untyped-call]  # transports have no types
+        except ConnectionError:
+            if not self.leaving:
+                raise
 
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int

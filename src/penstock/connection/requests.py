@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import nats.errors
@@ -26,7 +27,7 @@ from penstock.errors import (
     RemoteProtocolError,
 )
 
-__all__ = ["api_error", "api_request", "foreign_errors", "jetstream", "translate"]
+__all__ = ["api_error", "api_request", "foreign_errors", "jetstream", "server_info", "translate"]
 
 
 def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.JetStreamContext:
@@ -36,6 +37,11 @@ def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.Je
         prefix=given.js_prefix if given else DEFAULT_PREFIX,
         timeout=timeout or (given.request_timeout if given else 5.0),
     )
+
+
+def server_info(client: NatsClient) -> Mapping[str, Any]:
+    """Give what the server said of itself when we connected: its INFO."""
+    return MappingProxyType(client._server_info)
 
 
 async def api_request(client: NatsClient, method: str, body: object = None, *, timeout: float | None = None) -> Any:

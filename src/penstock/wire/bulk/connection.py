@@ -149,6 +149,7 @@ class BulkConnection:
         batch_bytes: int = 32 * 1024 * 1024,
         window_bytes: int = 16 * 1024 * 1024,
         headers: bool = True,
+        payloads: bool = True,
         timeout: float = 30.0,
         on_loss: Callable[[DataLossError], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
@@ -157,8 +158,9 @@ class BulkConnection:
         `end` is where the stream ends now if nothing is given. A batch has at most `batch_rows` rows, and at most
         `batch_bytes` and one message. Never more than `window_bytes`, or one message, are asked for and not yet
         received, and nothing is while the caller works on a batch. `headers=False` leaves the headers empty and saves
-        their cost. `timeout` is the longest time without any progress; within it, lost connections are made again and
-        the read goes on behind the last message that it gave.
+        their cost. `payloads=False` leaves `data` empty and saves sending it, where the stream takes a consumer; a
+        message then has a header `Nats-Msg-Size` more. `timeout` is the longest time without any progress; within it,
+        lost connections are made again and the read goes on behind the last message that it gave.
 
         Messages of the range that are gone from the stream raise DataLossError; with `on_loss`, that is called with
         the error instead, and the read goes on. Single messages that were deleted from the middle are skipped.
@@ -173,6 +175,7 @@ class BulkConnection:
             batch_bytes=batch_bytes,
             window_bytes=window_bytes,
             headers=headers,
+            payloads=payloads,
             timeout=timeout,
             on_loss=on_loss,
         )

@@ -67,6 +67,7 @@ class Plan:
     batch_bytes: int
     window_bytes: int
     headers: bool
+    payloads: bool
     timeout: float
     on_loss: Callable[[DataLossError], None] | None
 
@@ -221,8 +222,8 @@ class Reading:
             start, end = max(start, first), min(end, last + 1)
         self.columns.next, self.columns.end = start, end
         self.done = start >= end
-        few_subjects = len(self.plan.subjects) < 2
-        self.direct = bool(info["config"].get("allow_direct")) and few_subjects and end - start <= DIRECT_ROWS
+        fitting = len(self.plan.subjects) < 2 and self.plan.payloads  # direct get knows one subject, and sends all
+        self.direct = bool(info["config"].get("allow_direct")) and fitting and end - start <= DIRECT_ROWS
 
     def _lose(self, start: int, first: int, last: int) -> None:
         end = self.plan.end if self.plan.end is not None else last + 1
@@ -437,6 +438,8 @@ class Reading:
             "num_replicas": 1,
             "inactive_threshold": INACTIVE * NANOSECONDS,
         }
+        if not self.plan.payloads:
+            config["headers_only"] = True
         subjects = self.plan.subjects
         method = f"CONSUMER.CREATE.{self.plan.stream}.{name}"
         if subjects and subjects != (">",):

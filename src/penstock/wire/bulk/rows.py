@@ -13,7 +13,7 @@ from penstock.errors import InputError, LocalProtocolError
 from penstock.wire import frames, protocol
 from penstock.wire.arrow import HEADERS, constant
 
-__all__ = ["Source"]
+__all__ = ["Source", "offsets", "pattern", "texts"]
 
 _RESERVED = re.compile(r"Nats-(Batch-(Id|Sequence|Commit)|Fast-Batch-.*)", re.IGNORECASE)
 OWN_HEADERS = 400  # bytes that our own headers may add to a message
@@ -37,7 +37,7 @@ class Source:
             batches = [batches]
         self._batches = iter(batches)
         self._subject = subject
-        self._patterns = [_pattern(item) for item in subjects]
+        self._patterns = [pattern(item) for item in subjects]
         self._bound = subjects
         self._max_payload = max_payload
         self._max_size = max_size
@@ -73,9 +73,9 @@ class Source:
         names = values = lists = None
         if "headers" in batch.schema.names and not pa.types.is_null(batch.column("headers").type):
             headers = self._headers(self._cast(batch.column("headers"), HEADERS, "headers"))
-            maps, names = _offsets(headers), _texts(headers.keys)
-            lists, values = _offsets(headers.items), _texts(headers.items.values)
-        rows = frames.Rows(batch.num_rows, _texts(subjects), _texts(data), maps, names, lists, values)
+            maps, names = offsets(headers), texts(headers.keys)
+            lists, values = offsets(headers.items), texts(headers.items.values)
+        rows = frames.Rows(batch.num_rows, texts(subjects), texts(data), maps, names, lists, values)
         largest = frames.sizes(rows)
         if largest + OWN_HEADERS > self._max_payload:
             raise LocalProtocolError(
@@ -157,19 +157,19 @@ def _entry(name: str, values: list[str | None] | None) -> tuple[str, list[str]]:
     return name, [value for value in values or () if value is not None]
 
 
-def _pattern(subject: str) -> re.Pattern[str]:
+def pattern(subject: str) -> re.Pattern[str]:
     """Turn a subject with wildcards into a regular expression."""
     wild = {"*": r"[^.]+", ">": r".+"}
     return re.compile(r"\.".join(wild.get(token) or re.escape(token) for token in subject.split(".")))
 
 
-def _offsets(column: Any) -> memoryview:
+def offsets(column: Any) -> memoryview:
     buffer = column.buffers()[1]
     return memoryview(buffer)[4 * column.offset : 4 * (column.offset + len(column) + 1)].cast("i")
 
 
-def _texts(column: Any) -> frames.Texts:
+def texts(column: Any) -> frames.Texts:
     if len(column) == 0:
         return frames.Texts(None, None)
     content = column.buffers()[2]
-    return frames.Texts(_offsets(column), None if content is None else memoryview(content).cast("B"))
+    return frames.Texts(offsets(column), None if content is None else memoryview(content).cast("B"))

@@ -1,0 +1,448 @@
+"""`Client`: an async client of NATS Streaming, for a gateway of ours and for a real nats-streaming-server alike."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.channels.link import frame, status_of
+from penstock.channels.names import is_channel, is_client
+from penstock.channels.subscription import Message, Subscription
+from penstock.channels.wire import (
+    CloseRequest,
+    CloseResponse,
+    ConnectRequest,
+    ConnectResponse,
+    Ping,
+    PingResponse,
+    PubAck,
+    PubMsg,
+    StartPosition,
+    SubscriptionRequest,
+    SubscriptionResponse,
+    decode,
+)
+from penstock.connection import Client as Connection
+from penstock.connection import connect
+from penstock.errors import (
+    ChannelError,
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    LocalProtocolError,
+    OptionError,
+    PenstockError,
+    RemoteProtocolError,
+)
+from penstock.options import ConnectionOptions
+
+__all__ = ["Client"]
+
+log = logging.getLogger("penstock.channels")
+
+_UNSENT = 4 * 1024 * 1024  # bytes that a publisher may be ahead of the server
+PING_FAILURE = "stan: connection lost due to PING failure"
+Lost = Callable[[PenstockError], Awaitable[None]]
+Handler = Callable[[Message], Awaitable[None]]
+
+
+class Client:
+    """A connection to a NATS Streaming cluster under a client id.
+
+    `to` is an address or `ConnectionOptions` to connect with, or a connection of `penstock.connect`, which then stays
+    open when the client closes. `connect()`, or `async with`, registers the client.
+
+    `on_lost` is a coroutine function that hears when the server is gone or has given the id to somebody else; the
+    client is closed by then. `on_error` hears of handlers that raised; their message is not acknowledged.
+    """
+
+    def __init__(
+        self,
+        to: str | ConnectionOptions | Connection | None = None,
+        *,
+        cluster_id: str = "test-cluster",
+        client_id: str,
+        discover_prefix: str = "_STAN.discover",
+        connect_timeout: float = 2.0,
+        ack_timeout: float = 30.0,
+        max_pub_acks_in_flight: int = 16384,
+        ping_interval: int = 5,
+        ping_max_out: int = 3,
+        on_lost: Lost | None = None,
+        on_error: Callable[[Exception], Awaitable[None]] | None = None,
+    ) -> None:
+        if not is_client(client_id):
+            raise OptionError(
+                f"client_id is {client_id!r}.", remedy="Use letters, digits, - and _.", option="client_id"
+            )
+        for name, value in (("max_pub_acks_in_flight", max_pub_acks_in_flight), ("ping_max_out", ping_max_out)):
+            if value < 1:
+                raise OptionError(f"{name} is {value!r}.", remedy="Give 1 or more.", option=name, value=value)
+        self.cluster_id = cluster_id
+        self.client_id = client_id
+        self.conn_id = secrets.token_hex(11).encode()
+        self._to = to
+        self._discover = f"{discover_prefix}.{cluster_id}"
+        self._connect_timeout = connect_timeout
+        self._ack_timeout = ack_timeout
+        self._max_acks = max_pub_acks_in_flight
+        self._ping_interval = ping_interval
+        self._ping_max_out = ping_max_out
+        self._on_lost = on_lost
+        self._on_error = on_error
+        self._connection: Connection | None = None
+        self._subjects: Any = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._unacked: dict[str, asyncio.Future[None]] = {}
+        self._room: list[asyncio.Future[None]] = []
+        self._taps: list[int] = []
+        self._pings: asyncio.Task[None] | None = None
+        self._ping_out = 0
+        self._lost: PenstockError | None = None
+        self._losing: asyncio.Task[None] | None = None
+        self._pongs = ""
+        self._acks = f"_STAN.acks.{secrets.token_hex(11)}"
+        self._guid = secrets.token_hex(7)
+        self._count = 0
+
+    # -- connecting and closing --------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client is registered, as far as it knows."""
+        return self._subjects is not None and self._lost is None
+
+    @property
+    def connection(self) -> Connection:
+        """The NATS connection below."""
+        if self._connection is None:
+            raise DisconnectedError("The client is not connected.", remedy="Call connect(), or use `async with`.")
+        return self._connection
+
+    async def connect(self) -> Self:
+        """Register with the cluster.
+
+        Raises ChannelError where the server refuses, DeadlineError where no server of that cluster answers.
+        """
+        if self._subjects is not None:
+            return self
+        borrowed = isinstance(self._to, Connection)
+        self._connection = self._to if isinstance(self._to, Connection) else await connect(self._to)
+        try:
+            inbox = self._connection.given.inbox_prefix
+            heartbeats = f"{inbox}.{secrets.token_hex(11)}"
+            self._pongs = f"{inbox}.{secrets.token_hex(11)}"
+            self._taps.append(await self._connection.tap(heartbeats, self._heartbeat))
+            self._taps.append(await self._connection.tap(self._pongs, self._ponged))
+            self._taps.append(await self._connection.tap(self._acks, self._pub_acked))
+            request = ConnectRequest(
+                clientID=self.client_id,
+                heartbeatInbox=heartbeats,
+                protocol=1,
+                connID=self.conn_id,
+                pingInterval=self._ping_interval,
+                pingMaxOut=self._ping_max_out,
+            )
+            answer = await self._request(self._discover, request, ConnectResponse)
+        except BaseException:
+            await self._release(borrowed)
+            raise
+        self._subjects = answer
+        if answer.pingInterval and answer.pingRequests:
+            self._pings = asyncio.get_running_loop().create_task(self._ping(answer.pingInterval))
+        return self
+
+    async def close(self) -> None:
+        """Leave the cluster; durable subscriptions stay there. A second call does nothing."""
+        if self._subjects is None:
+            return
+        subjects, self._subjects = self._subjects, None
+        try:
+            if self._lost is None:
+                request = CloseRequest(clientID=self.client_id)
+                await self._request(subjects.closeRequests, request, CloseResponse)
+        finally:
+            await self._shut(DisconnectedError("The client was closed."))
+            await self._release(isinstance(self._to, Connection))
+
+    async def _shut(self, reason: PenstockError) -> None:
+        """End everything that runs for this client."""
+        if self._pings is not None and self._pings is not asyncio.current_task():
+            self._pings.cancel()
+        for subscription in list(self._subscriptions.values()):
+            await subscription.end()
+        self._subscriptions.clear()
+        for future in [*self._unacked.values(), *self._room]:
+            if not future.done():
+                future.set_exception(reason)
+                future.exception()  # whoever does not look has published without caring
+        self._unacked.clear()
+        self._room.clear()
+
+    async def _release(self, borrowed: bool) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        for sid in self._taps:
+            await connection.untap(sid)
+        self._taps.clear()
+        if not borrowed:
+            await connection.close()
+
+    async def _request(self, subject: str, request: Any, kind: Any, *, timeout: float | None = None) -> Any:
+        seconds = timeout or self._connect_timeout
+        connection = self.connection
+        reply = f"{connection.given.inbox_prefix}.{secrets.token_hex(11)}"
+        answer: asyncio.Future[tuple[bytes, bytes | None]] = asyncio.get_running_loop().create_future()
+
+        def receive(_: bytes, __: bytes, data: bytes, header: bytes | None) -> None:
+            if not answer.done() and status_of(header) != 503:
+                answer.set_result((data, header))
+
+        sid = await connection.tap(reply, receive)
+        try:
+            if not connection.post(frame(subject.encode(), request.SerializeToString(), reply.encode())):
+                raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
+            async with asyncio.timeout(seconds):
+                data, _ = await answer
+        except TimeoutError:
+            raise DeadlineError(
+                f"No server of the cluster {self.cluster_id} answered in {seconds:g} s.",
+                remedy="Is the cluster id right, and is a gateway or a NATS Streaming server running?",
+                seconds=seconds,
+                subject=subject,
+            ) from None
+        finally:
+            await connection.untap(sid)
+        response = decode(kind, data)
+        if response.error:
+            raise ChannelError(f"The server refuses: {response.error}.", text=response.error)
+        return response
+
+    def _ready(self) -> Any:
+        if self._lost is not None:
+            raise self._lost
+        if self._subjects is None:
+            raise DisconnectedError("The client is not connected.", remedy="Call connect(), or use `async with`.")
+        return self._subjects
+
+    # -- staying alive -----------------------------------------------------------------------------------------------
+
+    def _heartbeat(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        if reply and self._connection is not None:
+            self._connection.post(frame(reply, b""))
+
+    async def _ping(self, interval: int) -> None:
+        # A negative interval means milliseconds: tests of other clients send such, and servers echo it.
+        seconds = interval if interval > 0 else -interval / 1000
+        content = Ping(connID=self.conn_id).SerializeToString()
+        while True:
+            await asyncio.sleep(seconds)
+            self._ping_out += 1
+            if self._ping_out > self._subjects.pingMaxOut:
+                await self._lose(ChannelError(f"{PING_FAILURE}.", text=PING_FAILURE))
+                return
+            if self._connection is not None:
+                self._connection.post(frame(self._subjects.pingRequests.encode(), content, self._pongs.encode()))
+
+    def _ponged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        if status_of(header) == 503:
+            return  # nobody is there to answer: the same as silence
+        self._ping_out = 0
+        try:
+            answer = decode(PingResponse, data)
+        except RemoteProtocolError as error:
+            log.warning("Channels: an answer to a ping that is none: %s", error)
+            return
+        if answer.error and self._subjects is not None:
+            loss = ChannelError(f"The server gave this client up: {answer.error}.", text=answer.error)
+            self._losing = asyncio.get_running_loop().create_task(self._lose(loss))
+
+    async def _lose(self, reason: PenstockError) -> None:
+        if self._lost is not None or self._subjects is None:
+            return
+        self._lost = reason
+        await self._shut(reason)
+        if self._on_lost is not None:
+            await self._on_lost(reason)
+
+    async def failed(self, error: Exception) -> None:
+        """Tell whoever listens that a handler raised."""
+        if self._on_error is None:
+            log.error("Channels: a handler failed, and its message is not acknowledged.", exc_info=error)
+            return
+        try:
+            await self._on_error(error)
+        except Exception:  # a failing listener must not end the subscription
+            log.exception("Channels: on_error failed itself.")
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    async def publish(self, channel: str, data: bytes, *, reply: str = "") -> None:
+        """Publish a message, and wait until the server has stored it.
+
+        Raises ChannelError where the server refuses, DeadlineError where it does not answer in `ack_timeout`; then it
+        may have stored the message or not.
+        """
+        stored = await self.publish_async(channel, data, reply=reply)
+        try:
+            async with asyncio.timeout(self._ack_timeout):
+                await stored
+        except TimeoutError:
+            raise DeadlineError(
+                f"The message on {channel} was not acknowledged in {self._ack_timeout:g} s.",
+                remedy="It may be stored or not; publish it again if it must be.",
+                seconds=self._ack_timeout,
+                subject=channel,
+            ) from None
+
+    async def publish_async(self, channel: str, data: bytes, *, reply: str = "") -> asyncio.Future[None]:
+        """Publish a message, and give a future that is done when the server has stored it.
+
+        It waits only where `max_pub_acks_in_flight` messages are unacknowledged already. The future raises ChannelError
+        where the server refuses; it waits as long as whoever awaits it.
+        """
+        subjects = self._ready()
+        if not is_channel(channel):
+            raise LocalProtocolError(f"{channel!r} is no channel.", remedy="Use a subject without wildcards.")
+        loop = asyncio.get_running_loop()
+        while len(self._unacked) >= self._max_acks:
+            # Whoever gave up waiting for an ack has given its place up, too.
+            self._unacked = {guid: future for guid, future in self._unacked.items() if not future.done()}
+            if len(self._unacked) < self._max_acks:
+                break
+            self._room.append(room := loop.create_future())
+            await room
+            subjects = self._ready()
+        self._count += 1
+        guid = f"{self._guid}{self._count:x}"
+        content = PubMsg(
+            clientID=self.client_id, guid=guid, subject=channel, reply=reply, data=data, connID=self.conn_id
+        ).SerializeToString()
+        if len(content) > self.connection.max_payload:
+            raise LocalProtocolError(
+                f"The message on {channel} is larger than the server takes.",
+                remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
+            )
+        future = self._unacked[guid] = loop.create_future()
+        made = frame(f"{subjects.pubPrefix}.{channel}".encode(), content, self._acks.encode())
+        if not self.connection.post(made):
+            del self._unacked[guid]
+            raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
+        if self.connection.unsent > _UNSENT:
+            await self.connection.flush()
+        return future
+
+    def _pub_acked(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        if status_of(header) == 503:
+            return  # nobody serves the cluster just now; whoever waits for the ack finds out in time
+        try:
+            ack = decode(PubAck, data)
+        except RemoteProtocolError as error:
+            log.warning("Channels: an ack that is none: %s", error)
+            return
+        future = self._unacked.pop(ack.guid, None)
+        while self._room and len(self._unacked) < self._max_acks:
+            room = self._room.pop(0)
+            if not room.done():
+                room.set_result(None)
+                break
+        if future is None or future.done():
+            return
+        if ack.error:
+            future.set_exception(ChannelError(f"The server refuses: {ack.error}.", text=ack.error))
+        else:
+            future.set_result(None)
+
+    # -- subscribing -------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        channel: str,
+        handler: Handler | None = None,
+        *,
+        queue: str = "",
+        durable: str = "",
+        start: StartPosition | str = StartPosition.NewOnly,
+        sequence: int | None = None,
+        since: float | None = None,
+        max_in_flight: int = 1024,
+        ack_wait: float = 30.0,
+        manual_acks: bool = False,
+    ) -> Subscription:
+        """Subscribe to a channel.
+
+        With a `handler` each message is handled in turn, and acknowledged when the handler returns, unless
+        `manual_acks`. Without one, iterate over the subscription; a message is acknowledged when the next is asked for.
+
+        `start` is a StartPosition or its name; `sequence` starts there, `since` that many seconds ago. `ack_wait` is
+        seconds, whole ones.
+        """
+        subjects = self._ready()
+        position = _position(start, sequence, since)
+        if ack_wait < 1 or max_in_flight < 1:
+            name = "ack_wait" if ack_wait < 1 else "max_in_flight"
+            raise OptionError(f"{name} is below 1.", remedy="Give 1 or more.", option=name)
+        inbox = f"{self.connection.given.inbox_prefix}.{secrets.token_hex(11)}"
+        subscription = Subscription(self, channel, inbox, handler, manual_acks=manual_acks)
+        await subscription.listen()
+        request = SubscriptionRequest(
+            clientID=self.client_id,
+            subject=channel,
+            qGroup=queue,
+            inbox=inbox,
+            maxInFlight=max_in_flight,
+            ackWaitInSecs=int(ack_wait),
+            durableName=durable,
+            startPosition=int(position),
+            startSequence=sequence or 0,
+            startTimeDelta=0 if since is None else round(since * 1e9),
+        )
+        try:
+            answer = await self._request(subjects.subRequests, request, SubscriptionResponse)
+        except BaseException:
+            await subscription.end()
+            raise
+        self._subscriptions[inbox] = subscription
+        subscription.begin(answer.ackInbox)
+        return subscription
+
+    async def leave(self, subscription: Subscription, request: Any, *, unsubscribe: bool) -> None:
+        """Tell the server that a subscription ends, for good or until it is resumed."""
+        subjects = self._ready()
+        request.clientID = self.client_id
+        subject = subjects.unsubRequests if unsubscribe else subjects.subCloseRequests
+        if not subject:
+            raise ChannelError("The server cannot close subscriptions.", remedy="It is too old: unsubscribe.")
+        self._subscriptions.pop(subscription.inbox, None)
+        await self._request(subject, request, SubscriptionResponse)
+
+
+def _position(start: StartPosition | str, sequence: int | None, since: float | None) -> StartPosition:
+    if sequence is not None and since is not None:
+        raise InputError("sequence and since are given together.", remedy="Leave one out.")
+    if sequence is not None:
+        return StartPosition.SequenceStart
+    if since is not None:
+        return StartPosition.TimeDeltaStart
+    if isinstance(start, StartPosition):
+        return start
+    try:
+        return StartPosition[start]
+    except KeyError:
+        raise OptionError(
+            f"start is {start!r}.", remedy=f"Known: {', '.join(StartPosition.__members__)}.", option="start"
+        ) from None

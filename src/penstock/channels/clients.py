@@ -1,0 +1,180 @@
+"""The clients of a gateway, and whether they are alive.
+
+A client is asked for a sign of life every `hb_interval`. One that misses heartbeats is sick: its subscriptions get
+nothing a second time until it answers. One that misses more than `hb_fail_count` in a row is closed.
+
+When somebody connects with the id of a client that is there, that one is asked, too, and has `duplicate_timeout` to
+answer. NATS says at once when nobody listens on the heartbeat inbox; that counts as silence, not as an answer, so the
+time always runs out before a client is replaced. A client that is just reconnecting to NATS keeps its id that way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.channels.link import status_of
+from penstock.channels.records import ClientRecord
+
+if TYPE_CHECKING:
+    from penstock.channels.channel import Channel
+    from penstock.channels.delivery import Member
+    from penstock.channels.options import GatewayOptions
+    from penstock.channels.outlet import Outlet
+
+__all__ = ["Clients", "Connected"]
+
+_SOON = 0.001
+
+
+class Connected:
+    """A client that is registered."""
+
+    def __init__(self, record: ClientRecord) -> None:
+        self.record = record
+        self.members: dict[Member, Channel] = {}
+        self.failures = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def id(self) -> str:
+        """The client's id."""
+        return self.record.id
+
+
+class Clients:
+    """Registered clients by id and by connection, and their heartbeats."""
+
+    def __init__(
+        self,
+        options: GatewayOptions,
+        outlet: Outlet,
+        inbox_prefix: str,
+        expire: Callable[[Connected], None],
+    ) -> None:
+        self._options = options
+        self._outlet = outlet
+        self._expire = expire
+        self._by_id: dict[str, Connected] = {}
+        self._by_conn: dict[bytes, Connected] = {}
+        self.inbox = f"{inbox_prefix}.{secrets.token_hex(11)}"
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, Callable[[], None]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def all(self) -> list[Connected]:
+        """Every client, by id."""
+        return [self._by_id[name] for name in sorted(self._by_id)]
+
+    def get(self, name: str) -> Connected | None:
+        """Find a client by its id."""
+        return self._by_id.get(name)
+
+    def by_conn(self, conn_id: bytes) -> Connected | None:
+        """Find a client by its connection."""
+        return self._by_conn.get(conn_id) if conn_id else None
+
+    def is_valid(self, name: str, conn_id: bytes) -> bool:
+        """Whether a publisher is who it says: by its connection where it names one, else by its id."""
+        return conn_id in self._by_conn if conn_id else name in self._by_id
+
+    def add(self, record: ClientRecord) -> Connected:
+        """Register a client, and start its heartbeats."""
+        client = Connected(record)
+        self._by_id[record.id] = client
+        if record.conn_id:
+            self._by_conn[record.conn_id] = client
+        self._schedule(client, self._options.hb_interval)
+        return client
+
+    def remove(self, client: Connected) -> None:
+        """Forget a client."""
+        del self._by_id[client.id]
+        if self._by_conn.get(client.record.conn_id) is client:
+            del self._by_conn[client.record.conn_id]
+        if client.timer is not None:
+            client.timer.cancel()
+            client.timer = None
+
+    def end(self) -> None:
+        """Stop every heartbeat."""
+        for client in self._by_id.values():
+            if client.timer is not None:
+                client.timer.cancel()
+
+    # -- heartbeats --------------------------------------------------------------------------------------------------
+
+    def answered(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        """Take a client's answer to a heartbeat."""
+        if status_of(header) == 503:
+            return
+        found = self._waiting.pop(subject.decode("utf-8", "replace"), None)
+        if found is not None:
+            found()
+
+    def pinged(self, client: Connected) -> None:
+        """Ask a client that pings but missed heartbeats at once, so that it is well again soon."""
+        if client.failures:
+            self._schedule(client, _SOON)
+
+    async def is_alive(self, client: Connected) -> bool:
+        """Ask a client whether it is still there."""
+        reply = f"{self.inbox}.{next(self._numbers)}"
+        answered = asyncio.Event()
+        self._waiting[reply] = answered.set
+        self._outlet.send(client.record.heartbeat_inbox, b"", reply)
+        try:
+            async with asyncio.timeout(self._options.duplicate_timeout):
+                await answered.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.pop(reply, None)
+        return True
+
+    def _schedule(self, client: Connected, seconds: float) -> None:
+        if client.timer is not None:
+            client.timer.cancel()
+        client.timer = self._loop.call_later(seconds, self._beat, client)
+
+    def _beat(self, client: Connected) -> None:
+        if not self._outlet.up:  # whoever cannot be asked has missed nothing
+            self._schedule(client, self._options.hb_interval)
+            return
+        reply = f"{self.inbox}.{next(self._numbers)}"
+        self._waiting[reply] = lambda: self._well(client)
+        self._outlet.send(client.record.heartbeat_inbox, b"", reply)
+        client.timer = self._loop.call_later(self._options.hb_timeout, self._missed, client, reply)
+
+    def _well(self, client: Connected) -> None:
+        if client.timer is None:
+            return  # closed meanwhile
+        client.failures = 0
+        self._mark(client, sick=False)
+        self._schedule(client, self._options.hb_interval)
+
+    def _missed(self, client: Connected, reply: str) -> None:
+        self._waiting.pop(reply, None)
+        client.failures += 1
+        if client.failures > self._options.hb_fail_count:
+            client.timer = None
+            self._expire(client)
+            return
+        self._mark(client, sick=True)
+        self._schedule(client, self._options.hb_interval)
+
+    def _mark(self, client: Connected, *, sick: bool) -> None:
+        for member, channel in client.members.items():
+            if member.sick != sick:
+                member.sick = sick
+                if not sick:
+                    member.quiet_until = 0.0
+                if member.group is not None:
+                    channel.feed(member.group).arm()
+                    channel.desk.outlet.wake(channel.feed(member.group))

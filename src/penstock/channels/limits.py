@@ -1,0 +1,148 @@
+"""The limits of channels: global ones, and narrower ones for channels whose name matches a pattern.
+
+Globally, zero means unlimited. For a pattern, zero means "as the wider pattern says", and a negative number means
+unlimited. Where several patterns match a channel, the narrowest counts, field by field from the widest inwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+
+from penstock.channels.names import is_channel
+from penstock.durations import parse_duration
+from penstock.errors import OptionError
+
+__all__ = ["ChannelLimits", "Limits", "gather_limits", "parse_limits"]
+
+
+@dataclass(frozen=True)
+class ChannelLimits:
+    """What one channel may hold; zero is no limit."""
+
+    max_msgs: int = 1_000_000
+    """Messages that a channel keeps; the oldest go first, the newest always stays."""
+    max_bytes: int = 1_000_000 * 1024
+    """Bytes of messages, as delivered, that a channel keeps; the oldest go first, the newest always stays."""
+    max_age: float = 0.0
+    """Seconds that a channel keeps a message."""
+    max_subs: int = 1000
+    """Subscriptions that a channel takes, durable ones that are offline included."""
+    max_inactivity: float = 0.0
+    """Seconds without a publisher and without an active subscription after which a channel is deleted."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a gateway: `channels` at most, each within `default` or what `patterns` say."""
+
+    channels: int = 100
+    default: ChannelLimits = ChannelLimits()
+    patterns: tuple[tuple[str, ChannelLimits], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check("max_channels", self.channels)
+        for field in fields(self.default):
+            _check(field.name, getattr(self.default, field.name))
+        for pattern, _ in self.patterns:
+            if not _is_pattern(pattern):
+                raise OptionError(
+                    f"Limits are given for {pattern!r}, which matches no channel.",
+                    remedy="Write a channel's name, or * for one token and > for the rest.",
+                    option="limits",
+                    value=pattern,
+                )
+        ordered = tuple(sorted(self.patterns, key=lambda item: _width(item[0])))
+        object.__setattr__(self, "patterns", ordered)
+
+    def of(self, channel: str) -> ChannelLimits:
+        """Give the limits of one channel."""
+        made = self.default
+        for pattern, narrower in self.patterns:  # the widest first
+            if _matches(pattern, channel):
+                changes = {}
+                for field in fields(narrower):
+                    value = getattr(narrower, field.name)
+                    if value:
+                        changes[field.name] = type(value)(0) if value < 0 else value
+                made = replace(made, **changes)
+        return made
+
+
+def _check(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise OptionError(f"{name} is {value!r}.", remedy="Give zero for no limit, or more.", option=name, value=value)
+
+
+def _is_pattern(pattern: str) -> bool:
+    tokens = pattern.split(".")
+    if ">" in tokens[:-1]:
+        return False
+    return is_channel(".".join("x" if token in ("*", ">") else token for token in tokens))
+
+
+def _matches(pattern: str, channel: str) -> bool:
+    wanted, given = pattern.split("."), channel.split(".")
+    for place, word in enumerate(wanted):
+        if word == ">":
+            return len(given) > place
+        if place >= len(given) or word not in ("*", given[place]):
+            return False
+    return len(wanted) == len(given)
+
+
+def _width(pattern: str) -> tuple[int, ...]:
+    """Order patterns from wide to narrow: token by token, `>` before `*` before a word."""
+    return tuple({">": 0, "*": 1}.get(token, 2) for token in pattern.split("."))
+
+
+def parse_limits(text: str) -> tuple[str, ChannelLimits]:
+    """Read `orders.*:max_msgs=10,max_age=1h`: a pattern and what holds for it; what is not named is inherited."""
+    pattern, _, rest = text.partition(":")
+    known = {field.name for field in fields(ChannelLimits)}
+    values: dict[str, float] = dict.fromkeys(known, 0)
+    for item in filter(None, (part.strip() for part in rest.split(","))):
+        name, equals, value = item.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in known:
+            raise OptionError(
+                f"{item!r} in the limits {text!r} is no limit.",
+                remedy=f"Write NAME=VALUE, NAME being one of {', '.join(sorted(known))}.",
+                option="limits",
+                value=text,
+            )
+        values[name] = _value(name, value.strip(), text)
+    if not any(values.values()):
+        raise OptionError(
+            f"The limits {text!r} name no limit.",
+            remedy="Write them as orders.*:max_msgs=10,max_age=1h.",
+            option="limits",
+            value=text,
+        )
+    return pattern, _narrower(values)
+
+
+def _value(name: str, value: str, text: str) -> float:
+    if name in ("max_age", "max_inactivity"):
+        return -1.0 if value.startswith("-") else parse_duration(value, option=name)
+    try:
+        return int(value)
+    except ValueError:
+        raise OptionError(
+            f"{name} in the limits {text!r} is no whole number.", remedy="Write digits.", option=name, value=value
+        ) from None
+
+
+def _narrower(values: Mapping[str, float]) -> ChannelLimits:
+    return ChannelLimits(
+        max_msgs=int(values["max_msgs"]),
+        max_bytes=int(values["max_bytes"]),
+        max_age=float(values["max_age"]),
+        max_subs=int(values["max_subs"]),
+        max_inactivity=float(values["max_inactivity"]),
+    )
+
+
+def gather_limits(texts: Iterable[str]) -> tuple[tuple[str, ChannelLimits], ...]:
+    """Read several limits as the command line gives them."""
+    return tuple(parse_limits(text) for text in texts)

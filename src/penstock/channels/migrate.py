@@ -1,0 +1,177 @@
+"""Copies channels from a running NATS Streaming server into streams, resumably, and compares the two at the end.
+
+A copied message has the sequence that it had, its time and that sequence in headers, and its payload untouched. The
+source is only read, by an ordinary subscription. What is in the stream already is not copied again, so a copy that was
+broken off goes on, and a later run fetches what came since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from penstock.channels.client import Client
+from penstock.channels.limits import ChannelLimits
+from penstock.channels.store import BATCH, Entry, Log, Store
+from penstock.channels.subscription import Message
+from penstock.errors import DataLossError, DeadlineError, InputError, UnreachableError
+
+__all__ = ["Copied", "copy_channel", "find_ends", "names_from_monitor", "verify_channel"]
+
+_SILENCE = 2.0  # a channel that sends nothing for this long has nothing to send
+_STALL = 30.0
+_IN_FLIGHT = 4 * BATCH
+# The gateway puts its own limits on the stream when it first writes to it.
+_UNLIMITED = ChannelLimits(max_msgs=0, max_bytes=0)
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What became of a channel: it holds `[first, end)` now, of which this run copied `copied`."""
+
+    channel: str
+    stream: str
+    first: int
+    end: int
+    copied: int
+
+
+async def names_from_monitor(url: str) -> list[str]:
+    """Ask the monitoring page of a NATS Streaming server for its channels."""
+
+    def ask() -> bytes:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/streaming/channelsz?limit=100000", timeout=10) as page:  # noqa: S310  # the scheme was checked
+            content: bytes = page.read()
+            return content
+
+    if not url.startswith(("http://", "https://")):
+        raise InputError(f"{url!r} is no address of a monitoring page.", remedy="Write it as http://host:8222.")
+    try:
+        names = json.loads(await asyncio.to_thread(ask)).get("names") or []
+    except (OSError, ValueError) as error:
+        raise UnreachableError(
+            f"The monitoring page at {url} does not answer: {error}.",
+            remedy="Is monitoring on (-m 8222)? Else name the channels.",
+        ) from None
+    return [str(name) for name in names]
+
+
+async def find_ends(source: Client, channel: str) -> tuple[int, int] | None:
+    """Find the first and the last message of a channel at the source; None where it has none."""
+    found = []
+    for start in ("First", "LastReceived"):
+        subscription = await source.subscribe(channel, start=start, max_in_flight=1, manual_acks=True)
+        try:
+            found.append((await subscription.next(_SILENCE)).sequence)
+        except TimeoutError:
+            return None
+        finally:
+            await subscription.unsubscribe()
+    return found[0], found[1]
+
+
+async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIterator[list[Message]]:
+    """Give a channel's messages from `start` to `last`, in batches, each once and in order."""
+    subscription = await source.subscribe(
+        channel, sequence=start, max_in_flight=_IN_FLIGHT, ack_wait=_STALL, manual_acks=True
+    )
+    reached = start - 1
+    batch: list[Message] = []
+    try:
+        while reached < last:
+            try:
+                message = await subscription.next(_STALL)
+            except TimeoutError:
+                raise DeadlineError(
+                    f"The source sent nothing of {channel} after {reached} for {_STALL:g} s.",
+                    remedy="Run it again: it goes on where it stopped.",
+                    seconds=_STALL,
+                ) from None
+            message.ack()
+            if message.sequence <= reached or message.sequence > last:
+                continue  # sent again
+            reached = message.sequence
+            batch.append(message)
+            if len(batch) == BATCH or reached == last or sum(len(item.data) for item in batch) > 4 << 20:
+                yield batch
+                batch = []
+    finally:
+        await subscription.unsubscribe()
+
+
+async def _target(store: Store, channel: str, first: int) -> Log:
+    described = await store.describe(channel)
+    if described is None:
+        return await store.create(channel, _UNLIMITED, first=first)
+    log = await store.open(described, _UNLIMITED)
+    log.in_step = True  # whatever limits the stream has, they are not ours to change
+    if log.count:
+        newest = await store.read_on(log, log.last, 1)
+        if newest and newest[0].origin != newest[0].sequence:
+            raise InputError(
+                f"The stream {log.stream} holds messages that were not copied from {channel}.",
+                remedy="Publishers write to it already: copy to another cluster id, or delete the stream.",
+            )
+    return log
+
+
+async def copy_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> Copied:
+    """Copy one channel from its first to its last message, `ends`, as `find_ends` gave them."""
+    first, last = ends
+    log = await _target(store, channel, first)
+    copied = 0
+    start = max(first, log.last + 1)
+    advance(start - first)
+    if start <= last:
+        async for batch in _read(source, channel, start, last):
+            await _append(store, log, batch)
+            copied += len(batch)
+            advance(len(batch))
+    return Copied(channel, log.stream, log.first, log.last + 1, copied)
+
+
+async def _append(store: Store, log: Log, batch: list[Message]) -> None:
+    run: list[Entry] = []
+    for message in batch:
+        if message.sequence != log.last + len(run) + 1:  # the source lost some in between
+            if run:
+                await store.append(log, run)
+                run = []
+            await store.skip(log, message.sequence - 1)
+        run.append(Entry(message.data, message.reply, message.timestamp, message.sequence))
+    await store.append(log, run)
+
+
+async def verify_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> int:
+    """Compare every message at the source with its copy; give how many are the same.
+
+    Raises DataLossError at the first one that is missing or different.
+    """
+    described = await store.describe(channel)
+    if described is None:
+        raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
+    log = await store.open(described, _UNLIMITED)
+    same = 0
+    async for batch in _read(source, channel, ends[0], ends[1]):
+        copies = await store.fetch(log, [message.sequence for message in batch])
+        for message in batch:
+            copy = copies.get(message.sequence)
+            if copy is None or (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
+                raise DataLossError(
+                    f"Message {message.sequence} of {channel} {'is missing' if copy is None else 'differs'} in "
+                    f"{log.stream}.",
+                    remedy="Delete the stream and copy the channel again.",
+                    stream=log.stream,
+                    start=message.sequence,
+                    end=message.sequence + 1,
+                    first=log.first,
+                    last=log.last,
+                )
+        same += len(batch)
+        advance(len(batch))
+    return same

@@ -1,0 +1,267 @@
+"""The monitoring pages, as the old server had them: /streaming/serverz, storez, clientsz, channelsz.
+
+Only GET, only these pages, only JSON; anything else gets a status and a line of text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from penstock import __version__
+from penstock.durations import format_duration
+from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError
+
+if TYPE_CHECKING:
+    from penstock.channels.channel import Channel
+    from penstock.channels.clients import Connected
+    from penstock.channels.delivery import Member
+    from penstock.channels.gateway import Gateway
+    from penstock.channels.service import Service
+
+__all__ = ["Monitor"]
+
+log = logging.getLogger("penstock.channels")
+
+_LIMIT = 1024
+_REQUEST_BYTES = 16 * 1024
+_SECONDS = 10.0
+
+
+class _Missing(Exception):
+    """What was asked for is not there."""
+
+
+class Monitor:
+    """A small HTTP server beside a gateway."""
+
+    def __init__(self, gateway: Gateway, address: str) -> None:
+        self._gateway = gateway
+        self._host, _, port = address.rpartition(":")
+        self._port = int(port)
+        self._server: asyncio.Server | None = None
+        self._started = datetime.now(UTC)
+
+    @property
+    def url(self) -> str:
+        """Where the pages are."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}/streaming"
+
+    async def start(self) -> None:
+        """Listen."""
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, self._host.strip("[]"), self._port, limit=_REQUEST_BYTES
+            )
+        except OSError as error:
+            raise InputError(
+                f"The monitoring pages cannot be at {self._host}:{self._port}: {error.strerror}.",
+                remedy="Choose another port, or 0 for a free one.",
+            ) from None
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, kind, body = await self._answer(head)
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+                    "Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode()
+                )
+                writer.write(body)
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            log.debug("Channels: a monitoring request broke off: %r", error)
+        finally:
+            writer.close()
+
+    async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
+        if len(words) != 3 or words[0] not in ("GET", "HEAD"):
+            return "405 Method Not Allowed", "text/plain", b"Only GET.\n"
+        parts = urlsplit(words[1])
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        service = self._gateway.service
+        if parts.path.rstrip("/") == "/streaming/serverz" and service is None:
+            return _json(self._standby_page())
+        page = {
+            "/streaming/serverz": self._server_page,
+            "/streaming/storez": self._store_page,
+            "/streaming/clientsz": self._clients_page,
+            "/streaming/channelsz": self._channels_page,
+        }.get(parts.path.rstrip("/"))
+        if page is None:
+            return "404 Not Found", "text/plain", b"Pages: /streaming/serverz storez clientsz channelsz\n"
+        if service is None:
+            return "503 Service Unavailable", "text/plain", b"This gateway stands by.\n"
+        try:
+            return _json(await page(service, query))
+        except _Missing as missing:
+            return "404 Not Found", "text/plain", f"{missing}\n".encode()
+        except (JetStreamError, LinkError, DeadlineError) as error:
+            return "503 Service Unavailable", "text/plain", f"{error}\n".encode()
+
+    # -- pages -------------------------------------------------------------------------------------------------------
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "cluster_id": self._gateway.options.cluster_id,
+            "server_id": self._gateway.identity,
+            "now": _now(),
+        }
+
+    def _standby_page(self) -> dict[str, Any]:
+        common = self._common()
+        return {
+            "cluster_id": common["cluster_id"],
+            "server_id": common["server_id"],
+            "version": __version__,
+            "state": "STANDBY",
+            "now": common["now"],
+            "start_time": _time(self._started),
+            "uptime": format_duration(int((datetime.now(UTC) - self._started).total_seconds())),
+        }
+
+    async def _server_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
+        total = await _totals(service)
+        return self._standby_page() | {
+            "state": "STANDALONE",
+            "clients": len(service.clients),
+            "subscriptions": sum(len(channel.subscribers) for channel in service.channels.values()),
+            "channels": len(service.channels),
+            **total,
+            "in_msgs": service.in_messages,
+            "in_bytes": service.in_bytes,
+            "out_msgs": service.outlet.messages,
+            "out_bytes": service.outlet.bytes,
+        }
+
+    async def _store_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
+        limits = service.options.limits
+        return {
+            **self._common(),
+            "type": "JETSTREAM",
+            "limits": {
+                "max_channels": limits.channels,
+                "max_msgs": limits.default.max_msgs,
+                "max_bytes": limits.default.max_bytes,
+                "max_age": round(limits.default.max_age * 1e9),
+                "max_subscriptions": limits.default.max_subs,
+                "max_inactivity": round(limits.default.max_inactivity * 1e9),
+            },
+            **await _totals(service),
+        }
+
+    async def _clients_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
+        subs = query.get("subs") == "1"
+        if name := query.get("client"):
+            client = service.clients.get(name)
+            if client is None:
+                raise _Missing(f"Client {name} not found")
+            return _client(client, subs)
+        listed, around = _cut(service.clients.all(), query)
+        return {**self._common(), **around, "clients": [_client(client, subs) for client in listed]}
+
+    async def _channels_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
+        if name := query.get("channel"):
+            channel = service.channels.get(name)
+            if channel is None:
+                raise _Missing(f"Channel {name} not found")
+            return await _channel(service, channel, query.get("subs") == "1")
+        listed, around = _cut(sorted(service.channels), query)
+        page = {**self._common(), **around}
+        if query.get("subs") == "1":
+            page["channels"] = [await _channel(service, service.channels[name], True) for name in listed]
+        else:
+            page["names"] = listed
+        return page
+
+
+def _json(content: dict[str, Any]) -> tuple[str, str, bytes]:
+    return "200 OK", "application/json", json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _now() -> str:
+    return _time(datetime.now(UTC))
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _cut(items: list[Any], query: dict[str, str]) -> tuple[list[Any], dict[str, int]]:
+    def number(name: str, default: int) -> int:
+        text = query.get(name, "")
+        return int(text) if text.isdigit() else default
+
+    offset, limit = number("offset", 0), number("limit", _LIMIT) or _LIMIT
+    listed = items[offset : offset + limit]
+    return listed, {"offset": offset, "limit": limit, "count": len(listed), "total": len(items)}
+
+
+async def _totals(service: Service) -> dict[str, int]:
+    states = [(await service.store.refresh(channel.log))["state"] for channel in list(service.channels.values())]
+    return {
+        "total_msgs": sum(state["messages"] for state in states),
+        "total_bytes": sum(state["bytes"] for state in states),
+    }
+
+
+def _client(client: Connected, subs: bool) -> dict[str, Any]:
+    page: dict[str, Any] = {
+        "id": client.id,
+        "hb_inbox": client.record.heartbeat_inbox,
+        "subs_count": len(client.members),
+    }
+    if subs and client.members:
+        by_channel: dict[str, list[dict[str, Any]]] = {}
+        for member, channel in client.members.items():
+            by_channel.setdefault(channel.name, []).append(_subscription(member))
+        page["subscriptions"] = by_channel
+    return page
+
+
+async def _channel(service: Service, channel: Channel, subs: bool) -> dict[str, Any]:
+    state = (await service.store.refresh(channel.log))["state"]
+    page: dict[str, Any] = {
+        "name": channel.name,
+        "msgs": state["messages"],
+        "bytes": state["bytes"],
+        "first_seq": state["first_seq"],
+        "last_seq": state["last_seq"],
+        "subs_count": len(channel.subscribers),
+    }
+    if subs:
+        page["subscriptions"] = [_subscription(member) for member in channel.subscribers.members]
+    return page
+
+
+def _subscription(member: Member) -> dict[str, Any]:
+    group = member.group
+    assert group is not None, "only members of a group are shown"
+    page: dict[str, Any] = {"client_id": member.client, "inbox": member.inbox, "ack_inbox": member.ack_inbox}
+    if group.durable:
+        page["durable_name"] = group.durable
+    if group.queue:
+        page["queue_name"] = group.queue
+    return page | {
+        "is_durable": group.keep,
+        "is_offline": not member.online,
+        "max_inflight": member.max_in_flight,
+        "ack_wait": member.ack_wait,
+        "last_sent": group.last,
+        "pending_count": len(member.pending),
+        "is_stalled": member.stalled,
+    }

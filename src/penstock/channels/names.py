@@ -1,0 +1,82 @@
+"""The names of channels and clients, and how a channel becomes a stream and a subject.
+
+A channel's stream carries the cluster id and the channel, `test-cluster:orders:new` for the channel `orders.new`:
+letters, digits, `-` and `_` stay, a dot becomes a colon, and any other byte becomes `=` and two hexadecimal digits. So
+no two channels share a stream, and the name can be read back. The subject is the channel's own name behind the prefix
+that the operator chose, none by default; bytes that a subject cannot carry are written in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "channel_of",
+    "is_channel",
+    "is_client",
+    "state_stream",
+    "state_subject",
+    "stream_name",
+    "subject_name",
+]
+
+_CLIENT = re.compile(r"[A-Za-z0-9_-]+")
+_ESCAPE = re.compile(r"=([0-9A-F]{2})")
+STATE = "_PENSTOCK.channels"
+
+
+def is_client(name: str) -> bool:
+    """Whether a client may call itself that: letters, digits, `-` and `_`."""
+    return _CLIENT.fullmatch(name) is not None
+
+
+def is_channel(name: str) -> bool:
+    """Whether a channel may be called that: no wildcard, no slash, no empty token."""
+    if not name or name[0] == "." or name[-1] == "." or ".." in name:
+        return False
+    return not any(letter in name for letter in "/*>")
+
+
+def _escape(name: str, dot: str, stays: str) -> str:
+    out = []
+    for letter in name:
+        if letter == ".":
+            out.append(dot)
+        elif letter.isascii() and (letter.isalnum() or letter in stays):
+            out.append(letter)
+        else:
+            out.extend(f"={byte:02X}" for byte in letter.encode())
+    return "".join(out)
+
+
+def stream_name(cluster: str, channel: str) -> str:
+    """Give the name of a channel's stream."""
+    return f"{cluster}:{_escape(channel, ':', '-_')}"
+
+
+def channel_of(cluster: str, stream: str) -> str | None:
+    """Give the channel of a stream; None where it is none of this cluster's."""
+    head, colon, rest = stream.partition(":")
+    if head != cluster or not colon:
+        return None
+    try:
+        raw = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), rest.replace(":", "."))
+        channel = raw.encode("latin-1").decode()
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        return None
+    return channel if is_channel(channel) and stream_name(cluster, channel) == stream else None
+
+
+def subject_name(prefix: str, channel: str) -> str:
+    """Give the subject of a channel's stream."""
+    return prefix + _escape(channel, ".", "-_!#$%&'()+,:;<?@[]^`{|}~\"")
+
+
+def state_stream(cluster: str) -> str:
+    """Give the name of the stream that holds a cluster's clients, durables, positions and lease."""
+    return f"{cluster}=state"
+
+
+def state_subject(cluster: str, *tokens: str) -> str:
+    """Give a subject of the state stream."""
+    return ".".join((STATE, cluster, *tokens))

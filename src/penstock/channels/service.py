@@ -1,0 +1,372 @@
+"""A gateway while it leads: everything it knows, and the one line in which requests are handled.
+
+Clients rely on the order in which they send: what is published or acknowledged before a close counts, what is
+subscribed after a publish does not see it. So all requests go through one line, in the order in which NATS delivered
+them, whatever subject they came on. Acks and pings take effect at once, as they arrive, and so before anything that
+was sent after them. Publishes that follow each other are stored together.
+
+The line is bounded: when it is full we stop reading, and NATS holds the senders back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from penstock.channels import publishing, requests
+from penstock.channels.channel import Channel
+from penstock.channels.clients import Clients, Connected
+from penstock.channels.delivery import Group, Member
+from penstock.channels.feed import Desk
+from penstock.channels.outlet import Outlet
+from penstock.channels.records import MemberRecord, Position, decode_client, decode_member, decode_position
+from penstock.channels.store import BATCH, Log, Store
+from penstock.channels.wire import Ack, Ping, PingResponse, Text, decode
+from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from penstock.channels.lease import Lease
+    from penstock.channels.link import Link
+    from penstock.channels.options import GatewayOptions
+    from penstock.channels.state import State
+    from penstock.connection import Client
+
+__all__ = ["Refusal", "Service"]
+
+log = logging.getLogger("penstock.channels")
+
+_LINE_BYTES = 64 * 1024 * 1024
+_RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
+_RECENT_EACH = 2 * 1024 * 1024
+_LOOK_FOR_FOREIGN = 1.0
+
+Handler = Callable[["Service", bytes, bytes], Awaitable[None]]
+Item = tuple["Handler | None", bytes, bytes]  # no handler: a publish
+
+
+class Refusal(PenstockError):
+    """A request is refused with a text of the protocol."""
+
+
+class Service:
+    """Serves one cluster's clients, from the state that it loads to the moment it stops leading."""
+
+    def __init__(self, options: GatewayOptions, front: Client, link: Link, state: State, lease: Lease) -> None:
+        self.options = options
+        self.front = front
+        self.state = state
+        self.store = Store(link, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas)
+        self.outlet = Outlet(front, lambda: lease.valid)
+        self.lease = lease
+        self.desk = Desk(self.outlet, self.store, state)
+        self.clients = Clients(options, self.outlet, front.given.inbox_prefix, self._expire)
+        self.channels: dict[str, Channel] = {}
+        self.connecting: set[str] = set()  # ids of which we find out whether they are taken
+        self.in_messages = 0
+        self.in_bytes = 0
+        self._spelling: dict[str, str] = {}
+        self._acks: dict[bytes, tuple[Channel, Member]] = {}
+        self._ack_inbox = ""
+        self._numbers = 0
+        self._line: deque[Item] = deque()
+        self._line_bytes = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._taps: list[int] = []
+        self._loop = asyncio.get_running_loop()
+
+    # -- beginning and ending ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load what is remembered, and listen."""
+        remembered = await self.state.load()
+        self._ack_inbox = remembered.get("info", b"").decode()
+        if not self._ack_inbox:
+            self._ack_inbox = f"{self.front.given.inbox_prefix}.{secrets.token_hex(11)}"
+            self.state.put("info", self._ack_inbox.encode())
+        for described in await self.store.streams():
+            name = described["config"]["metadata"].get("penstock.channel")
+            if name is not None:
+                self._add(await self.store.open(described, self.options.limits.of(name)))
+        self._recall(remembered)
+        cluster, prefix = self.options.cluster_id, self.options.discover_prefix
+        for subject, handler in (
+            (f"{prefix}.{cluster}", requests.connect),
+            (f"_STAN.sub.{cluster}", requests.subscribe),
+            (f"_STAN.unsub.{cluster}", requests.unsubscribe),
+            (f"_STAN.subclose.{cluster}", requests.close_subscription),
+            (f"_STAN.close.{cluster}", requests.close),
+            (f"_STAN.pub.{cluster}.>", None),
+        ):
+            self._taps.append(await self.front.tap(subject, self._queue(handler)))
+        for subject, tap in (
+            (f"{self._ack_inbox}.*", self._acked),
+            (f"{self.clients.inbox}.*", self.clients.answered),
+            (f"{prefix}.{cluster}.pings", self._pinged),
+        ):
+            self._taps.append(await self.front.tap(subject, tap))
+        await self.front.flush()
+        for channel in self.channels.values():
+            for group in channel.subscribers.groups:
+                if group.online:
+                    channel.feed(group).restore()
+            self.watch_activity(channel)
+
+    def _recall(self, remembered: dict[str, bytes]) -> None:
+        positions: dict[int, Position] = {}
+        for subject, content in remembered.items():
+            kind, _, rest = subject.partition(".")
+            if kind == "client":
+                self.clients.add(decode_client(content))
+            elif kind == "pos":
+                positions[int(rest)] = decode_position(content)
+            if kind in ("pos", "sub"):
+                self._numbers = max(self._numbers, int(rest))
+        groups: dict[int, Group] = {}
+        for subject, content in remembered.items():
+            kind, _, number = subject.partition(".")
+            if kind == "sub" and not self._recall_member(int(number), decode_member(content), positions, groups):
+                self.state.put(subject, b"")
+        for left in positions.keys() - groups.keys():
+            self.state.put(f"pos.{left}", b"")
+
+    def _recall_member(
+        self, number: int, record: MemberRecord, positions: dict[int, Position], groups: dict[int, Group]
+    ) -> bool:
+        """Bring back a subscription; False where there is nothing left for it."""
+        channel, position = self.channels.get(record.channel), positions.get(record.group)
+        if channel is None or position is None:
+            return False
+        group = groups.get(record.group)
+        if group is None:
+            group = groups[record.group] = Group(
+                record.group,
+                record.channel,
+                durable=record.durable,
+                queue=record.queue,
+                keep=record.keep,
+                last=position.last,
+            )
+        member = Member(
+            number,
+            record.client,
+            record.inbox,
+            record.ack_inbox,
+            max_in_flight=record.max_in_flight,
+            ack_wait=record.ack_wait,
+        )
+        member.pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
+        member.online = record.online and self.clients.get(record.client) is not None
+        self.attach(channel, group, member)
+        return True
+
+    async def run(self) -> None:
+        """Handle requests until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._serve())
+            group.create_task(self._look_for_foreign())
+
+    async def stop(self) -> None:
+        """Stop listening and sending; what is stored stays."""
+        for sid in self._taps:
+            await self.front.untap(sid)
+        self._taps.clear()
+        self._room.set()
+        self.outlet.end()
+        self.clients.end()
+        for channel in self.channels.values():
+            channel.end()
+        await self.desk.close()
+
+    # -- the line ----------------------------------------------------------------------------------------------------
+
+    def _queue(self, handler: Handler | None) -> Callable[..., Awaitable[None] | None]:
+        def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[None] | None:
+            return self.enqueue(handler, reply, data)
+
+        return arrived
+
+    def enqueue(self, handler: Handler | None, reply: bytes, data: bytes) -> Awaitable[None] | None:
+        """Put a request in the line; what is returned must be awaited before more is read."""
+        self._line.append((handler, reply, data))
+        self._line_bytes += len(data) + 64
+        self._arrived.set()
+        if self._line_bytes <= _LINE_BYTES:
+            return None
+        self._room.clear()
+        return self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        await self._room.wait()
+
+    def _take(self) -> Item:
+        item = self._line.popleft()
+        self._line_bytes -= len(item[2]) + 64
+        if self._line_bytes <= _LINE_BYTES // 2:
+            self._room.set()
+        return item
+
+    async def _serve(self) -> None:
+        while True:
+            if not self._line:
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self.lease.wait_valid()
+            batch: list[Item] = []
+            while self._line and self._line[0][0] is None and len(batch) < BATCH:
+                batch.append(self._take())
+            if batch:
+                await publishing.publish(self, [(reply, data) for _, reply, data in batch])
+                continue
+            handler, reply, data = self._take()
+            assert handler is not None, "publishes were taken before"
+            try:
+                await handler(self, reply, data)
+            except PenstockError as error:
+                log.error("Channels: a request failed: %s", error)
+
+    # -- what takes effect at once -----------------------------------------------------------------------------------
+
+    def _acked(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        found = self._acks.get(subject)
+        if found is None:
+            return
+        try:
+            ack = decode(Ack, data)
+        except RemoteProtocolError as error:
+            log.warning("Channels: an ack that is none: %s", error)
+            return
+        channel, member = found
+        group = member.group
+        if group is None or ack.subject != channel.name or not group.ack(member, ack.sequence):
+            return
+        self.state.touch(group)
+        if group.last < channel.log.last:
+            self.outlet.wake(channel.feed(group))
+
+    def _pinged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        if not data:
+            return
+        try:
+            ping = decode(Ping, data)
+        except RemoteProtocolError:
+            return  # as the old server: no answer at all
+        client = self.clients.by_conn(ping.connID)
+        if client is None:
+            self.outlet.answer(reply, PingResponse(error=Text.REPLACED).SerializeToString())
+            return
+        self.clients.pinged(client)
+        self.outlet.answer(reply, b"")
+
+    def _expire(self, client: Connected) -> None:
+        log.warning("Channels: client %s misses heartbeats and is closed.", client.id)
+        self.enqueue(requests.expire, b"", client.id.encode())
+
+    # -- channels and members ----------------------------------------------------------------------------------------
+
+    def _add(self, records: Log) -> Channel:
+        share = min(_RECENT_EACH, _RECENT_BYTES // (len(self.channels) + 1))
+        channel = Channel(self.desk, records, share, self._loop.time())
+        for other in self.channels.values():
+            other.recent.limit = min(other.recent.limit, share)
+        self.channels[records.channel] = channel
+        self._spelling[records.channel.lower()] = records.channel
+        return channel
+
+    async def channel(self, name: str) -> Channel:
+        """Give a channel, a new one where there is none; Refusal where there may be none."""
+        found = self.channels.get(name)
+        if found is not None:
+            return found
+        if (other := self._spelling.get(name.lower())) is not None:
+            raise Refusal(Text.case_clash(name, other))
+        if 0 < self.options.limits.channels <= len(self.channels):
+            raise Refusal(Text.TOO_MANY_CHANNELS)
+        try:
+            limits = self.options.limits.of(name)
+            described = await self.store.describe(name)  # somebody may have copied it here while we served
+            if described is not None:
+                records = await self.store.open(described, limits)
+            else:
+                records = await self.store.create(name, limits)
+        except JetStreamError as error:
+            raise Refusal(f"the channel's stream cannot be made: {error.description}") from error
+        channel = self._add(records)
+        self.watch_activity(channel)
+        return channel
+
+    def new_ack_inbox(self) -> str:
+        """Give an inbox for acks that nobody had before."""
+        return f"{self._ack_inbox}.{secrets.token_hex(8)}"
+
+    def new_number(self) -> int:
+        """Give a number for a subscription."""
+        self._numbers += 1
+        return self._numbers
+
+    def attach(self, channel: Channel, group: Group, member: Member) -> None:
+        """Make a member part of its channel, its client and the acks."""
+        channel.subscribers.add(group, member)
+        client = self.clients.get(member.client)
+        if member.online and client is not None:
+            client.members[member] = channel
+            self._acks[member.ack_inbox.encode()] = (channel, member)
+
+    def detach(self, channel: Channel, member: Member, *, unsubscribe: bool) -> None:
+        """Take a member off its channel, its client and the acks."""
+        self._acks.pop(member.ack_inbox.encode(), None)
+        client = self.clients.get(member.client)
+        if client is not None:
+            client.members.pop(member, None)
+        channel.remove(member, self._loop.time(), unsubscribe=unsubscribe)
+        self.watch_activity(channel)
+
+    # -- inactivity, and what others write ---------------------------------------------------------------------------
+
+    def watch_activity(self, channel: Channel) -> None:
+        """Delete a channel in time, if nobody uses it until then."""
+        seconds = channel.log.limits.max_inactivity
+        if seconds and not channel.subscribers.active:
+            channel.last_used = self._loop.time()
+            self._loop.call_later(seconds, self._look_at, channel)
+
+    def _look_at(self, channel: Channel) -> None:
+        if self.channels.get(channel.name) is not channel or channel.subscribers.active or not self._taps:
+            return
+        left = channel.last_used + channel.log.limits.max_inactivity - self._loop.time()
+        if left > 0:
+            self._loop.call_later(left, self._look_at, channel)
+        else:
+            self.enqueue(requests.delete_channel, b"", channel.name.encode())
+
+    def remove_channel(self, channel: Channel) -> None:
+        """Forget a channel with everything that belongs to it."""
+        for member in channel.subscribers.members:
+            group = member.group
+            assert group is not None, "it is a member"
+            group.members.remove(member)
+            self.state.forget(group, member)
+        channel.end()
+        del self.channels[channel.name]
+        del self._spelling[channel.name.lower()]
+
+    async def _look_for_foreign(self) -> None:
+        """Notice what others write to the streams, now and then: JetStream clients, Spark."""
+        while True:
+            await asyncio.sleep(max(_LOOK_FOR_FOREIGN, len(self.channels) / 100))
+            for channel in list(self.channels.values()):
+                if not channel.subscribers.active:
+                    continue
+                known = channel.log.last
+                try:
+                    await self.store.refresh(channel.log)
+                except PenstockError as error:
+                    log.debug("Channels: looking at %s: %s", channel.name, error)
+                    continue
+                if channel.log.last > known:
+                    channel.wake()

@@ -1,0 +1,213 @@
+"""A subscription of our client: messages in order, handed over one at a time, acknowledged after each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from penstock.channels.link import frame
+from penstock.channels.wire import Ack, MsgProto, UnsubscribeRequest, decode
+from penstock.errors import DisconnectedError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from penstock.channels.client import Client
+
+__all__ = ["Message", "Subscription"]
+
+log = logging.getLogger("penstock.channels")
+
+
+class Message:
+    """A message of a channel; `timestamp` is nanoseconds since 1970."""
+
+    __slots__ = (
+        "_subscription",
+        "channel",
+        "data",
+        "redelivered",
+        "redelivery_count",
+        "reply",
+        "sequence",
+        "timestamp",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        channel: str,
+        sequence: int,
+        timestamp: int,
+        data: bytes,
+        reply: str,
+        redelivery_count: int,
+        redelivered: bool,
+    ) -> None:
+        self._subscription = subscription
+        self.channel = channel
+        self.sequence = sequence
+        self.timestamp = timestamp
+        self.data = data
+        self.reply = reply
+        self.redelivered = redelivered
+        self.redelivery_count = redelivery_count
+
+    @property
+    def time(self) -> datetime:
+        """When the server took the message."""
+        return datetime.fromtimestamp(self.timestamp / 1e9, UTC)
+
+    def ack(self) -> None:
+        """Acknowledge the message; where the connection is down, the server sends it again."""
+        self._subscription.acknowledge(self)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.sequence} of {self.channel}, {len(self.data)} bytes>"
+
+
+class Subscription:
+    """What `Client.subscribe` gives: iterate over it, or let its handler work, and end it."""
+
+    def __init__(
+        self,
+        client: Client,
+        channel: str,
+        inbox: str,
+        handler: Callable[[Message], Awaitable[None]] | None,
+        *,
+        manual_acks: bool,
+    ) -> None:
+        self.client = client
+        self.channel = channel
+        self.inbox = inbox
+        self.ack_inbox = ""
+        self._handler = handler
+        self._manual = manual_acks
+        self._sid: int | None = None
+        # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
+        self._waiting: deque[Message] = deque()
+        self._sequences: set[int] = set()
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._current: Message | None = None
+        self._ended = False
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def listen(self) -> None:
+        """Begin to receive, before the server is asked to send."""
+        self._sid = await self.client.connection.tap(self.inbox, self._receive)
+
+    def begin(self, ack_inbox: str) -> None:
+        """Begin to hand messages over: the server said where acks go."""
+        self.ack_inbox = ack_inbox
+        if self._handler is not None:
+            self._task = asyncio.get_running_loop().create_task(self._work(self._handler))
+
+    async def end(self) -> None:
+        """Stop receiving; the server is not told."""
+        self._ended = True
+        self._arrived.set()
+        if self._sid is not None:
+            await self.client.connection.untap(self._sid)
+            self._sid = None
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def unsubscribe(self) -> None:
+        """End the subscription for good: a durable one loses its position."""
+        await self._leave(unsubscribe=True)
+
+    async def close(self) -> None:
+        """End the subscription; a durable one keeps its position at the server."""
+        await self._leave(unsubscribe=False)
+
+    async def _leave(self, *, unsubscribe: bool) -> None:
+        if self._ended:
+            raise DisconnectedError(f"The subscription to {self.channel} has ended already.")
+        await self.end()
+        request = UnsubscribeRequest(subject=self.channel, inbox=self.ack_inbox)
+        await self.client.leave(self, request, unsubscribe=unsubscribe)
+
+    @property
+    def pending(self) -> int:
+        """Messages that were received and not handed over yet."""
+        return len(self._waiting)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _receive(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
+        try:
+            message = decode(MsgProto, data)
+        except RemoteProtocolError as error:
+            log.warning("Channels: a message that is none: %s", error)
+            return
+        if message.sequence in self._sequences:
+            return
+        self._sequences.add(message.sequence)
+        self._waiting.append(
+            Message(
+                self,
+                message.subject,
+                message.sequence,
+                message.timestamp,
+                message.data,
+                message.reply,
+                message.redeliveryCount,
+                message.redelivered,
+            )
+        )
+        if not self._arrived.is_set():
+            self._arrived.set()
+
+    def acknowledge(self, message: Message) -> None:
+        """Acknowledge one of this subscription's messages."""
+        content = Ack(subject=message.channel, sequence=message.sequence).SerializeToString()
+        if not self._ended:
+            self.client.connection.post(frame(self.ack_inbox.encode(), content))
+
+    async def _work(self, handler: Callable[[Message], Awaitable[None]]) -> None:
+        while not self._ended:
+            if not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            message = self._take()
+            try:
+                await handler(message)
+            except Exception as error:
+                await self.client.failed(error)
+                continue
+            if not self._manual:
+                self.acknowledge(message)
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Message:
+        done, self._current = self._current, None
+        if done is not None and not self._manual:
+            self.acknowledge(done)
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            self._arrived.clear()
+            await self._arrived.wait()
+        self._current = self._take()
+        return self._current
+
+    def _take(self) -> Message:
+        message = self._waiting.popleft()
+        self._sequences.discard(message.sequence)
+        return message
+
+    async def next(self, timeout: float) -> Message:
+        """Give the next message, or raise TimeoutError; the one given before is acknowledged."""
+        async with asyncio.timeout(timeout):
+            try:
+                return await anext(self)
+            except StopAsyncIteration:
+                raise DisconnectedError(f"The subscription to {self.channel} has ended.") from None

@@ -1,0 +1,23 @@
+"""Payloads of any size over NATS, in chunks that any receiver of the format can put together."""
+
+from penstock.chunks.archive import Archive, StoredMessage
+from penstock.chunks.assembler import Assembler
+from penstock.chunks.assembly import Counts
+from penstock.chunks.consumer import StoredConsumer
+from penstock.chunks.incoming import Inbox, Incoming
+from penstock.chunks.persistent import PersistentPublisher
+from penstock.chunks.publisher import Publisher
+from penstock.chunks.wire import Reason
+
+__all__ = [
+    "Archive",
+    "Assembler",
+    "Counts",
+    "Inbox",
+    "Incoming",
+    "PersistentPublisher",
+    "Publisher",
+    "Reason",
+    "StoredConsumer",
+    "StoredMessage",
+]

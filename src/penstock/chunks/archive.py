@@ -1,0 +1,321 @@
+"""Payloads that are stored in a JetStream stream: found by id, read with backpressure, put together once and for all.
+
+What is stored of a message is learned from the headers of its chunks alone. Only a message that tiles exactly is
+read, chunk by chunk in order, a few chunks ahead of whoever reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.chunks.store import join
+from penstock.chunks.tasks import end
+from penstock.chunks.wire import Chunk, Reason, Refusal, Tiling, decode, message_id_of
+from penstock.connection import api_request, foreign_errors, jetstream
+from penstock.errors import AssemblyError, InputError, NotFoundError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+    from penstock.chunks.consumer import StoredConsumer
+    from penstock.chunks.handler import HandlerFunction
+
+__all__ = ["Archive", "Stored", "StoredMessage", "covers"]
+
+_AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
+_BATCH = 500
+_NANO = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One chunk in the stream."""
+
+    sequence: int
+    chunk: Chunk
+    size: int
+
+
+class Archive:
+    """The payloads that `Publisher.persistent` stored in `stream` under `subject`.
+
+    `subject` may be left out where the stream holds one subject, such as `events.large.*`. Messages that a plain
+    `Publisher` sent on a subject that the stream holds are found as well, by looking through the headers of all that
+    is stored on it.
+    """
+
+    def __init__(self, nc: Client, stream: str, subject: str | None = None) -> None:
+        self._nc = nc
+        self.stream = stream
+        self._subject = subject
+        self._config: dict[str, Any] | None = None
+
+    @classmethod
+    async def create(cls, nc: Client, stream: str, subject: str, **options: Any) -> Archive:
+        """Declare a stream for payloads under `subject`; `options` are fields of `penstock.Stream`, such as max_age."""
+        from penstock.chunks.publisher import check_subject
+        from penstock.model import Stream
+
+        check_subject(subject)
+        config = Stream(name=stream, subjects=[f"{subject}.*"], allow_direct=True, **options)
+        await api_request(nc, f"STREAM.CREATE.{stream}", config.to_json())
+        return cls(nc, stream, subject)
+
+    async def config(self) -> dict[str, Any]:
+        """Give the configuration of the stream; NotFoundError where there is none."""
+        if self._config is None:
+            try:
+                answer = await api_request(self._nc, f"STREAM.INFO.{self.stream}")
+            except NotFoundError as error:
+                error.remedy = "Archive.create declares a stream for payloads; `penstock chunks send` does so, too."
+                raise
+            self._config = dict(answer["config"])
+        return self._config
+
+    async def subject(self) -> str:
+        """Give the subject that the messages are stored under."""
+        if self._subject is None:
+            subjects = (await self.config()).get("subjects") or []
+            stem = subjects[0].removesuffix(".*").removesuffix(".>") if len(subjects) == 1 else ""
+            if not stem or "*" in stem or ">" in stem:
+                raise InputError(
+                    f"The stream {self.stream} holds {', '.join(subjects) or 'no subject of its own'}.",
+                    remedy="Say under which subject the messages were published.",
+                )
+            self._subject = stem
+        return self._subject
+
+    async def stored(self, message_id: str) -> dict[int, Stored]:
+        """Give the chunks of a message that are in the stream, by offset; none where there is no such message."""
+        subject = await self.subject()
+        return (await self._stored_on(f"{subject}.{message_id}", message_id)) or await self._stored_on(
+            subject, message_id
+        )
+
+    async def _stored_on(self, subject: str, message_id: str) -> dict[int, Stored]:
+        if not any(covers(pattern, subject) for pattern in (await self.config()).get("subjects") or []):
+            return {}
+        found: dict[int, Stored] = {}
+        async for item in self._scan(subject, message_id):
+            # An empty last chunk may share its offset with nothing else; of a chunk stored twice the first counts.
+            found.setdefault(item.chunk.offset, item)
+        return found
+
+    @asynccontextmanager
+    async def open(self, message_id: str) -> AsyncIterator[StoredMessage]:
+        """Read a message: iterate over what this gives, or `read` from it; memory stays small whatever the size."""
+        stored = await self.stored(message_id)
+        async with self._reading(message_id, await self.subject(), stored) as message:
+            yield message
+
+    async def fetch(self, message_id: str) -> bytes:
+        """Give the payload of a message, whole."""
+        async with self.open(message_id) as message:
+            return await message.read()
+
+    async def delete(self, message_id: str) -> None:
+        """Remove the chunks of a message from the stream, also of one that was never finished."""
+        subject = f"{await self.subject()}.{message_id}"
+        stored = await self._stored_on(subject, message_id)
+        if not stored:
+            raise self._not_found(message_id)
+        await api_request(self._nc, f"STREAM.PURGE.{self.stream}", {"filter": subject})
+
+    def consume(self, handler: HandlerFunction, durable: str | None = None, **options: Any) -> StoredConsumer:
+        """Give a consumer that hands every stored message to `handler` once: `async with archive.consume(...)`.
+
+        With a `durable` name the stream remembers what was handled, over crashes and among several processes.
+        """
+        from penstock.chunks.consumer import StoredConsumer
+
+        return StoredConsumer(self._nc, self, handler, durable, **options)
+
+    @asynccontextmanager
+    async def reading(self, message_id: str, subject: str) -> AsyncIterator[StoredMessage]:
+        """Read a message whose chunks are stored on exactly this subject."""
+        async with self._reading(message_id, subject, await self._stored_on(subject, message_id)) as message:
+            yield message
+
+    @asynccontextmanager
+    async def _reading(self, message_id: str, subject: str, stored: dict[int, Stored]) -> AsyncIterator[StoredMessage]:
+        if not stored:
+            raise self._not_found(message_id)
+        tiling = Tiling()
+        try:
+            for item in stored.values():
+                tiling.add(item.chunk, item.size)
+        except Refusal as refusal:
+            raise self._error(message_id, subject, tiling, refusal.reason, str(refusal)) from None
+        if not tiling.complete:
+            gaps = ", ".join(f"[{start}, {'?' if end is None else end})" for start, end in tiling.missing())
+            raise self._error(message_id, subject, tiling, Reason.MISSING, f"the stream does not hold {gaps}")
+        order = [stored[offset] for offset in sorted(stored) if stored[offset].size]
+        direct = bool((await self.config()).get("allow_direct"))
+        message = StoredMessage(self, message_id, subject, tiling, order, direct)
+        try:
+            yield message
+        finally:
+            await message.close()
+
+    def _not_found(self, message_id: str) -> NotFoundError:
+        return NotFoundError(
+            f"The stream {self.stream} holds no message {message_id}.",
+            remedy="Check the id and the subject; the limits of the stream may have removed it.",
+            code=404,
+        )
+
+    def _error(self, message_id: str, subject: str, tiling: Tiling, reason: Reason, why: str) -> AssemblyError:
+        return AssemblyError(
+            f"Message {message_id} in stream {self.stream} cannot be put together ({reason}): {why}.",
+            remedy="Is its publisher still at work? Publishing it again under its id adds what is missing.",
+            subject=subject,
+            message_id=message_id,
+            reason=reason,
+            received=tiling.received,
+            total=tiling.total,
+        )
+
+    async def _scan(self, subject: str, message_id: str) -> AsyncIterator[Stored]:
+        """Go through the headers of what is stored on a subject, with a consumer that is gone afterwards."""
+        name = f"chunks-{uuid.uuid4().hex}"
+        config = {
+            "name": name,
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "filter_subject": subject,
+            "headers_only": True,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": 30 * _NANO,
+        }
+        info = await api_request(
+            self._nc, f"CONSUMER.CREATE.{self.stream}.{name}", {"stream_name": self.stream, "config": config}
+        )
+        left = int(info["num_pending"])
+        try:
+            with foreign_errors(subject):
+                pull = await jetstream(self._nc).pull_subscribe_bind(consumer=name, stream=self.stream)
+                try:
+                    while left > 0:
+                        messages = await pull.fetch(min(left, _BATCH), timeout=10.0)
+                        left -= len(messages)
+                        for message in messages:
+                            size = int((message.headers or {}).get("Nats-Msg-Size", 0))
+                            if message_id_of(message.headers) == message_id:
+                                try:
+                                    chunk = decode(message.headers or {}, size)
+                                except Refusal as refusal:
+                                    raise self._error(
+                                        message_id, subject, Tiling(), refusal.reason, str(refusal)
+                                    ) from None
+                                yield Stored(message.metadata.sequence.stream, chunk, size)
+                finally:
+                    await pull.unsubscribe()
+        finally:
+            if self._nc.is_connected:
+                await api_request(self._nc, f"CONSUMER.DELETE.{self.stream}.{name}")
+
+    async def get(self, item: Stored, direct: bool) -> bytes:
+        """Fetch the body of one chunk."""
+        with foreign_errors(self.stream):
+            message = await jetstream(self._nc).get_msg(self.stream, seq=item.sequence, direct=direct)
+        return message.data or b""
+
+
+class StoredMessage:
+    """A stored message that is being read: iterate over it for its bytes in order, or `read` them.
+
+    The end of the iteration says that the digest was right; AssemblyError is raised where it was not.
+    """
+
+    def __init__(
+        self, archive: Archive, message_id: str, subject: str, tiling: Tiling, order: list[Stored], direct: bool
+    ) -> None:
+        self.message_id = message_id
+        self.subject = subject
+        self.size = tiling.received
+        """The size of the payload."""
+        self.position = 0
+        """Bytes read so far."""
+        self._archive = archive
+        self._expected = tiling.digest
+        self._order = deque(order)
+        self._direct = direct
+        self._ahead: deque[tuple[Stored, asyncio.Task[bytes]]] = deque()
+        self._asked = 0
+        self._digest = hashlib.sha256() if tiling.digest is not None else None
+        self._rest = b""
+
+    def __aiter__(self) -> StoredMessage:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece, self._rest = self._rest or await self._next(), b""
+        if not piece:
+            raise StopAsyncIteration
+        self.position += len(piece)
+        return piece
+
+    async def read(self, size: int = -1) -> bytes:
+        """Give up to `size` bytes, nothing at the end. Without a size, all the rest."""
+        if size < 0:
+            return await join(self)
+        if not self._rest:
+            self._rest = await self._next()
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        self.position += len(piece)
+        return piece
+
+    async def _next(self) -> bytes:
+        while self._order and (self._asked < _AHEAD or not self._ahead):
+            item = self._order.popleft()
+            self._asked += item.size
+            self._ahead.append((item, asyncio.ensure_future(self._archive.get(item, self._direct))))
+        if not self._ahead:
+            if self._digest is not None and self._digest.hexdigest() != self._expected:
+                raise self._wrong(Reason.DIGEST, "its digest is not the one that its publisher sent")
+            return b""
+        item, task = self._ahead[0]
+        body = await asyncio.shield(task)
+        self._ahead.popleft()
+        self._asked -= item.size
+        if len(body) != item.size:
+            raise self._wrong(Reason.MISSING, f"the chunk at {item.chunk.offset} changed while it was read")
+        if self._digest is not None:
+            self._digest.update(body)
+        return body
+
+    def _wrong(self, reason: Reason, why: str) -> AssemblyError:
+        return AssemblyError(
+            f"Message {self.message_id} on {self.subject} was given up ({reason}): {why}.",
+            remedy="Throw away what was read of it.",
+            subject=self.subject,
+            message_id=self.message_id,
+            reason=reason,
+            received=self.position,
+            total=self.size,
+        )
+
+    async def close(self) -> None:
+        """End what was asked for ahead."""
+        await end([task for _, task in self._ahead])
+        self._ahead.clear()
+        self._order.clear()
+
+
+def covers(pattern: str, subject: str) -> bool:
+    """Whether a subject with wildcards matches one without."""
+    words, tokens = pattern.split("."), subject.split(".")
+    for place, word in enumerate(words):
+        if word == ">":
+            return len(tokens) > place
+        if place >= len(tokens) or word not in ("*", tokens[place]):
+            return False
+    return len(words) == len(tokens)

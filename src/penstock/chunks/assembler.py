@@ -1,0 +1,433 @@
+"""Puts payloads together from their chunks, hands whole ones to a handler, and reports what it gives up.
+
+A chunk is handled in one step, with no waiting in it, so that nothing can happen in between. Whatever comes, in any
+order, a message ends in one of two ways: delivered whole, or given up with a reason that is counted and reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from penstock.chunks.assembly import Assembly, Counts, Ended, Key
+from penstock.chunks.digest import digest_of
+from penstock.chunks.flow import is_answerable, receiver_name
+from penstock.chunks.handler import Handler, HandlerFunction
+from penstock.chunks.incoming import Inbox
+from penstock.chunks.limits import MESSAGE_COST, Limits, Room
+from penstock.chunks.store import MemoryStore, SpoolStore
+from penstock.chunks.tasks import end
+from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
+from penstock.connection import foreign_errors, server_info
+from penstock.errors import AssemblyError, InputError, LinkError, OptionError, PenstockError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+    from penstock.chunks.wire import Chunk
+
+__all__ = ["Assembler", "ErrorFunction"]
+
+log = logging.getLogger("penstock.chunks")
+
+ErrorFunction = Callable[[AssemblyError], Awaitable[None] | None]
+
+PENDING_BYTES = 64 * 1024 * 1024
+"""Chunks that the client holds before it drops some; we take each in one step, so there is hardly ever one."""
+_LOOK = 0.5  # seconds between looks at dropped chunks
+_REPORTS = 1024
+_CLOSE_TIMEOUT = 30.0
+
+
+class Assembler:
+    """Receives payloads in chunks on core NATS.
+
+    `handler(message_id, data)` or `handler(message_id, data, subject)`, a function or a coroutine function, gets each
+    whole payload as bytes; above `spool_above` bytes, where that is given, as a binary file that is closed when the
+    handler returns. Handlers run `concurrency` at a time, and chunks are taken in the meantime. `on_error(error)`,
+    likewise either, gets an AssemblyError for each message that is given up; without one they are logged. `timeout`
+    is how many seconds a message may go without a new chunk. The other options are bounds: docs/reference/chunks.md.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        timeout: float = 30.0,
+        handler: HandlerFunction | None = None,
+        on_error: ErrorFunction | None = None,
+        **limits: Any,
+    ) -> None:
+        for name in limits:
+            if name not in Limits.__dataclass_fields__:
+                raise OptionError(
+                    f"An assembler has no option {name!r}.",
+                    remedy=f"Known: {', '.join(sorted(Limits.__dataclass_fields__))}.",
+                    option=name,
+                )
+        self._nc = nc
+        self._limits = Limits(timeout=timeout, **limits)
+        self._handler = None if handler is None else Handler(handler, self._limits.concurrency)
+        self._on_error = on_error
+        self.counts = Counts()
+        """What has happened so far; `docs/reference/chunks.md` names the figures."""
+        self._room = Room(self._limits)
+        self._open: OrderedDict[Key, Assembly] = OrderedDict()  # the one that waited longest for a chunk comes first
+        self._ended = Ended(self._limits.timeout)
+        self._subscriptions: dict[Subscription, int] = {}
+        self._handled: Counter[Subscription] = Counter()
+        self._inboxes: dict[Inbox, set[Assembly]] = {}
+        self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
+        self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
+        self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue(_REPORTS)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *about: object) -> None:
+        await self.close()
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages have begun and are not whole."""
+        return len(self._open)
+
+    @property
+    def held_bytes(self) -> tuple[int, int]:
+        """The memory and the disk space that messages take, from their first chunk to the end of their handler."""
+        return self._room.memory, self._room.disk
+
+    # -- the caller's side --------------------------------------------------------------------------
+
+    async def subscribe(self, subject: str, queue: str | None = None) -> Subscription:
+        """Take messages on `subject`, wildcards allowed, to the handler; gives nats-py's subscription."""
+        if queue:
+            raise InputError(
+                f"Chunks cannot be shared in the queue group {queue!r}: each member would get some chunks of a message "
+                "and none would get all.",
+                remedy="Subscribe without a group, or share whole messages through a stream (Archive.consume).",
+            )
+        if self._handler is None:
+            raise InputError("There is no handler to give messages to.", remedy="Give the assembler one, or use open.")
+        return await self._listen(subject, None)
+
+    @asynccontextmanager
+    async def open(self, subject: str, *, window: int = 8 * 1024 * 1024) -> AsyncIterator[Inbox]:
+        """Read messages on `subject` while they arrive: `async for message in inbox: async for piece in message`.
+
+        `window` is how many bytes of a message wait in memory for its reader. Our publishers wait for the reader;
+        what other publishers send beyond the window waits on disk.
+        """
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise OptionError(f"window is {window!r}.", remedy="Give bytes above zero.", option="window", value=window)
+        inbox = Inbox(subject, window)
+        self._inboxes[inbox] = set()
+        try:
+            subscription = await self._listen(subject, inbox)
+            try:
+                yield inbox
+            finally:
+                await self._drain(subscription)
+        finally:
+            self._abandon(inbox)
+
+    async def close(self) -> None:
+        """Take what the server has sent, let handlers finish, give the rest up; a second call waits for the first."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _listen(self, subject: str, inbox: Inbox | None) -> Subscription:
+        if self._closing is not None:
+            raise InputError("The assembler is closed.", remedy="Make a new one.")
+        if not server_info(self._nc).get("headers", False):
+            raise LinkError(
+                "The server carries no message headers, which chunks need.",
+                remedy="Take no_header_support out of its configuration.",
+            )
+        if not self._tasks:
+            workers = [self._work() for _ in range(self._limits.concurrency)] if self._handler else []
+            self._tasks = [
+                asyncio.ensure_future(task) for task in (*workers, self._watch(), self._tell(), self._reply())
+            ]
+
+        async def received(message: Msg) -> None:
+            self._handled[subscription] += 1
+            self._receive(message, inbox)
+
+        with foreign_errors(subject):
+            subscription = await self._nc.subscribe(subject, cb=received, pending_bytes_limit=PENDING_BYTES)
+            self._subscriptions[subscription] = 0
+            await self._nc.flush()
+        return subscription
+
+    async def _close(self) -> None:
+        async with _at_most(_CLOSE_TIMEOUT):
+            await asyncio.gather(*(self._drain(subscription) for subscription in list(self._subscriptions)))
+        for inbox in list(self._inboxes):
+            self._abandon(inbox)
+        for assembly in list(self._open.values()):
+            self._fail(assembly, Reason.CLOSED, "the receiver was closed")
+        async with _at_most(_CLOSE_TIMEOUT):
+            await self._deliveries.join()
+        async with _at_most(_CLOSE_TIMEOUT):
+            await self._reports.join()
+        await end(self._tasks)
+        while not self._deliveries.empty():
+            self._release(self._deliveries.get_nowait())
+        if self._handler is not None:
+            self._handler.close()
+
+    async def _drain(self, subscription: Subscription) -> None:
+        import nats.errors
+
+        self._look(subscription)
+        self._subscriptions.pop(subscription, None)
+        self._handled.pop(subscription, None)
+        if self._nc.is_closed:
+            return
+        # Whoever got the subscription may have ended it already, or ended the connection.
+        with suppress(nats.errors.Error, TimeoutError):
+            if self._nc.is_connected:
+                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py leaves its type out
+            else:
+                await subscription.unsubscribe()
+
+    def _abandon(self, inbox: Inbox) -> None:
+        inbox.close()
+        for assembly in list(self._inboxes.pop(inbox, ())):
+            if assembly.key in self._open:
+                self._fail(assembly, Reason.CLOSED, "its inbox was closed")
+            elif assembly.incoming is not None:  # it came whole, and nobody wants it
+                assembly.incoming.fail(assembly.error(Reason.CLOSED, "its inbox was closed"))
+                self._release(assembly)
+
+    # -- one chunk ----------------------------------------------------------------------------------
+
+    def _receive(self, message: Msg, inbox: Inbox | None) -> None:
+        body = message.data
+        self.counts.chunks += 1
+        message_id = message_id_of(message.headers)
+        if message_id is None or (inbox is not None and inbox not in self._inboxes):
+            self.counts.ignored += 1
+            return
+        key: Key = (0 if inbox is None else id(inbox), message.subject, message_id)
+        if self._ended.knows(key):
+            self.counts.duplicates += 1
+            return
+        assembly = self._open.get(key)
+        try:
+            chunk = decode(message.headers or {}, len(body))
+            if not body and not chunk.last:
+                self.counts.ignored += 1  # it says nothing
+                return
+            if assembly is None:
+                assembly = self._begin(key, inbox)
+            self._add(assembly, chunk, body)
+            if message.reply and self._limits.flow and is_answerable(message.reply):
+                assembly.owed.append((chunk.offset + len(body), message.reply))
+                if assembly.room_until < chunk.offset + len(body):
+                    self._say(message.reply, assembly.room_until)  # the publisher shall know that we are there
+                self._answer(assembly)
+        except Refusal as refusal:
+            self._fail(assembly or Assembly(key, self._limits), refusal.reason, str(refusal))
+        except OSError as error:
+            self._fail(assembly or Assembly(key, self._limits), Reason.SPOOL, f"the spool failed: {error}")
+
+    def _begin(self, key: Key, inbox: Inbox | None) -> Assembly:
+        while len(self._open) >= self._limits.max_messages:
+            oldest = next(iter(self._open.values()))
+            self._fail(oldest, Reason.NO_ROOM, f"{self._limits.max_messages} messages are under way")
+        assembly = Assembly(key, self._limits, inbox, taken=self._taken, wrong=self._report)
+        self._make_room(assembly, MESSAGE_COST, 0)
+        self._open[key] = assembly
+        self._settle(assembly)
+        if inbox is not None and assembly.incoming is not None:
+            inbox.put(assembly.incoming)
+            self._inboxes[inbox].add(assembly)
+        return assembly
+
+    def _add(self, assembly: Assembly, chunk: Chunk, body: bytes) -> None:
+        if assembly.tiling.add(chunk, len(body)):
+            self._make_room(assembly, *assembly.needs(len(body)))
+            assembly.write(chunk.offset, body)
+            self._settle(assembly)
+            assembly.touched = time.monotonic()
+            self._open.move_to_end(assembly.key)
+        elif body:
+            self.counts.duplicates += 1
+            if not assembly.same(chunk.offset, body):
+                raise Refusal(Reason.CONFLICT, f"the chunk at {chunk.offset} came twice with different bytes")
+        if assembly.tiling.complete:
+            del self._open[assembly.key]
+            self._ended.add(assembly.key)
+            if assembly.incoming is None:
+                self._deliveries.put_nowait(assembly)
+            else:
+                self.counts.messages += 1
+                self.counts.bytes += assembly.tiling.received
+            assembly.complete()
+
+    def _make_room(self, assembly: Assembly, memory: int, disk: int) -> None:
+        """Give up the messages that waited longest for a chunk until this fits, at last this one."""
+        while (full := self._room.lacks(memory, disk)) is not None:
+            # Where the disk is full, only a message on disk makes room.
+            fits = (item for item in self._open.values() if item is not assembly and (not full.disk or item.store.disk))
+            victim = next(fits, None)
+            if victim is None:
+                raise Refusal(Reason.NO_ROOM, full.text)
+            self._fail(victim, Reason.NO_ROOM, full.text)
+
+    def _settle(self, assembly: Assembly) -> None:
+        self._room.change(*assembly.charge())
+
+    def _answer(self, assembly: Assembly) -> None:
+        for reply, position in assembly.answers():
+            self._say(reply, position)
+
+    def _say(self, reply: str, position: int) -> None:
+        with suppress(asyncio.QueueFull):  # a publisher that gets no answer waits a little, then goes on
+            self._answers.put_nowait((reply, position))
+
+    def _taken(self, assembly: Assembly) -> None:
+        self._settle(assembly)
+        self._answer(assembly)
+        if assembly.incoming is not None and assembly.incoming.gone:
+            if assembly.key in self._open:  # discarded before it was whole
+                del self._open[assembly.key]
+                self._ended.add(assembly.key)
+            self._release(assembly)
+
+    def _release(self, assembly: Assembly) -> None:
+        assembly.close()
+        self._settle(assembly)
+        self._answer(assembly)
+        for waiting in self._inboxes.values():
+            waiting.discard(assembly)
+
+    # -- giving up ----------------------------------------------------------------------------------
+
+    def _fail(self, assembly: Assembly, reason: Reason, why: str) -> None:
+        self._open.pop(assembly.key, None)
+        # After a timeout nothing of the message is under way any more, and the same id may be sent again.
+        if reason is not Reason.TIMEOUT:
+            self._ended.add(assembly.key)
+        error = assembly.error(reason, why)
+        if assembly.incoming is not None:
+            assembly.incoming.fail(error)
+        self._release(assembly)
+        self._report(error)
+
+    def _report(self, error: AssemblyError) -> None:
+        self.counts.failures[str(error.reason)] += 1
+        try:
+            self._reports.put_nowait(error)
+        except asyncio.QueueFull:
+            self.counts.unreported += 1
+
+    async def _tell(self) -> None:
+        while True:
+            error = await self._reports.get()
+            try:
+                if self._on_error is None:
+                    log.warning("%s", error)
+                    continue
+                result = self._on_error(error)
+                if result is not None:
+                    await result
+            except Exception:
+                log.exception("on_error raised while it was told: %s", error)
+            finally:
+                self._reports.task_done()
+
+    async def _reply(self) -> None:
+        """Tell publishers how far we are."""
+        name = receiver_name()
+        while True:
+            reply, position = await self._answers.get()
+            try:
+                with foreign_errors(reply):
+                    await self._nc.publish(reply, b"%s %d" % (name, position))
+            except PenstockError as error:
+                log.debug("an answer could not be sent: %s", error)
+
+    async def _watch(self) -> None:
+        """Give up what got no chunk for too long, and notice what the client dropped."""
+        while True:
+            now = time.monotonic()
+            wait = min(_LOOK, self._limits.timeout / 4)
+            while self._open:
+                oldest = next(iter(self._open.values()))
+                left = oldest.touched + self._limits.timeout - now
+                if left > 0:
+                    wait = min(wait, left)
+                    break
+                self._fail(oldest, Reason.TIMEOUT, f"no new chunk came for {self._limits.timeout:g} s")
+            for subscription in self._subscriptions:
+                self._look(subscription)
+            self._ended.forget()
+            await asyncio.sleep(wait)
+
+    def _look(self, subscription: Subscription) -> None:
+        known = self._subscriptions.get(subscription)
+        if known is None:
+            return
+        dropped = subscription.delivered - subscription.pending_msgs - self._handled[subscription]
+        if dropped > known:
+            self._subscriptions[subscription] = dropped
+            self.counts.dropped += dropped - known
+            self._report(
+                AssemblyError(
+                    f"The client dropped {dropped - known} chunks on {subscription.subject}: they came faster than "
+                    "this process took them.",
+                    remedy="The messages they belong to will time out. Do not block the event loop.",
+                    subject=subscription.subject,
+                    reason=Reason.SLOW_CONSUMER,
+                )
+            )
+
+    # -- delivery -----------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            assembly = await self._deliveries.get()
+            try:
+                await self._deliver(assembly)
+            except asyncio.CancelledError:
+                self._report(assembly.error(Reason.CLOSED, "the receiver was closed while its handler ran"))
+                raise
+            except Exception as error:
+                failed = assembly.error(Reason.HANDLER, f"the handler raised {type(error).__name__}: {error}")
+                failed.__cause__ = error
+                self._report(failed)
+            finally:
+                self._release(assembly)
+                self._deliveries.task_done()
+
+    async def _deliver(self, assembly: Assembly) -> None:
+        assert self._handler is not None  # subscribe refuses without one
+        store, size = assembly.store, assembly.tiling.received
+        assert isinstance(store, MemoryStore | SpoolStore)
+        expected = assembly.tiling.digest
+        if expected is not None and await digest_of(store.read, size) != expected:
+            self._report(assembly.error(Reason.DIGEST, "its digest is not the one that its publisher sent"))
+            return
+        data: bytes | IO[bytes] = store.take()
+        await self._handler(assembly.message_id, data, assembly.subject)
+        self.counts.messages += 1
+        self.counts.bytes += size
+
+
+@asynccontextmanager
+async def _at_most(seconds: float) -> AsyncIterator[None]:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            yield

@@ -1,0 +1,202 @@
+"""One message on its way in, what it takes, and the memory of those that ended."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from penstock.chunks.incoming import Inbox, Incoming
+from penstock.chunks.limits import CHUNK_COST, MESSAGE_COST, Limits
+from penstock.chunks.store import Backlog, MemoryStore, SpoolStore
+from penstock.chunks.wire import Reason, Tiling
+from penstock.errors import AssemblyError
+
+__all__ = ["Assembly", "Counts", "Ended", "Key"]
+
+Key = tuple[int, str, str]
+"""Which reader, which subject, which message: the same id on two subjects is two messages."""
+
+
+@dataclass
+class Counts:
+    """What an assembler has seen."""
+
+    chunks: int = 0
+    """Messages of NATS that came on its subjects."""
+    messages: int = 0
+    """Payloads that were delivered: their handler returned, or all of their bytes stand ready for their reader."""
+    bytes: int = 0
+    """Bytes of those payloads."""
+    duplicates: int = 0
+    """Chunks that had come before, or whose message has ended."""
+    ignored: int = 0
+    """Messages that are no chunks, and chunks that say nothing."""
+    dropped: int = 0
+    """Chunks that the client dropped because this process was too slow."""
+    unreported: int = 0
+    """Errors that on_error was not told of, because it was too slow."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Messages that were given up, by reason."""
+
+
+class Assembly:
+    """A message that has begun: what has come of it, and where that is kept."""
+
+    def __init__(
+        self,
+        key: Key,
+        limits: Limits,
+        inbox: Inbox | None = None,
+        *,
+        taken: Callable[[Assembly], None] | None = None,
+        wrong: Callable[[AssemblyError], None] | None = None,
+    ) -> None:
+        self.key = key
+        self._limits = limits
+        self.tiling = Tiling(max_size=limits.largest(streamed=inbox is not None), max_chunks=limits.max_chunks)
+        self.touched = time.monotonic()
+        self.store: MemoryStore | SpoolStore | Backlog = MemoryStore()
+        self.incoming: Incoming | None = None
+        if inbox is not None and taken is not None and wrong is not None:
+            self.store = Backlog(inbox.window, limits.folder)
+            self.incoming = Incoming(self.message_id, self.subject, self.store, lambda: taken(self), wrong)
+        self.owed: deque[tuple[int, str]] = deque()
+        """Chunks whose publisher wants an answer: where they end, and where to answer."""
+        self._charged = (0, 0)
+        self._closed = False
+
+    @property
+    def subject(self) -> str:
+        """The subject that the chunks came on."""
+        return self.key[1]
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message."""
+        return self.key[2]
+
+    def needs(self, size: int) -> tuple[int, int]:
+        """Say how much memory and disk space a new chunk of this size takes."""
+        if isinstance(self.store, MemoryStore):
+            if self._spills(size):
+                return CHUNK_COST - self.store.memory, self.store.memory + size
+            return CHUNK_COST + size, 0
+        on_disk = isinstance(self.store, SpoolStore) or self.store.full
+        return (CHUNK_COST, size) if on_disk else (CHUNK_COST + size, 0)
+
+    def _spills(self, size: int) -> bool:
+        above = self._limits.spool_above
+        return above is not None and self.store.memory + size > above
+
+    def write(self, offset: int, body: bytes) -> None:
+        """Keep a chunk that is new."""
+        if isinstance(self.store, MemoryStore) and self._spills(len(body)):
+            spool = SpoolStore(self._limits.folder)
+            try:
+                self.store.spill(spool)
+            except BaseException:
+                spool.close()
+                raise
+            self.store = spool
+        self.store.write(offset, body)
+        if self.incoming is not None:
+            self.incoming.notify()
+
+    def same(self, offset: int, body: bytes) -> bool:
+        """Whether a chunk that came again brings the same bytes; what a reader has taken cannot be compared."""
+        return isinstance(self.store, Backlog) or self.store.same(offset, body)
+
+    def complete(self) -> None:
+        """Tell the reader, where there is one, that this is all."""
+        if self.incoming is not None:
+            self.incoming.complete(self.tiling.received, self.tiling.digest)
+
+    @property
+    def room_until(self) -> int:
+        """How far the publisher may be: without end, or as far as the reader's window goes."""
+        if self._closed or not isinstance(self.store, Backlog):
+            return 2**64 - 1
+        return self.store.taken + self.store.window
+
+    def answers(self) -> Iterator[tuple[str, int]]:
+        """Give the answers that are due, with the position to name."""
+        while self.owed and self.owed[0][0] <= self.room_until:
+            end, reply = self.owed.popleft()
+            yield reply, end
+
+    def charge(self) -> tuple[int, int]:
+        """Give the change in memory and disk space since the last call."""
+        memory = 0 if self._closed else MESSAGE_COST + CHUNK_COST * len(self.tiling) + self.store.memory
+        before, self._charged = self._charged, (memory, self.store.disk)
+        return memory - before[0], self.store.disk - before[1]
+
+    def close(self) -> None:
+        """Let everything go."""
+        self._closed = True
+        self.store.close()
+
+    def error(self, reason: Reason, why: str) -> AssemblyError:
+        """Say what became of this message."""
+        total = "an unknown number of" if self.tiling.total is None else self.tiling.total
+        gaps = ""
+        if reason in (Reason.TIMEOUT, Reason.CLOSED) and not self.tiling.complete:
+            gaps = f"; missing {', '.join(f'[{start}, {_open(end)})' for start, end in self.tiling.missing())}"
+        return AssemblyError(
+            f"Message {self.message_id[:80]} on {self.subject} was given up ({reason}): {why}; "
+            f"{self.tiling.received} of {total} bytes had come{gaps}.",
+            remedy=_REMEDIES.get(reason, ""),
+            subject=self.subject,
+            message_id=self.message_id,
+            reason=reason,
+            received=self.tiling.received,
+            total=self.tiling.total,
+        )
+
+
+_REMEDIES = {
+    Reason.TIMEOUT: "Core NATS loses what is sent while a link is down: send it again, or through a stream.",
+    Reason.NO_ROOM: "Raise the limit, or take messages faster.",
+    Reason.TOO_LARGE: "Raise max_message_bytes or max_chunks if such messages are wanted.",
+    Reason.SPOOL: "Is there space in spool_dir?",
+}
+
+
+def _open(end: int | None) -> str:
+    return "?" if end is None else str(end)
+
+
+class Ended:
+    """Remembers messages that ended, for at least `seconds`, so that late chunks of theirs begin nothing anew.
+
+    It holds hashes, not names, and `most` of them: beyond that the oldest is forgotten early.
+    """
+
+    def __init__(self, seconds: float, most: int = 100_000) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._until: OrderedDict[int, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, key: Key) -> None:
+        """Remember a message from now on."""
+        self._until[hash(key)] = time.monotonic() + self._seconds
+        self._until.move_to_end(hash(key))
+        while len(self._until) > self._most:
+            self._until.popitem(last=False)
+
+    def knows(self, key: Key) -> bool:
+        """Whether the message ended; if so it is remembered anew, because chunks of it are still under way."""
+        if hash(key) not in self._until:
+            return False
+        self.add(key)
+        return True
+
+    def forget(self) -> None:
+        """Drop what is old enough."""
+        now = time.monotonic()
+        while self._until and next(iter(self._until.values())) < now:
+            self._until.popitem(last=False)

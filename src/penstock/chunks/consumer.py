@@ -1,0 +1,288 @@
+"""Hands stored payloads to a handler, each once, after a crash again from the start of the one it was at.
+
+The consumer sees headers only. The last chunk of a message is the sign that the message is whole: then it is read from
+the stream, given to the handler, and that one chunk is acknowledged, twice over. Nothing is kept between messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from penstock.chunks.assembler import ErrorFunction
+from penstock.chunks.handler import Handler, HandlerFunction
+from penstock.chunks.limits import Limits
+from penstock.chunks.store import MemoryStore, SpoolStore
+from penstock.chunks.tasks import cancellable, end
+from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
+from penstock.connection import api_request, foreign_errors, jetstream
+from penstock.errors import AssemblyError, DeadlineError, InputError, NotFoundError, OptionError, PenstockError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+
+    from penstock.chunks.archive import Archive, StoredMessage
+    from penstock.chunks.wire import Chunk
+
+__all__ = ["StoredConsumer"]
+
+log = logging.getLogger("penstock.chunks")
+
+_NANO = 1_000_000_000
+_KNOWN = ("max_message_bytes", "max_spool_bytes", "max_total_bytes", "spool_above", "spool_dir")
+
+
+class StoredConsumer:
+    """Delivers the messages of an archive; `Archive.consume` makes one.
+
+    A message is acknowledged when its handler returns. A handler that raises gets it again, `attempts` times at most;
+    then the message is given up and reported. A message whose process died comes again after `ack_wait` seconds; a
+    handler may take longer, the stream is told that it is at work. `on_error`, `spool_above`, `spool_dir` and
+    `max_message_bytes` mean what they mean for an `Assembler`.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        archive: Archive,
+        handler: HandlerFunction,
+        durable: str | None = None,
+        *,
+        on_error: ErrorFunction | None = None,
+        attempts: int = 5,
+        ack_wait: float = 30.0,
+        **limits: Any,
+    ) -> None:
+        for name in limits:
+            if name not in _KNOWN:
+                raise OptionError(
+                    f"A consumer of stored messages has no option {name!r}.",
+                    remedy=f"Known: {', '.join(_KNOWN)}.",
+                    option=name,
+                )
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise OptionError(f"attempts is {attempts!r}.", remedy="Give 1 or more.", option="attempts", value=attempts)
+        self._nc = nc
+        self._archive = archive
+        self._handler = Handler(handler, 1)
+        self._durable = durable
+        self._on_error = on_error
+        if isinstance(ack_wait, bool) or not isinstance(ack_wait, int | float) or not 0.1 <= ack_wait < float("inf"):
+            raise OptionError(f"ack_wait is {ack_wait!r}.", remedy="Give seconds.", option="ack_wait", value=ack_wait)
+        self._attempts = attempts
+        self._ack_wait = ack_wait
+        self._limits = Limits(**limits)
+        self._pull: JetStreamContext.PullSubscription | None = None
+        self._name = ""
+        self._task: asyncio.Task[None] | None = None
+        self.delivered = 0
+        """Messages whose handler returned."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *about: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Find or declare the consumer in the stream, and begin."""
+        stream, config = self._archive.stream, await self._archive.config()
+        if config.get("retention", "limits") != "limits":
+            raise InputError(
+                f"The stream {stream} has {config['retention']} retention, which removes the chunks of a message "
+                "before the message can be read.",
+                remedy="Use limits retention, and Archive.delete where a message is done with.",
+            )
+        wanted: dict[str, Any] = {
+            "ack_policy": "explicit",
+            "ack_wait": int(self._ack_wait * _NANO),
+            "deliver_policy": "all",
+            "filter_subjects": await self._filters(config),
+            "headers_only": True,
+            "max_ack_pending": 10_000,
+        }
+        if self._durable is not None:
+            wanted["durable_name"] = wanted["name"] = self._durable
+            path = f"CONSUMER.CREATE.{stream}.{self._durable}"
+        else:
+            wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
+            path = f"CONSUMER.CREATE.{stream}"
+        info = await api_request(self._nc, path, {"stream_name": stream, "config": wanted})
+        self._name = str(info["name"])
+        with foreign_errors(stream):
+            self._pull = await jetstream(self._nc).pull_subscribe_bind(consumer=self._name, stream=stream)
+        self._task = asyncio.ensure_future(self._run(self._pull))
+
+    async def _filters(self, config: dict[str, Any]) -> list[str]:
+        from penstock.chunks.archive import covers
+
+        subject = await self._archive.subject()
+        held = config.get("subjects") or []
+        found = [item for item in (subject, f"{subject}.*") if any(covers(pattern, item) for pattern in held)]
+        if not found:
+            raise InputError(
+                f"The stream {self._archive.stream} holds {', '.join(held)}, nothing under {subject}.",
+                remedy="Name the subject that the messages were published under.",
+            )
+        return found
+
+    async def wait(self) -> None:
+        """Wait until the consumer ends: it does so only by an error, which is raised here."""
+        assert self._task is not None, "start comes before"
+        await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """Stop; a message that is with its handler is delivered again later."""
+        if self._task is not None:
+            await end([self._task])
+            self._task = None
+        if self._pull is not None and self._nc.is_connected:
+            pull, self._pull = self._pull, None
+            with foreign_errors(self._archive.stream):
+                await pull.unsubscribe()
+            if self._durable is None:
+                # A name of our own making; whoever crashes leaves it to inactive_threshold.
+                await api_request(self._nc, f"CONSUMER.DELETE.{self._archive.stream}.{self._name}")
+        self._handler.close()
+
+    # -- one message --------------------------------------------------------------------------------
+
+    async def _run(self, pull: JetStreamContext.PullSubscription) -> None:
+        while True:
+            try:
+                with foreign_errors(self._archive.stream):
+                    messages = await cancellable(pull.fetch(100, timeout=5.0))
+            except DeadlineError:
+                continue  # nothing new
+            except PenstockError as error:
+                if self._nc.is_closed:
+                    raise
+                log.warning("%s", error)
+                await asyncio.sleep(0.2)
+                continue
+            for message in messages:
+                await self._take(message)
+
+    async def _take(self, message: Msg) -> None:
+        size = int((message.headers or {}).get("Nats-Msg-Size", 0))
+        message_id = message_id_of(message.headers)
+        try:
+            chunk = None if message_id is None else decode(message.headers or {}, size)
+        except Refusal as refusal:
+            await self._give_up(message, self._fault(message_id, message, refusal.reason, str(refusal)))
+            return
+        if chunk is None or not chunk.last:
+            await self._settle(message.ack())
+            return
+        beat = asyncio.ensure_future(self._beat(message))
+        try:
+            await self._deliver(chunk, message.subject)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            await self._failed(message, chunk, error)
+        else:
+            self.delivered += 1
+            await self._settle(message.ack_sync(timeout=10.0))
+        finally:
+            await end([beat])
+
+    async def _failed(self, message: Msg, chunk: Chunk, error: Exception) -> None:
+        delay = min(0.1 * 2**message.metadata.num_delivered, 10.0)
+        if isinstance(error, _HandlerError):
+            cause = error.__cause__
+            what = f"the handler raised {type(cause).__name__}: {cause}"
+            failed = self._fault(chunk.message_id, message, Reason.HANDLER, what)
+            failed.__cause__ = cause
+        elif isinstance(error, NotFoundError):
+            failed = self._fault(chunk.message_id, message, Reason.MISSING, "its chunks are gone from the stream")
+        elif isinstance(error, AssemblyError):
+            failed = error
+        elif isinstance(error, OSError) and not isinstance(error, PenstockError):
+            failed = self._fault(chunk.message_id, message, Reason.SPOOL, f"the spool failed: {error}")
+        else:  # the way to the server: no fault of the message, however often it happens
+            log.warning("Message %s is read again: %s", chunk.message_id, error)
+            await self._settle(message.nak(delay=delay))
+            return
+        if message.metadata.num_delivered >= self._attempts or failed.reason in (Reason.DIGEST, Reason.TOO_LARGE):
+            await self._give_up(message, failed)
+            return
+        await self._report(failed)
+        await self._settle(message.nak(delay=delay))
+
+    async def _give_up(self, message: Msg, error: AssemblyError) -> None:
+        await self._settle(message.term())
+        await self._report(error)
+
+    async def _deliver(self, chunk: Chunk, subject: str) -> None:
+        largest, above = self._limits.largest(streamed=False), self._limits.spool_above
+        async with self._archive.reading(chunk.message_id, subject) as message:
+            if message.size > largest:
+                raise AssemblyError(
+                    f"Message {chunk.message_id} has {message.size} bytes, and {largest} are allowed.",
+                    remedy="Raise max_message_bytes, or give spool_above.",
+                    subject=subject,
+                    message_id=chunk.message_id,
+                    reason=Reason.TOO_LARGE,
+                    received=0,
+                    total=message.size,
+                )
+            spooled = above is not None and message.size > above
+            store = SpoolStore(self._limits.folder) if spooled else MemoryStore()
+            try:
+                data = await _fill(store, message)
+                # The chunks are on `<subject>.<id>`; whoever publishes and handles knows the subject.
+                try:
+                    await self._handler(chunk.message_id, data, subject.removesuffix(f".{chunk.message_id}"))
+                except Exception as error:
+                    raise _HandlerError from error
+            finally:
+                store.close()
+
+    async def _beat(self, message: Msg) -> None:
+        """Tell the stream that a long delivery is still at work."""
+        while True:
+            await asyncio.sleep(self._ack_wait / 3)
+            await self._settle(message.in_progress())
+
+    async def _settle(self, answer: Any) -> None:
+        try:
+            with foreign_errors(self._archive.stream):
+                await answer
+        except PenstockError as error:
+            log.warning("An acknowledgement did not reach the stream, so the message comes again: %s", error)
+
+    def _fault(self, message_id: str | None, message: Msg, reason: Reason, why: str) -> AssemblyError:
+        return AssemblyError(
+            f"Message {message_id} on {message.subject} was given up ({reason}): {why}.",
+            subject=message.subject,
+            message_id=message_id,
+            reason=reason,
+        )
+
+    async def _report(self, error: AssemblyError) -> None:
+        if self._on_error is None:
+            log.warning("%s", error)
+            return
+        try:
+            result = self._on_error(error)
+            if result is not None:
+                await result
+        except Exception:
+            log.exception("on_error raised while it was told: %s", error)
+
+
+class _HandlerError(Exception):
+    """The handler raised; the cause says what."""
+
+
+async def _fill(store: SpoolStore | MemoryStore, message: StoredMessage) -> bytes | IO[bytes]:
+    offset = 0
+    async for piece in message:
+        store.write(offset, piece)
+        offset += len(piece)
+    return store.take()

@@ -1,0 +1,86 @@
+"""The caller's handler: how many arguments it takes, and where it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, TypeAlias
+
+from penstock.errors import InputError
+
+__all__ = ["Handler", "HandlerFunction"]
+
+Data: TypeAlias = Any  # bytes, or a binary file where spool_above is given: the caller knows which
+HandlerFunction: TypeAlias = (
+    Callable[[str, Data], Awaitable[None] | None] | Callable[[str, Data, str], Awaitable[None] | None]
+)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Handler:
+    """Calls `handler(message_id, data)`, with the subject as well where the handler takes it.
+
+    It takes it if it has a parameter called `subject`, or a third parameter that must be given. A coroutine function
+    runs on the event loop, any other function on a thread, so that it may block.
+    """
+
+    def __init__(self, function: HandlerFunction, threads: int) -> None:
+        if not callable(function):
+            raise InputError("The handler cannot be called.", remedy="Give a function or a coroutine function.")
+        self._function: Callable[..., Any] = function
+        self._named, self._third = _shape(function)
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  # not whether it can be called: whether that is async
+        )
+        self._threads = None if self._is_async else ThreadPoolExecutor(threads, "penstock-handler")
+
+    async def __call__(self, message_id: str, data: bytes | IO[bytes], subject: str) -> None:
+        """Run the handler to its end; what it raises is raised."""
+
+        def call() -> Any:
+            if self._named:
+                return self._function(message_id, data, subject=subject)
+            return self._function(message_id, data, subject) if self._third else self._function(message_id, data)
+
+        if self._threads is None:
+            await call()
+            return
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        if inspect.isawaitable(result):  # a lambda around a coroutine function looks like any other function
+            await result
+
+    def close(self) -> None:
+        """Let the threads go; one that still works ends on its own."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _shape(function: Callable[..., Any]) -> tuple[bool, bool]:
+    """Say whether the handler takes the subject by name, and whether as the third argument."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin does not always say
+        return False, False
+    positional = [item for item in parameters if item.kind in _POSITIONAL]
+    needed = [item for item in positional if item.default is inspect.Parameter.empty]
+    starred = any(item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters)
+    # The subject by name, but not where the first two arguments already fill the parameter of that name.
+    named = any(
+        item.name == "subject" and item.kind is not inspect.Parameter.POSITIONAL_ONLY and item not in positional[:2]
+        for item in parameters
+        if item.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+    )
+    keywords = [
+        item.name
+        for item in parameters
+        if item.kind is inspect.Parameter.KEYWORD_ONLY and item.default is inspect.Parameter.empty
+    ]
+    fits = (len(positional) >= 2 or starred) and len(needed) <= 3 and not (set(keywords) - {"subject"})
+    if not fits:
+        raise InputError(
+            f"The handler cannot be called with (message_id, data): it takes {inspect.signature(function)}.",
+            remedy="Give it the parameters (message_id, data) or (message_id, data, subject).",
+        )
+    return named, not named and len(needed) == 3

@@ -1,0 +1,254 @@
+"""Stores payloads in a JetStream stream, chunk by chunk, and goes on where an earlier attempt stopped.
+
+Every message has a subject of its own, `<subject>.<message id>`, so that its chunks are found without a search. Each
+chunk is acknowledged. Each carries a `Nats-Msg-Id` of message and offset, so that a chunk sent again is stored once.
+The last chunk is sent when all others are acknowledged: a message whose last chunk is there, is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+from penstock.chunks.archive import Archive, covers
+from penstock.chunks.digest import Digest
+from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, check_timeout, unfinished
+from penstock.chunks.source import Buffer, Source, check_source, pieces
+from penstock.chunks.tasks import end
+from penstock.chunks.wire import MAX_ID, Chunk, Splitter, encode
+from penstock.connection import api_error, foreign_errors
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NoRespondersError,
+    RemoteProtocolError,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["PersistentPublisher", "check_token"]
+
+WINDOW = 8 * 1024 * 1024
+"""Bytes that may wait for their acknowledgement."""
+_ANSWER = 5.0  # seconds for one acknowledgement before the chunk is sent again
+_LOOK = 0.05
+_PASSING = (10008, 10009)  # JetStream is not there for the moment, or its leader is being chosen
+_TOKEN = re.compile(rf"[^\s.*>\x00-\x20\x7f-\U0010ffff]{{1,{MAX_ID}}}")
+
+
+class PersistentPublisher:
+    """Publishes payloads in chunks into `stream`: `Publisher.persistent` makes one.
+
+    The stream must hold `<subject>.*`; `Archive.create` declares such a stream. `timeout` is how many seconds a chunk
+    is tried before the publish gives up; while the connection is away it waits and goes on.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        stream: str,
+        chunk_size: int = CHUNK_SIZE,
+        *,
+        digest: bool = True,
+        timeout: float = 30.0,
+    ) -> None:
+        self._nc = nc
+        self.stream = stream
+        self.chunk_size = check_chunk_size(nc, chunk_size, extra=self._extra("x" * 36))
+        self.digest = digest
+        self.timeout = check_timeout(timeout)
+
+    def _extra(self, message_id: str) -> int:
+        """Room for the headers that JetStream reads."""
+        return len(f"Nats-Msg-Id: {message_id}:{2**64}\r\nNats-Expected-Stream: {self.stream}\r\n")
+
+    async def publish(
+        self,
+        subject: str,
+        source: Source,
+        *,
+        message_id: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> str:
+        """Store a payload under `<subject>.<message id>` and give the id, once every chunk is acknowledged.
+
+        With the `message_id` of an attempt that stopped half way and the same source, only the chunks that are
+        missing are sent. Where the message is stored whole already, nothing is sent.
+        """
+        check_subject(subject)
+        check_source(source)
+        archive = Archive(self._nc, self.stream, subject)
+        fresh = message_id is None
+        message_id = str(uuid.uuid4()) if message_id is None else check_token(message_id)
+        check_chunk_size(self._nc, self.chunk_size, message_id, self._extra(message_id))
+        target = f"{subject}.{message_id}"
+        await self._check_stream(archive, target)
+        stored = {} if fresh else await archive.stored(message_id)
+        if any(item.chunk.last for item in stored.values()):
+            return message_id
+        digest = Digest() if self.digest else None
+        splitter = Splitter(message_id, self.chunk_size, digest)
+        sending = _Window(max(2, WINDOW // self.chunk_size))
+        reading = cast("AsyncGenerator[Buffer, None]", pieces(source, self.chunk_size))
+        try:
+            async with aclosing(reading):
+                async for piece in reading:
+                    for chunk, body in splitter.feed(piece):
+                        if chunk.offset not in stored:
+                            # The body waits for its acknowledgement longer than a buffer of the caller's may last.
+                            kept = body if isinstance(body.obj, bytes) else bytes(body)
+                            await sending.start(chunk.offset, self._store(target, chunk, kept))
+                        elif stored[chunk.offset].size != len(body):
+                            raise _other_size(message_id, stored[chunk.offset].size, len(body))
+                        if digest is not None:
+                            await digest.keep_up()
+                        if progress is not None:
+                            progress(splitter.offset)
+                    if digest is not None and not isinstance(piece, bytes):
+                        await digest.settle()
+            await sending.finish()
+            if digest is not None:
+                await digest.settle()
+            chunk, body = splitter.finish()
+            if wrong := [offset for offset in stored if offset >= splitter.offset and splitter.offset]:
+                raise _other_size(message_id, stored[wrong[0]].size, len(body))
+            await sending.start(chunk.offset, self._store(target, chunk, body))
+            await sending.finish()
+        except Exception as error:
+            if isinstance(error, InputError) and not sending.started:
+                raise
+            failed = unfinished(error, subject, message_id, splitter.offset, sending.confirmed(splitter.offset))
+            failed.remedy = f"Publish it again with message_id={message_id!r} to go on where it stopped."
+            raise failed from error
+        finally:
+            await sending.cancel()
+            if digest is not None:
+                digest.close()
+        if progress is not None:
+            progress(splitter.offset)
+        return message_id
+
+    async def _check_stream(self, archive: Archive, target: str) -> None:
+        config = await archive.config()
+        if not any(covers(pattern, target) for pattern in config.get("subjects") or []):
+            raise InputError(
+                f"The stream {self.stream} does not hold {target}: it holds {', '.join(config.get('subjects') or [])}.",
+                remedy=f"Let it hold {target.rpartition('.')[0]}.*.",
+            )
+        largest = config.get("max_msg_size") or -1
+        if 0 <= largest < self.chunk_size + 512:
+            raise InputError(
+                f"The stream {self.stream} takes messages of {largest} bytes with their headers, less than a chunk.",
+                remedy=f"Use chunk_size={largest - 512} or raise max_msg_size.",
+            )
+
+    async def _store(self, target: str, chunk: Chunk, body: bytes | memoryview) -> None:
+        headers = encode(chunk)
+        headers["Nats-Expected-Stream"] = self.stream
+        headers["Nats-Msg-Id"] = f"{chunk.message_id}:{chunk.offset}"
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout
+        while True:
+            try:
+                await self._request(target, body, headers)
+                return
+            except (DeadlineError, DisconnectedError, NoRespondersError, JetStreamError) as error:
+                passing = not isinstance(error, JetStreamError) or error.err_code in _PASSING
+                if not passing or self._nc.is_closed or loop.time() > deadline:
+                    raise
+                await asyncio.sleep(_LOOK)
+
+    async def _request(self, target: str, body: bytes | memoryview, headers: dict[str, str]) -> None:
+        reconnects = self._nc.stats["reconnects"]
+        if not self._nc.is_connected:
+            raise DisconnectedError(f"The connection is away while storing on {target}.")
+        request = asyncio.ensure_future(
+            # nats-py joins the body with bytes, which any buffer can be.
+            self._nc.request(target, body, timeout=min(_ANSWER, self.timeout), headers=headers)  # type: ignore[arg-type]
+        )
+        try:
+            while not request.done():
+                await asyncio.wait({request}, timeout=_LOOK)
+                # What was under way when the connection broke may be lost; storing it again does no harm.
+                if self._nc.stats["reconnects"] != reconnects or not self._nc.is_connected:
+                    raise DisconnectedError(f"The connection broke while storing on {target}.")
+        finally:
+            await end([request])
+        with foreign_errors(target):
+            reply = request.result()
+        try:
+            answer = json.loads(reply.data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise RemoteProtocolError(f"What answered on {target} is no stream: {reply.data[:40]!r}.")
+        if error := answer.get("error"):
+            raise api_error(error)
+
+
+class _Window:
+    """Chunks that wait for their acknowledgement, a bounded number of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._failed: int | None = None
+        self.started = False
+
+    async def start(self, offset: int, store: object) -> None:
+        """Begin to store a chunk once there is room; raise what an earlier one died of."""
+        self.started = True
+        task: asyncio.Task[None] = asyncio.ensure_future(store)  # type: ignore[call-overload]  # always a coroutine
+        self._tasks[task] = offset
+        await self._shrink(self._most)
+
+    async def finish(self) -> None:
+        """Wait for all of them."""
+        await self._shrink(0)
+
+    async def _shrink(self, most: int) -> None:
+        await asyncio.sleep(0)
+        while self._tasks:
+            done = [task for task in self._tasks if task.done()]
+            for task in done:
+                offset = self._tasks.pop(task)
+                if task.exception() is not None:
+                    self._failed = offset if self._failed is None else min(offset, self._failed)
+                task.result()
+            if len(self._tasks) <= most:
+                return
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    def confirmed(self, sent: int) -> int:
+        """Give the bytes from the start that are surely stored."""
+        waiting = [*self._tasks.values(), *([] if self._failed is None else [self._failed])]
+        return min(waiting, default=sent)
+
+    async def cancel(self) -> None:
+        """End what is still under way."""
+        await end(self._tasks)
+
+
+def _other_size(message_id: str, before: int, now: int) -> InputError:
+    return InputError(
+        f"Message {message_id} was begun with a chunk of {before} bytes where there would now be one of {now}.",
+        remedy="Continue it with the same chunk_size and the same payload, or send it under a new id.",
+    )
+
+
+def check_token(message_id: str) -> str:
+    """Refuse an id that cannot be the last word of a subject."""
+    if not isinstance(message_id, str) or not _TOKEN.fullmatch(message_id):
+        raise InputError(
+            f"{message_id!r} cannot be the id of a stored message.",
+            remedy=f"Use 1 to {MAX_ID} ASCII characters without blanks, dots, * and >.",
+        )
+    return message_id

@@ -1,0 +1,203 @@
+"""Where the bytes of an unfinished message are kept: in memory, or in a file that nobody can see.
+
+Nothing here is allocated from a number that a publisher claims. In memory a payload grows at its front, and what came
+too early waits beside it. On disk each chunk goes to its own place in a sparse file.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterable
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+__all__ = ["Backlog", "MemoryStore", "SpoolStore", "join"]
+
+PIECE = 512 * 1024
+
+
+class MemoryStore:
+    """A payload in memory: one buffer that grows without gaps, and the chunks that came too early.
+
+    The buffer begins as the first chunk itself and ends as the payload: neither is copied for it, so that a payload of
+    one chunk is handed on as it came, and any other is in memory once.
+    """
+
+    def __init__(self) -> None:
+        self._front = BytesIO()
+        self._early: dict[int, bytes] = {}
+        self.memory = 0
+        self.disk = 0
+
+    def write(self, offset: int, body: bytes) -> None:
+        """Keep a chunk that the tiling says is new."""
+        self.memory += len(body)
+        if offset != self._front.tell():
+            self._early[offset] = body
+            return
+        if offset == 0:
+            self._front = BytesIO(body)
+            self._front.seek(len(body))
+        else:
+            self._front.write(body)
+        while self._early and (following := self._early.pop(self._front.tell(), None)) is not None:
+            self._front.write(following)
+
+    def same(self, offset: int, body: bytes) -> bool:
+        """Whether the bytes at `offset`, which are there, are these."""
+        if offset in self._early:
+            return self._early[offset] == body
+        with self._front.getbuffer() as view:
+            return view[offset : offset + len(body)] == body
+
+    def read(self, offset: int, length: int) -> bytes | memoryview:
+        """Give bytes of a whole payload."""
+        return memoryview(self.take())[offset : offset + length]
+
+    def take(self) -> bytes:
+        """Give the whole payload."""
+        return self._front.getvalue()
+
+    def spill(self, target: SpoolStore) -> None:
+        """Move everything to disk."""
+        with self._front.getbuffer() as view:
+            for start in range(0, len(view), PIECE):
+                target.write(start, view[start : start + PIECE])
+        for offset, body in self._early.items():
+            target.write(offset, body)
+        self.close()
+
+    def close(self) -> None:
+        """Let the memory go."""
+        self._front, self._early = BytesIO(), {}
+        self.memory = 0
+
+
+class SpoolStore:
+    """A payload on disk, in a file without a name: it is gone when we are, however we end."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(  # noqa: SIM115  # it lives as long as the store; close ends it
+            dir=folder, prefix="penstock-", buffering=0
+        )
+        self.memory = 0
+        self.disk = 0
+
+    def write(self, offset: int, body: bytes | memoryview) -> None:
+        """Put a chunk in its place.
+
+        It is written at once, through the page cache. A disk that cannot keep up so holds up the reading of the
+        socket, and the server slows the publisher down; chunks that pile up in the client would be dropped.
+        """
+        view = memoryview(body)
+        self.disk += len(view)
+        while view:
+            written = os.pwrite(self._file.fileno(), view, offset)
+            view, offset = view[written:], offset + written
+
+    def same(self, offset: int, body: bytes) -> bool:
+        """Whether the bytes at `offset`, which are there, are these."""
+        return self.read(offset, len(body)) == body
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Give bytes of the payload."""
+        return os.pread(self._file.fileno(), length, offset)
+
+    def take(self) -> IO[bytes]:
+        """Give the file, at its beginning."""
+        self._file.seek(0)
+        return self._file
+
+    def close(self) -> None:
+        """Let the disk space go."""
+        self.disk = 0
+        self._file.close()
+
+
+class Backlog:
+    """The part of a streamed message that came and was not read yet, in order, `window` bytes of it in memory.
+
+    What comes too early waits in memory. What the reader is too slow for goes to disk.
+    """
+
+    def __init__(self, window: int, folder: Path | None) -> None:
+        self.window = window
+        self.end = 0  # every byte before this has come
+        self.taken = 0  # and every byte before this was read
+        self.memory = 0
+        self.disk = 0
+        self._folder = folder
+        self._waiting = 0
+        self._ready: deque[bytes] = deque()
+        self._early: dict[int, bytes] = {}
+        self._file: SpoolStore | None = None
+        self._read_at = self._write_at = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether what comes next, in order, goes to disk."""
+        return self._file is not None
+
+    def write(self, offset: int, body: bytes) -> None:
+        """Keep a chunk that the tiling says is new."""
+        self.memory += len(body)
+        if offset != self.end:
+            self._early[offset] = body
+            return
+        following: bytes | None = body
+        while following is not None:
+            self.end += len(following)
+            self._append(following)
+            following = self._early.pop(self.end, None)
+
+    def _append(self, body: bytes) -> None:
+        if self._file is None and (self._waiting + len(body) <= self.window or not self._ready):
+            self._ready.append(body)
+            self._waiting += len(body)
+            return
+        if self._file is None:
+            self._file = SpoolStore(self._folder)
+        self._file.write(self._write_at, body)
+        self._write_at += len(body)
+        self.memory -= len(body)
+        self.disk += len(body)
+
+    def take(self) -> bytes | None:
+        """Give the next piece, or None where nothing is there yet."""
+        if self._ready:
+            body = self._ready.popleft()
+            self.memory -= len(body)
+            self._waiting -= len(body)
+            self.taken += len(body)
+            return body
+        if self._file is None:
+            return None
+        body = self._file.read(self._read_at, min(PIECE, self._write_at - self._read_at))
+        self._read_at += len(body)
+        self.taken += len(body)
+        if self._read_at == self._write_at:  # the reader has caught up
+            self.disk = 0
+            self._file.close()
+            self._file, self._read_at, self._write_at = None, 0, 0
+        return body
+
+    def close(self) -> None:
+        """Let memory and disk space go."""
+        self._ready.clear()
+        self._early.clear()
+        self.memory = self.disk = 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+async def join(pieces: AsyncIterable[bytes]) -> bytes:
+    """Join pieces as they come, so that they are in memory once."""
+    store, offset = MemoryStore(), 0
+    async for piece in pieces:
+        store.write(offset, piece)
+        offset += len(piece)
+    return store.take()

@@ -1,0 +1,89 @@
+"""A pipeline's progress as people see it: a bar and a table on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.cli.output import print_table
+from penstock.sizes import format_size
+
+if TYPE_CHECKING:
+    from penstock.pipelines.outcome import FlowProgress, Outcome
+
+__all__ = ["board", "print_summary"]
+
+COLUMNS = ("Flow", "State", "#Rows in", "#Rows out", "#Lag", "#Rows/s", "#Batch", "#State")
+_QUIET = 10.0  # seconds between two lines where nobody has a terminal
+
+
+def _cells(flow: FlowProgress) -> tuple[str, ...]:
+    return (
+        flow.name,
+        flow.status.lower(),
+        f"{flow.rows_in:,}",
+        f"{flow.rows_out:,}" if flow.rows_out else "–",
+        "–" if flow.lag is None else f"{flow.lag:,}",
+        f"{flow.rate:,.0f}" if flow.rate else "–",
+        f"{flow.batch_seconds:.1f} s" if flow.batches else "–",
+        f"{flow.state_rows:,} rows, {format_size(flow.state_bytes)}" if flow.state_rows else "–",
+    )
+
+
+def print_summary(outcome: Outcome, title: str = "Flows") -> None:
+    """Print what each flow has done."""
+    print_table(title, COLUMNS, [_cells(flow) for flow in outcome.flows.values()])
+
+
+@contextmanager
+def board(title: str) -> Iterator[Callable[[Outcome, int | None], None]]:
+    """Show progress; call the result with the outcome so far, and how many messages wait where that is known."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+
+    bar = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeElapsedColumn(),
+    )
+    task = bar.add_task(title, total=None)
+    with Live(Group(bar), console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
+
+        def show(outcome: Outcome, waiting: int | None = None) -> None:
+            left = outcome.lag if waiting is None else waiting
+            read = outcome.rows_in
+            bar.update(task, description=f"{title}: {outcome.phase}", completed=read, total=(read + left) or None)
+            table = Table(box=None, header_style="dim")
+            for column in COLUMNS:
+                table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
+            for flow in outcome.flows.values():
+                table.add_row(*_cells(flow))
+            live.update(Group(bar, table))
+
+        yield show
+
+
+def _lines() -> Callable[[Any, int | None], None]:
+    said: list[Any] = [0.0, ""]
+
+    def show(outcome: Outcome, waiting: int | None = None) -> None:
+        now, phase = time.monotonic(), outcome.phase
+        if phase == said[1] and now - said[0] < _QUIET:
+            return
+        said[:] = [now, phase]
+        left = outcome.lag if waiting is None else waiting
+        typer.echo(f"  {phase}: {outcome.rows_in:,} rows in, {left:,} waiting, {outcome.updates} updates", err=True)
+
+    return show

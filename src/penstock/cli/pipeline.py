@@ -1,0 +1,239 @@
+"""`penstock pipeline`: make, run, look at, reset and replay pipelines."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.board import board, print_summary
+from penstock.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from penstock.cli.globals import Globals
+    from penstock.pipelines.outcome import Outcome
+
+__all__ = ["app"]
+
+app = typer.Typer(name="pipeline", help="Make, run and look at Spark pipelines over NATS.", no_args_is_help=True)
+
+Folder = Annotated[str, typer.Argument(metavar="[DIR]", help="The folder of the pipeline.")]
+Storage = Annotated[
+    str | None, typer.Option("--storage", metavar="DIR", help="Where its state lives, instead of where the spec says.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where Spark runs its tasks; local[*] where nothing is said."),
+]
+Remote = Annotated[str | None, typer.Option("--remote", metavar="sc://...", help="A Spark Connect server to run on.")]
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="The name of the pipeline, and of its folder.")],
+    folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to make the folder.")] = ".",
+) -> None:
+    """Make a small pipeline that runs: topology, spec, transformations, sample traffic and a test."""
+    from penstock.pipelines.template import write_project
+
+    made = write_project(Path(folder), name)
+    typer.echo(f"Made {made}. To try it:")
+    typer.echo(f"  penstock server run &\n  python {made}/traffic.py\n  penstock pipeline run {made}")
+
+
+@app.command("run")
+def run(
+    ctx: typer.Context,
+    folder: Folder = ".",
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on until Ctrl-C, which lets the update in hand finish.")
+    ] = False,
+    pause: Annotated[
+        str, typer.Option("--pause", metavar="DURATION", help="Time between two updates of a continuous run.")
+    ] = "1s",
+    master: Master = None,
+    remote: Remote = None,
+    storage: Storage = None,
+    full_refresh: Annotated[
+        list[str] | None, typer.Option("--full-refresh", metavar="TABLE", help="Compute a table anew from the start.")
+    ] = None,
+    full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Compute everything anew.")] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="Check the definitions and the graph; move no row.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Apply the topology and run the pipeline: once over all that is there, or continuously."""
+    from penstock.durations import parse_duration
+    from penstock.pipelines.project import Project
+    from penstock.pipelines.running import run as run_pipeline
+
+    given: Globals = ctx.obj
+    project = Project.load(folder, storage=storage)
+    with _stop_on_signal(continuous) as stop, board(project.name) as show:
+        outcome = run_pipeline(
+            project,
+            options=given.options(),
+            continuous=continuous,
+            pause=parse_duration(pause, option="--pause"),
+            master=master,
+            remote=remote,
+            full_refresh=full_refresh or (),
+            full_refresh_all=full_refresh_all,
+            dry=dry,
+            stop=stop,
+            watch=lambda outcome: show(outcome, None),
+        )
+    if as_json:
+        print_json(_plain(outcome))
+        return
+    print_summary(outcome, f"Pipeline {project.name}")
+    what = "The definitions and the graph are in order" if dry else f"Done: {outcome.rows_in:,} rows read from NATS"
+    typer.echo(f"{what}, in {outcome.updates} update{'s' if outcome.updates != 1 else ''}.")
+
+
+@contextmanager
+def _stop_on_signal(continuous: bool) -> Iterator[threading.Event]:
+    """Give an event that the first Ctrl-C or SIGTERM sets; the second one interrupts, as the first does elsewhere."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        if not continuous or stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        typer.echo("Stopping after the update in hand; once more to stop at once.", err=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _plain(outcome: Outcome) -> dict[str, object]:
+    return {
+        "ok": outcome.ok,
+        "updates": outcome.updates,
+        "rows_in": outcome.rows_in,
+        "lag": outcome.lag,
+        "flows": {name: flow.__dict__ for name, flow in outcome.flows.items()},
+    }
+
+
+@app.command("status")
+def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as_json: Json = False) -> None:
+    """Show how far each flow is, and how many messages wait for it."""
+    from penstock.pipelines.project import Project
+    from penstock.pipelines.state import pipeline_state
+
+    given: Globals = ctx.obj
+    state = pipeline_state(Project.load(folder, storage=storage), given.options())
+    if as_json:
+        print_json(state.plain())
+        return
+    typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
+    print_table(
+        "Flows",
+        ("Target", "Flow", "#Batches", "Stream", "#Next", "#Lag", "#State bytes", "Last batch"),
+        [
+            (
+                flow.target,
+                flow.flow,
+                0 if flow.done is None else flow.done + 1,
+                stream or "–",
+                following or "–",
+                "–" if lag is None else f"{lag:,}",
+                f"{flow.state_bytes:,}",
+                "done" if flow.complete else "will be done again",
+            )
+            for flow, stream, following, lag in state.rows()
+        ],
+    )
+
+
+@app.command("reset")
+def reset(
+    folder: Folder = ".",
+    storage: Storage = None,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")] = False,
+) -> None:
+    """Forget how far the pipeline is and drop its tables; streams keep what they hold."""
+    from penstock.pipelines.project import Project
+    from penstock.pipelines.state import reset_pipeline, state_paths
+
+    project = Project.load(folder, storage=storage)
+    paths = state_paths(project)
+    if not paths:
+        typer.echo("There is nothing to reset.")
+        return
+    if not force:
+        typer.confirm(f"Delete {', '.join(str(path) for path in paths)}?", abort=True)
+    reset_pipeline(project)
+    typer.echo("Reset. The next run reads everything again, and adds to the streams that it writes to.")
+
+
+@app.command("replay")
+def replay(
+    ctx: typer.Context,
+    folder: Folder = ".",
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="POSITION", help="Where to begin: all, a sequence, a time, or a duration ago."),
+    ] = "all",
+    into: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--into", metavar="STREAM=NEW", help="Write to the stream NEW instead of STREAM; made if missing."
+        ),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="The name of this replay; its state is kept under it.")
+    ] = "replay",
+    master: Master = None,
+    remote: Remote = None,
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Run the pipeline over history into new streams beside the old ones, and compare them."""
+    from penstock.errors import OptionError
+    from penstock.pipelines.history import replay as replay_pipeline
+    from penstock.pipelines.project import Project
+
+    given: Globals = ctx.obj
+    pairs: dict[str, str] = {}
+    for item in into or ():
+        old, equals, other = item.partition("=")
+        if not (old and equals and other):
+            raise OptionError(
+                f"--into {item!r} is no pair.", remedy="Write --into REVENUE=REVENUE_V2.", option="--into"
+            )
+        pairs[old] = other
+    project = Project.load(folder, storage=storage)
+    with _stop_on_signal(False), board(f"{project.name}, {name}") as show:
+        done = replay_pipeline(
+            project,
+            options=given.options(),
+            start=start,
+            into=pairs,
+            name=name,
+            master=master,
+            remote=remote,
+            watch=lambda outcome: show(outcome, None),
+        )
+    if as_json:
+        print_json([comparison.plain() for comparison in done.comparisons])
+        return
+    print_summary(done.outcome, f"Replay {name}")
+    print_table(
+        "Old and new",
+        ("Old", "New", "#Messages old", "#Messages new", "#Same", "#Only old", "#Only new"),
+        [
+            (item.old, item.new, item.old_count, item.new_count, item.same, item.only_old, item.only_new)
+            for item in done.comparisons
+        ],
+    )
+    typer.echo(f"Tables of the replay are in {done.warehouse}.")

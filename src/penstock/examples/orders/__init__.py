@@ -1,0 +1,8 @@
+"""A shop's orders through Spark and back: traffic with a ledger, a pipeline, a bus service, an audit and a report."""
+
+from pathlib import Path
+
+__all__ = ["FOLDER"]
+
+FOLDER = Path(__file__).resolve().parent
+"""The pipeline project: its spec, its topology and its transformations."""

@@ -1,0 +1,186 @@
+"""The audit: every stage counted against the generator's own ledger, message by message."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import InputError, NotFoundError
+from penstock.examples.orders.ledger import Ledger
+from penstock.examples.orders.traffic import CHANNEL_STREAM
+from penstock.options import ConnectionOptions
+from penstock.pipelines.tables import Table
+from penstock.wire.bulk import BulkConnection
+
+__all__ = ["Stage", "audit_answers", "audit_streams", "audit_tables", "compare", "read_revenue"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one place should hold, and what it holds. A changed message counts as lost and as repeated."""
+
+    name: str
+    expected: int
+    found: int
+    lost: int
+    repeated: int
+    """Found more often than expected: sent or written twice, or nobody's."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is off."""
+        return self.lost == self.repeated == 0
+
+
+def compare(name: str, expected: Iterable[Hashable], found: Iterable[Hashable]) -> Stage:
+    """Compare two bags."""
+    wanted, there = Counter(expected), Counter(found)
+    return Stage(
+        name,
+        expected=wanted.total(),
+        found=there.total(),
+        lost=(wanted - there).total(),
+        repeated=(there - wanted).total(),
+    )
+
+
+def audit_streams(ledger: Ledger, options: ConnectionOptions) -> list[Stage]:
+    """Look into the streams: what producers stored, and what the pipeline wrote."""
+    with BulkConnection(options) as bulk:
+        return [
+            compare(
+                "orders in the stream ORDERS",
+                (order.encode() for order in ledger.orders if order.way != "legacy"),
+                _data(bulk, "ORDERS"),
+            ),
+            compare(
+                "orders of old clients in their channel",
+                (order.encode() for order in ledger.legacy),
+                _data(bulk, CHANNEL_STREAM),
+            ),
+            compare(
+                "documents in the stream DOCUMENTS",
+                ((name, size) for name, (size, _, _) in ledger.digests.items()),
+                _documents(bulk),
+            ),
+            compare(
+                "revenue in the stream REVENUE",
+                ((*key, *sums) for key, sums in ledger.revenue().items()),
+                _revenue(bulk),
+            ),
+        ]
+
+
+def _data(bulk: BulkConnection, stream: str, subjects: str | None = None) -> Iterator[bytes]:
+    try:
+        # Messages that are gone are no error here: the comparison counts them.
+        for batch in bulk.read(stream, subjects=subjects, headers=False, on_loss=lambda lost: None):
+            yield from batch["data"].to_pylist()
+    except NotFoundError:
+        return  # no stream, no message: the comparison says how many are lost
+
+
+def _documents(bulk: BulkConnection) -> list[tuple[str, int]]:
+    """Give each whole document in the stream with its size; a chunk that is there twice makes it too large."""
+    sizes: Counter[str] = Counter()
+    whole: list[str] = []
+    for batch in bulk.read("DOCUMENTS", batch_bytes=16 * 2**20, on_loss=lambda lost: None):
+        for headers, data in zip(batch["headers"].to_pylist(), batch["data"].to_pylist(), strict=True):
+            named = dict(headers)
+            name = named["X-Msg-Id"][0]
+            sizes[name] += len(data)
+            if int(named["X-Flags"][0]) & 1:
+                whole.append(name)
+    return [(name, sizes[name]) for name in whole]
+
+
+def _revenue(bulk: BulkConnection) -> Iterator[tuple[str, str, int, int]]:
+    for data in _data(bulk, "REVENUE", "revenue.*"):
+        row = json.loads(data)
+        yield row["region"], row["minute"], row["cents"], row["orders"]
+
+
+def read_revenue(options: ConnectionOptions) -> list[tuple[str, str, int, int]]:
+    """Give what the stream REVENUE holds: region, minute, cents and orders of each message."""
+    with BulkConnection(options) as bulk:
+        return list(_revenue(bulk))
+
+
+def audit_tables(ledger: Ledger, warehouse: Path) -> list[Stage]:
+    """Look into the tables that the pipeline wrote."""
+    regions = ledger.regions()
+    return [
+        compare(
+            "messages read by the pipeline",
+            (order.encode() for order in ledger.orders),
+            (row["text"].encode() for row in _rows(warehouse, "incoming", "text")),
+        ),
+        compare(
+            "whole orders, joined with customers",
+            (
+                (order.order_id, order.customer, regions[order.customer], order.cents, order.ordered)
+                for order in ledger.whole
+            ),
+            (
+                (row["order_id"], row["customer"], row["region"], row["cents"], _utc(row["ordered"]))
+                for row in _rows(warehouse, "orders", "order_id", "customer", "region", "cents", "ordered")
+            ),
+        ),
+        compare(
+            "broken ones in quarantine",
+            ((order.encode(), order.fault) for order in ledger.orders if order.fault is not None),
+            ((row["text"].encode(), row["fault"]) for row in _rows(warehouse, "quarantine", "text", "fault")),
+        ),
+        compare(
+            "documents put together and verified",
+            ((name, *facts, True) for name, facts in ledger.digests.items()),
+            (
+                (row["document"], row["size"], row["sha256"], row["pages"], row["verified"])
+                for row in _rows(warehouse, "documents")
+            ),
+        ),
+        compare(
+            "customers with their sums",
+            ((customer, *sums) for customer, sums in ledger.top().items()),
+            (
+                (row["customer"], row["orders"], row["cents"])
+                for row in _rows(warehouse, "top_customers", "customer", "orders", "cents")
+            ),
+        ),
+    ]
+
+
+def _rows(warehouse: Path, table: str, *columns: str) -> list[dict[str, Any]]:
+    try:
+        return Table(warehouse / table).rows(columns or None)
+    except InputError:
+        return []  # no table, no row: the comparison says how many are lost
+
+
+def _utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def audit_answers(
+    ledger: Ledger, customer: str, orders: Sequence[dict[str, Any]], top: Sequence[dict[str, Any]]
+) -> list[Stage]:
+    """Look at what the service on the bus answered."""
+    sums = ledger.top()
+    best = sorted(sums, key=lambda name: (-sums[name][1], name))[: len(top) or 10]
+    return [
+        compare(
+            f"bus: orders of customer {customer}",
+            ((order.order_id, order.cents) for order in ledger.whole if order.customer == customer),
+            ((row["order_id"], row["cents"]) for row in orders),
+        ),
+        compare(
+            "bus: top customers",
+            ((name, sums[name][1]) for name in best),
+            ((row["customer"], row["cents"]) for row in top),
+        ),
+    ]

@@ -1,0 +1,206 @@
+"""The generator's own books: what was sent, and what must come out of it at the other end. Pure: no I/O.
+
+Everything follows from a seed, so that two runs send the same orders. Nothing here looks at what the pipeline does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+__all__ = ["BROKEN", "Customer", "Document", "Ledger", "Order", "Plan"]
+
+REGIONS = ("north", "east", "south", "west", "islands")
+_FIRST = ("Ada", "Boris", "Carla", "Deniz", "Eva", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kira", "Lev")
+_LAST = ("Abel", "Brandt", "Costa", "Dietz", "Eriksen", "Fuchs", "Garcia", "Horn", "Ito", "Jensen")
+WINDOW = timedelta(minutes=1)
+BROKEN = ("not an order", "no amount", "no time", "unknown customer")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much traffic, and how much of it is of each awkward kind."""
+
+    orders: int = 6000
+    customers: int = 60
+    documents: int = 48
+    document_bytes: int = 2_500_000
+    minutes: int = 60
+    """How much time the orders span, by their own clocks."""
+    repeated: float = 0.05
+    """The share that is sent twice on purpose."""
+    unacked: float = 0.01
+    """The share whose sender dies before its ack and sends again."""
+    legacy: float = 0.1
+    """The share that comes through an old NATS Streaming client."""
+    broken: float = 0.02
+    """The share that is no order."""
+    seed: int = 7
+
+
+@dataclass(frozen=True)
+class Customer:
+    """A customer."""
+
+    customer: str
+    name: str
+    region: str
+
+    def encode(self) -> bytes:
+        """Give the message."""
+        return json.dumps(self.__dict__).encode()
+
+
+@dataclass(frozen=True)
+class Order:
+    """A message that is an order, or should be one."""
+
+    number: int
+    order_id: str
+    customer: str
+    cents: int
+    ordered: datetime
+    way: str
+    """How it is sent: once, twice, unacked, or legacy."""
+    fault: str | None = None
+
+    def encode(self) -> bytes:
+        """Give the message, broken in the way that its fault says."""
+        content: dict[str, Any] = {
+            "order_id": self.order_id,
+            "customer": self.customer,
+            "cents": self.cents,
+            "ordered": self.ordered.isoformat().replace("+00:00", "Z"),
+        }
+        if self.fault == "not an order":
+            return f"<order id={self.order_id!r}/>".encode()
+        if self.fault == "no amount":
+            content["cents"] = "a lot"
+        if self.fault == "no time":
+            content["ordered"] = "yesterday"
+        return json.dumps(content).encode()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A scanned document: pages of noise, as a scanner gives them, with a form feed behind each."""
+
+    name: str
+    seed: int
+    size: int
+
+    def content(self) -> bytes:
+        """Make the bytes; the same each time."""
+        noise = random.Random(self.seed)  # noqa: S311  # a repeatable document, not a secret
+        pages, left = [], self.size
+        while left > 0:
+            length = min(left, noise.randrange(150_000, 350_000))
+            pages.append(noise.randbytes(length - 1).replace(b"\x0c", b"\x0d") + b"\x0c")
+            left -= length
+        return b"".join(pages)
+
+
+@dataclass
+class Ledger:
+    """What was sent, and what follows from it."""
+
+    plan: Plan
+    start: datetime
+    customers: list[Customer] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    digests: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    """Size, SHA-256 and pages of each document that was sent."""
+    sent: Counter[str] = field(default_factory=Counter)
+    """How many messages went out in each way, repeats counted."""
+
+    @classmethod
+    def draw(cls, plan: Plan, start: datetime | None = None) -> Ledger:
+        """Draw the traffic of a plan; orders span its minutes from `start`, by default up to now."""
+        dice = random.Random(plan.seed)  # noqa: S311  # repeatable traffic, not a secret
+        begin = (start or datetime.now(UTC) - timedelta(minutes=plan.minutes + 45)).replace(second=0, microsecond=0)
+        books = cls(plan, begin)
+        books.customers = [
+            Customer(f"c-{number:03}", f"{dice.choice(_FIRST)} {dice.choice(_LAST)}", dice.choice(REGIONS))
+            for number in range(plan.customers)
+        ]
+        books.orders = list(books._orders(dice))
+        books.documents = [
+            Document(f"scan-{number:04}", dice.randrange(2**32), int(plan.document_bytes * dice.uniform(0.5, 1.5)))
+            for number in range(plan.documents)
+        ]
+        return books
+
+    def _orders(self, dice: random.Random) -> Iterator[Order]:
+        plan = self.plan
+        step = timedelta(minutes=plan.minutes) / max(plan.orders, 1)
+        for number in range(plan.orders):
+            # Clocks differ, and so orders come a little out of order.
+            ordered = self.start + step * number + timedelta(seconds=dice.uniform(-45, 45))
+            ordered = max(self.start, ordered).replace(microsecond=0)
+            way = dice.choices(
+                ("twice", "unacked", "legacy", "once"),
+                (plan.repeated, plan.unacked, plan.legacy, 1 - plan.repeated - plan.unacked - plan.legacy),
+            )[0]
+            fault = dice.choice(BROKEN) if dice.random() < plan.broken else None
+            customer = f"c-{min(int(dice.expovariate(4 / plan.customers)), plan.customers - 1):03}"
+            yield Order(
+                number=number,
+                order_id=f"o-{number:06}",
+                customer="c-unknown" if fault == "unknown customer" else customer,
+                cents=dice.randrange(100, 50_000),
+                ordered=ordered,
+                way=way,
+                fault=fault,
+            )
+        # The last order of the day is half an hour later: it closes every minute before it.
+        yield Order(
+            plan.orders, f"o-{plan.orders:06}", "c-000", 4200, self.start + timedelta(minutes=plan.minutes + 30), "once"
+        )
+
+    # -- what must come out --------------------------------------------------------------------------------------------
+
+    @property
+    def legacy(self) -> list[Order]:
+        """Orders that go through the channel."""
+        return [order for order in self.orders if order.way == "legacy"]
+
+    @property
+    def whole(self) -> list[Order]:
+        """Orders that can be counted."""
+        return [order for order in self.orders if order.fault is None]
+
+    def note(self, document: Document, content: bytes) -> None:
+        """Remember a document as it was sent."""
+        self.digests[document.name] = (len(content), hashlib.sha256(content).hexdigest(), content.count(b"\x0c"))
+
+    def regions(self) -> dict[str, str]:
+        """Give the region of each customer."""
+        return {customer.customer: customer.region for customer in self.customers}
+
+    def revenue(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Give cents and orders of each region and minute that is closed when the last order is in."""
+        regions, sums = self.regions(), dict[tuple[str, str], tuple[int, int]]()
+        last = max(order.ordered for order in self.whole)
+        for order in self.whole:
+            minute = order.ordered.replace(second=0)
+            if minute + WINDOW > last - timedelta(minutes=10):
+                continue  # still open
+            key = (regions[order.customer], minute.strftime("%Y-%m-%dT%H:%M:%SZ"))
+            cents, orders = sums.get(key, (0, 0))
+            sums[key] = (cents + order.cents, orders + 1)
+        return sums
+
+    def top(self) -> dict[str, tuple[int, int]]:
+        """Give orders and cents of each customer."""
+        sums: dict[str, tuple[int, int]] = {}
+        for order in self.whole:
+            orders, cents = sums.get(order.customer, (0, 0))
+            sums[order.customer] = (orders + 1, cents + order.cents)
+        return sums

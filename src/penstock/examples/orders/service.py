@@ -1,0 +1,62 @@
+"""The shop's service on the bus: answers from the tables that the pipeline wrote, in sections, row by row."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from penstock.bus import Bus, Request, Response, Sender
+from penstock.pipelines.tables import Table
+
+__all__ = ["QUEUE", "Shop", "ask"]
+
+QUEUE = "shop"
+
+
+class Shop:
+    """Answers `orders?customer=X` and `top-customers?limit=N` from a warehouse."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self.warehouse = warehouse
+
+    async def __call__(self, request: Request, sender: Sender) -> None:
+        if request.resource == "orders" and request.query.get("customer"):
+            rows = await asyncio.to_thread(self.orders_of, request.query["customer"][0])
+            await _send(sender, "order", rows)
+        elif request.resource == "top-customers":
+            limit = int((request.query.get("limit") or ["10"])[0])
+            await _send(sender, "customer", (await asyncio.to_thread(self.top_customers))[:limit])
+        else:
+            await sender.respond(Response(404, "text/plain", b"Ask for orders?customer=X or top-customers?limit=N."))
+
+    def orders_of(self, customer: str) -> list[dict[str, Any]]:
+        """Give a customer's orders, in the order of their time."""
+        columns = ["order_id", "customer", "cents", "ordered"]
+        rows = [row for row in Table(self.warehouse / "orders").rows(columns) if row["customer"] == customer]
+        return sorted(rows, key=lambda row: (row["ordered"], row["order_id"]))
+
+    def top_customers(self) -> list[dict[str, Any]]:
+        """Give the customers by what they spent, the most first."""
+        rows = Table(self.warehouse / "top_customers").rows()
+        return sorted(rows, key=lambda row: (-row["cents"], row["customer"]))
+
+
+async def _send(sender: Sender, kind: str, rows: list[dict[str, Any]]) -> None:
+    async with sender.sections() as out:
+        out.array(kind)
+        for row in rows:
+            await out.send(json.dumps(row, default=str).encode())
+
+
+async def ask(bus: Bus, resource: str, **query: str) -> list[dict[str, Any]]:
+    """Ask the service, and give the rows of its reply."""
+    rows = []
+    request = Request(QUEUE, resource=resource, query={name: [value] for name, value in query.items()})
+    reply = await bus.request(request, timeout=60.0)
+    async with reply:
+        async for section in reply.sections():
+            async for element in section:
+                rows.append(element.json())
+    return rows

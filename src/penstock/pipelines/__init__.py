@@ -1,0 +1,48 @@
+"""Spark Declarative Pipelines over NATS: a topology applied, a pipeline run, and progress that people can read.
+
+The pipeline itself is ordinary `pyspark.pipelines`: a `spark-pipeline.yaml` and files with tables, flows and sinks.
+This package starts Spark for it, as a child that can be killed at any moment and goes on where it was. Names are
+loaded when they are used, because pipeline files import this package, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.pipelines.history import replay as replay
+    from penstock.pipelines.outcome import FlowProgress as FlowProgress
+    from penstock.pipelines.outcome import Outcome as Outcome
+    from penstock.pipelines.process import PipelineRun as PipelineRun
+    from penstock.pipelines.project import Project as Project
+    from penstock.pipelines.running import run as run
+    from penstock.pipelines.running import start as start
+    from penstock.pipelines.settings import start_position as start_position
+    from penstock.pipelines.settings import target as target
+    from penstock.pipelines.tables import Table as Table
+
+_HOMES = {
+    "FlowProgress": "outcome",
+    "Outcome": "outcome",
+    "PipelineRun": "process",
+    "Project": "project",
+    "Table": "tables",
+    "replay": "history",
+    "run": "running",
+    "start": "running",
+    "start_position": "settings",
+    "target": "settings",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are the keys above, all text
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock.pipelines' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"penstock.pipelines.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

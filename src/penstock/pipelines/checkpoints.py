@@ -1,0 +1,90 @@
+"""Reading what a pipeline's checkpoints say: how far each flow is, with no Spark running.
+
+Spark keeps them under the storage of the pipeline, one folder for each flow and version of it::
+
+    _checkpoints/<catalog>/<database>/<table>/<flow>/<version>/{offsets,commits,state}
+    _checkpoints/<sink>/<flow>/<version>/{offsets,commits,state}
+
+A file of `offsets` is a batch that was planned, one of `commits` a batch that is done. An offset file has a line with
+the version, one with metadata, and one for each source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import InputError
+from penstock.spark.offsets import Offset
+
+__all__ = ["FlowState", "read_flows"]
+
+
+@dataclass(frozen=True)
+class FlowState:
+    """How far one flow is, as its checkpoint says."""
+
+    target: str
+    """The table or sink that it writes to."""
+    flow: str
+    """The name of the flow."""
+    planned: int | None
+    """The number of the newest batch that was planned; None before the first."""
+    done: int | None
+    """The number of the newest batch that is done; None before the first."""
+    streams: dict[str, int]
+    """For each NATS stream that it reads, the next sequence after the newest batch that is done."""
+    state_bytes: int
+    """How large its state is on disk."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether no batch was left in the middle."""
+        return self.planned == self.done
+
+
+def read_flows(storage: Path) -> list[FlowState]:
+    """Read every flow's newest checkpoint."""
+    root = storage / "_checkpoints"
+    found = {folder.parent for folder in root.rglob("offsets") if folder.is_dir() and folder.parent.name.isdigit()}
+    newest: dict[Path, Path] = {}
+    for version in found:
+        flow = version.parent
+        if flow not in newest or int(version.name) > int(newest[flow].name):
+            newest[flow] = version
+    return sorted(
+        (_read(flow.parent.name, flow.name, version) for flow, version in newest.items()),
+        key=lambda state: (state.target, state.flow),
+    )
+
+
+def _read(target: str, flow: str, version: Path) -> FlowState:
+    planned = max(_numbers(version / "offsets"), default=None)
+    done = max(_numbers(version / "commits"), default=None)
+    streams: dict[str, int] = {}
+    if done is not None:
+        for offset in _nats_offsets(version / "offsets" / str(done)):
+            streams |= {name: mark.next for name, mark in offset.marks.items()}
+    size = sum(path.stat().st_size for path in (version / "state").rglob("*") if path.is_file())
+    return FlowState(target, flow, planned, done, streams, size)
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    if folder.is_dir():
+        yield from (int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def _nats_offsets(path: Path) -> Iterator[Offset]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return  # Spark has tidied it away
+    for line in lines[2:]:
+        try:
+            content: Any = json.loads(line)
+            yield Offset.from_json(content)
+        except (ValueError, InputError):
+            continue  # a source of another format

@@ -1,0 +1,156 @@
+"""The program that runs a pipeline: started by `process` as a child of its own, never imported by others.
+
+It starts Spark with a Connect server on loopback (or joins one), registers the definitions as `spark-pipelines` does,
+and runs updates: one, or one after the other until it is told to stop. It says what happens as lines of JSON on the
+pipe whose number it is given; whatever Spark logs goes to the log file. A line on stdin asks it to stop after the
+update in hand; the end of stdin means that its parent is gone, and it goes, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any, TextIO
+
+__all__ = ["main"]
+
+# Spark's names for what went wrong are for people who know Spark; these lines are for everybody.
+_OURS = "penstock.errors."
+
+
+class _Mouth:
+    """Where the lines of JSON go."""
+
+    def __init__(self, pipe: TextIO) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Say one thing."""
+        with self._lock:
+            self._pipe.write(json.dumps({"kind": kind, "at": time.time(), **fields}) + "\n")
+            self._pipe.flush()
+
+
+def _listen(stop: threading.Event, folder: str) -> None:
+    for _ in sys.stdin:
+        stop.set()
+    if not stop.is_set():
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)  # the parent is gone; Java follows when our end of its pipe closes
+
+
+def _start_local(master: str, conf: dict[str, str]) -> tuple[Any, str]:
+    """Start Spark here with a Connect server on a free port of loopback; give the session and the server's URL."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    settings = {
+        **conf,
+        "spark.master": master,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+    }
+    classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(settings.items()))))
+    service = getattr(classic._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return classic, f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
+
+
+def _reason(error: BaseException) -> str:
+    """Find the sentence that a person needs in what Spark says."""
+    text = str(error)
+    for line in text.splitlines():
+        if line.startswith(_OURS):
+            return line.partition(": ")[2]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> None:
+    """Run the pipeline once, over everything that is there now."""
+    from pyspark.pipelines import cli
+    from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+    from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+
+    path = Path(order["spec"])
+    spec = cli.load_pipeline_spec(path)
+    graph = create_dataflow_graph(
+        spark, default_catalog=spec.catalog, default_database=spec.database, sql_conf=spec.configuration
+    )
+    cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
+    mouth.say("registered")
+    events = start_run(
+        spark,
+        graph,
+        full_refresh=order["full_refresh"] if refresh else [],
+        full_refresh_all=bool(order["full_refresh_all"]) and refresh,
+        refresh=[],
+        dry=order["dry"],
+        storage=order["storage"],
+    )
+    for item in events:
+        if "pipeline_event_result" in item:
+            mouth.say("event", message=item["pipeline_event_result"].event.message)
+
+
+def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
+    from pyspark.sql.connect.session import SparkSession
+
+    mouth.say("starting")
+    classic = None
+    url = order["remote"]
+    if url is None:
+        classic, url = _start_local(order["master"], order["conf"])
+    # Pipeline files say SparkSession.active() and mean the Connect session.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    spark = SparkSession.builder.remote(url).create()
+    try:
+        mouth.say("ready", spark=spark.version)
+        number = 0
+        while not stop.is_set():
+            mouth.say("update", number=number)
+            _update(spark, order, mouth, refresh=number == 0)
+            mouth.say("updated", number=number)
+            if not order["continuous"]:
+                break
+            number += 1
+            stop.wait(order["pause"])
+    finally:
+        spark.stop()
+        if classic is not None:
+            os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+            classic.stop()
+
+
+def main() -> int:
+    """Run the order in the file that the first argument names; talk on the pipe that the second one names."""
+    order = json.loads(Path(sys.argv[1]).read_text())
+    warnings.filterwarnings("ignore", message="Failed to set spark")
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(stop, order["folder"]), daemon=True).start()
+    with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as pipe:
+        mouth = _Mouth(pipe)
+        try:
+            _work(order, mouth, stop)
+        except BaseException as error:
+            traceback.print_exc()
+            mouth.say("failed", reason=_reason(error))
+            return 1
+        mouth.say("ended")
+    return 0
+
+
+if __name__ == "__main__":
+    # Java's pipe and the listening thread need no farewell, and waiting for them could hang.
+    status = main()
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(status)

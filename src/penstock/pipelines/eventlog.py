@@ -1,0 +1,69 @@
+"""Following Spark's event log while Spark writes it: the one place that tells every query's progress from outside.
+
+Spark rolls the log into files, `eventlog_v2_<application>/events_<number>_<application>`. What was read is deleted, so
+that a run of weeks keeps one small file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["EventLog"]
+
+# Only these are worth parsing: most of the log is about tasks and storage.
+_WANTED = ("QueryProgressEvent", "QueryStartedEvent", '"SparkListenerJobStart"', '"SparkListenerTaskEnd"')
+MOST_LINE = 64 * 2**20
+
+
+class EventLog:
+    """The events that Spark has logged in a folder, each given once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path: Path | None = None
+        self._place = 0
+        self._rest = b""
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Give what is new."""
+        while True:
+            files = sorted(self.folder.glob("eventlog_v2_*/events_*"), key=_number)
+            if self._path is None and files:
+                self._path = files[0]
+            if self._path is None:
+                return
+            yield from self._read_on(self._path)
+            later = [path for path in files if _number(path) > _number(self._path)]
+            if not later:
+                return
+            yield from self._read_on(self._path)  # what came before the log was rolled
+            self._path.unlink(missing_ok=True)
+            self._path, self._place, self._rest = later[0], 0, b""
+
+    def _read_on(self, path: Path) -> Iterator[dict[str, Any]]:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._place)
+                while chunk := file.read(2**20):
+                    self._place += len(chunk)
+                    *lines, self._rest = (self._rest + chunk).split(b"\n")
+                    for line in lines:
+                        yield from _parse(line)
+                    if len(self._rest) > MOST_LINE:
+                        self._rest = b""
+        except FileNotFoundError:
+            return
+
+
+def _parse(line: bytes) -> Iterator[dict[str, Any]]:
+    head = line[:200].decode("utf-8", "replace")
+    if any(word in head for word in _WANTED):
+        yield json.loads(line)
+
+
+def _number(path: Path) -> int:
+    part = path.name.split("_")[1]
+    return int(part) if part.isdigit() else 0

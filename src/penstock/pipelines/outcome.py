@@ -1,0 +1,180 @@
+"""What a run has done so far, folded from what the child and Spark's event log say. Pure: events in, figures out."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import InputError
+from penstock.spark.offsets import Offset
+
+__all__ = ["Batch", "FlowProgress", "Outcome"]
+
+MOST_BATCHES = 20_000  # of the history; older ones are forgotten
+MOST_JOBS = 1_000
+_FLOW = re.compile(r"Flow '?([^' ]+)'? (?:is|has) ([A-Z]+)")
+_RUN = re.compile(r"Run is ([A-Z]+)")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch that is done."""
+
+    at: float
+    """When it began, in seconds since 1970."""
+    flow: str
+    number: int
+    rows: int
+    seconds: float
+    lag: int
+    """How many messages of NATS streams were waiting behind it."""
+
+
+@dataclass
+class FlowProgress:
+    """How one flow is doing in this run."""
+
+    name: str
+    status: str = "WAITING"
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rate: float = 0.0
+    """Rows a second in the newest batch."""
+    batch_seconds: float = 0.0
+    """How long the newest batch took."""
+    lag: int | None = None
+    """How many messages wait in the streams that it reads; None where it reads none."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    streams: dict[str, int] = field(default_factory=dict)
+    """For each NATS stream that it reads, the next sequence."""
+
+
+class Outcome:
+    """Everything that is known of a run: while it goes on, and afterwards."""
+
+    def __init__(self) -> None:
+        self.flows: dict[str, FlowProgress] = {}
+        self.history: deque[Batch] = deque(maxlen=MOST_BATCHES)
+        self.phase = "starting Spark"
+        self.updates = 0
+        self.ended = False
+        """Whether the child came to its end by itself."""
+        self.failure: str | None = None
+        """Why it failed; None where it did not."""
+        self.spark: str | None = None
+        self._jobs: dict[int, str] = {}  # stage -> flow
+        self._names: dict[str, str] = {}  # query id -> flow
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was asked for is done."""
+        return self.ended and self.failure is None
+
+    @property
+    def rows_in(self) -> int:
+        """Rows read from NATS, all flows together."""
+        return sum(flow.rows_in for flow in self.flows.values() if flow.lag is not None)
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait, in all flows together."""
+        return sum(flow.lag or 0 for flow in self.flows.values())
+
+    # -- what the child says ---------------------------------------------------------------------
+
+    def hear(self, line: Mapping[str, Any]) -> None:
+        """Take in a line of the child."""
+        kind = line["kind"]
+        if kind == "ready":
+            self.spark, self.phase = line["spark"], "reading the definitions"
+        elif kind == "registered":
+            self.phase = "running"
+        elif kind == "updated":
+            self.updates += 1
+            self.phase = "up to date"
+        elif kind == "update":
+            self.phase = "reading the definitions"
+        elif kind == "event":
+            self._hear_event(line["message"])
+        elif kind == "failed":
+            self.failure = self.failure or line["reason"]
+            self.phase = "failed"
+        elif kind == "ended":
+            self.ended, self.phase = True, "ended"
+
+    def _hear_event(self, message: str) -> None:
+        if found := _FLOW.match(message):
+            self._flow(found.group(1)).status = found.group(2)
+        elif found := _RUN.match(message):
+            self.phase = f"run {found.group(1).lower()}"
+
+    # -- what Spark's event log says -------------------------------------------------------------
+
+    def read(self, event: Mapping[str, Any]) -> None:
+        """Take in an event of Spark's log: a progress, a job that begins, or a task that ends."""
+        kind = str(event.get("Event", "")).rpartition("$")[2]
+        if kind == "QueryProgressEvent":
+            self._read_progress(event["progress"])
+        elif kind == "QueryStartedEvent":
+            self._names[event["id"]] = event.get("name") or event["id"]
+        elif kind == "SparkListenerJobStart":
+            query = (event.get("Properties") or {}).get("sql.streaming.queryId")
+            if query in self._names:
+                for stage in event.get("Stage IDs") or []:
+                    self._jobs[stage] = self._names[query]
+                while len(self._jobs) > MOST_JOBS:
+                    del self._jobs[next(iter(self._jobs))]
+        elif kind == "SparkListenerTaskEnd":
+            self._read_task(event)
+
+    def _read_task(self, event: Mapping[str, Any]) -> None:
+        name = self._jobs.get(event.get("Stage ID", -1))
+        if name is None or (event.get("Task End Reason") or {}).get("Reason") != "Success":
+            return
+        written = ((event.get("Task Metrics") or {}).get("Output Metrics") or {}).get("Records Written") or 0
+        self._flow(name).rows_out += int(written)
+
+    def _read_progress(self, progress: Mapping[str, Any]) -> None:
+        name = progress.get("name") or progress["id"]
+        flow = self._flow(name)
+        seconds = float((progress.get("durationMs") or {}).get("triggerExecution") or 0) / 1000
+        rows = sum(int(source.get("numInputRows") or 0) for source in progress.get("sources") or [])
+        flow.batches += 1
+        flow.rows_in += rows
+        flow.batch_seconds = seconds
+        flow.rate = rows / seconds if seconds else 0.0
+        states = progress.get("stateOperators") or []
+        flow.state_rows = sum(int(item.get("numRowsTotal") or 0) for item in states)
+        flow.state_bytes = sum(int(item.get("memoryUsedBytes") or 0) for item in states)
+        for source in progress.get("sources") or []:
+            self._read_source(flow, source)
+        self.history.append(
+            Batch(_seconds(progress["timestamp"]), flow.name, int(progress["batchId"]), rows, seconds, flow.lag or 0)
+        )
+
+    def _read_source(self, flow: FlowProgress, source: Mapping[str, Any]) -> None:
+        try:
+            end = Offset.from_json(source.get("endOffset"))
+        except InputError:
+            return  # a source of another format
+        try:
+            latest = Offset.from_json(source.get("latestOffset"))
+        except InputError:
+            latest = end  # Spark knows none before the first batch
+        flow.streams |= {name: mark.next for name, mark in end.marks.items()}
+        flow.lag = sum(end.lag(latest).values())
+
+    def _flow(self, name: str) -> FlowProgress:
+        short = name.replace("`", "").rpartition(".")[2]
+        return self.flows.setdefault(short, FlowProgress(short))
+
+
+def _seconds(timestamp: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(timestamp).timestamp()

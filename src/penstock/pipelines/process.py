@@ -1,0 +1,403 @@
+"""A running pipeline: the child process with Spark in it, followed from outside, stopped or killed at any moment.
+
+The child leads a session of its own, so that everything it starts (Java, Python workers) can be found and ended with
+it. It learns where NATS is from a context file that only its user may read: no secret is in an argument, in the
+environment or in a query plan. Two runs of the same pipeline at once are refused by a lock in the storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from penstock import credentials
+from penstock.errors import InputError, PipelineError
+from penstock.options import ConnectionOptions
+from penstock.pipelines.eventlog import EventLog
+from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.project import Project
+from penstock.pipelines.settings import VARIABLE
+from penstock.spark.sessions import check_java
+
+__all__ = ["Order", "PipelineRun", "is_running"]
+
+MOST_LOG = 50 * 2**20
+_DIE = 10.0  # seconds that killed processes may take to be gone
+_CONTEXT = {
+    "url": "url",
+    "token": "token",
+    "user": "user",
+    "password": "password",
+    "creds": "credentials",
+    "nkey": "nkey",
+    "cert": "tls_cert",
+    "key": "tls_key",
+    "ca": "tls_ca",
+    "tls_first": "tls_first",
+    "jetstream_domain": "domain",
+    "jetstream_api_prefix": "api_prefix",
+    "inbox_prefix": "inbox_prefix",
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a run is asked to do."""
+
+    continuous: bool = False
+    """Run one update after the other until stopped, instead of one."""
+    pause: float = 1.0
+    """Seconds between two updates of a continuous run."""
+    master: str = "local[*]"
+    """Where Spark runs its tasks."""
+    remote: str | None = None
+    """A Spark Connect server to run on, instead of a Spark of our own."""
+    full_refresh: Sequence[str] = ()
+    """Tables to compute anew from the start."""
+    full_refresh_all: bool = False
+    """Compute everything anew."""
+    dry: bool = False
+    """Check the definitions and the graph; move no row."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark settings over those of the spec."""
+    replay: str | None = None
+    """The settings of a replay, as `penstock.pipelines.settings` writes them."""
+
+
+class PipelineRun:
+    """One run of a pipeline in a child process; a context manager that leaves nothing behind."""
+
+    def __init__(self, project: Project, options: ConnectionOptions, order: Order | None = None) -> None:
+        self.project = project
+        self.order = order or Order()
+        self.outcome = Outcome()
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._rest = b""
+        self._folder: Path | None = None
+        self._lock: int | None = None
+        self._log: EventLog | None = None
+
+    # -- beginning and end -----------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the child."""
+        if self.order.remote is None:
+            check_java()
+        self._lock = _take_lock(self.project)
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
+            (self._folder / "events").mkdir()
+            self._log = EventLog(self._folder / "events")
+            self._launch(self._folder)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def _launch(self, folder: Path) -> None:
+        order = {
+            "folder": str(folder),
+            "spec": str(self.project.spec),
+            "storage": self.project.storage,
+            "continuous": self.order.continuous,
+            "pause": self.order.pause,
+            "master": self.order.master,
+            "remote": self.order.remote,
+            "full_refresh": list(self.order.full_refresh),
+            "full_refresh_all": self.order.full_refresh_all,
+            "dry": self.order.dry,
+            "conf": _conf(self.project, self.order, folder),
+        }
+        (folder / "order.json").write_text(json.dumps(order))
+        context = folder / "nats.json"
+        context.touch(mode=0o600)
+        context.write_text(json.dumps(_context(self._options)))
+        receive, send = os.pipe()
+        kept = [send] if self._lock is None else [send, self._lock]
+        try:
+            with self.log_path.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "penstock.pipelines.child", str(folder / "order.json"), str(send)],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=kept,
+                    env=_environment(self.order, context),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(receive)
+            raise
+        finally:
+            os.close(send)
+        self._pipe = receive
+
+    @property
+    def pid(self) -> int:
+        """The process id of the child, which also names its session."""
+        assert self._process is not None, "the run is not started"
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """Where Spark's own log goes."""
+        local = self.project.local_storage
+        if local is not None:
+            return local / "spark.log"
+        assert self._folder is not None
+        return self._folder / "spark.log"
+
+    def stop(self) -> None:
+        """Ask the child to end after the update in hand."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it is gone already
+                self._process.stdin.write(b"stop\n")
+                self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """Kill the child and everything that it started, at once. The next run goes on where this one was."""
+        if self._process is not None:
+            _kill_session(self._process.pid)
+
+    def close(self) -> None:
+        """End the child, however far it is, and give everything back."""
+        if self._process is not None:
+            self.kill()
+            self._process.wait(_DIE)
+            if self._process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self._process.stdin.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)  # Java may have been writing to it when it was killed
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- following -------------------------------------------------------------------------------
+
+    def poll(self, timeout: float = 0.2) -> bool:
+        """Take in what has happened, waiting a little for it; tell whether the child still runs."""
+        alive = self._read_pipe(timeout)
+        if self._log is not None:
+            for event in self._log.read():
+                self.outcome.read(event)
+        if self.log_path.exists() and self.log_path.stat().st_size > MOST_LOG:
+            os.truncate(self.log_path, 0)
+        if not alive and self._process is not None:
+            status = self._process.wait(_DIE)
+            if not self.outcome.ended and self.outcome.failure is None:
+                self.outcome.failure = _sudden(status)
+        return alive
+
+    def wait(self, timeout: float | None = None) -> Outcome:
+        """Follow the child to its end."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.poll():
+            if deadline is not None and time.monotonic() > deadline:
+                self.kill()
+                raise PipelineError(
+                    f"The pipeline {self.project.name} is not done after {timeout:g} s.",
+                    remedy="Give it more time, or look into its log.",
+                    log=str(self.log_path),
+                )
+        return self.outcome
+
+    def check(self) -> Outcome:
+        """Give the outcome of a run that is over; PipelineError where it failed."""
+        if not self.outcome.ok:
+            raise PipelineError(
+                f"The pipeline {self.project.name} failed: {(self.outcome.failure or 'it was ended').rstrip('.')}.",
+                remedy=f"Spark's log is {self.log_path}.",
+                log=str(self.log_path),
+            )
+        return self.outcome
+
+    def _read_pipe(self, timeout: float) -> bool:
+        if self._pipe < 0:
+            return False
+        ready, _, _ = select.select([self._pipe], [], [], timeout)
+        if not ready:
+            return True
+        chunk = os.read(self._pipe, 2**16)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self.outcome.hear(json.loads(line))
+        return bool(chunk)
+
+
+# -- what the child is given -------------------------------------------------------------------------------------------
+
+
+def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
+    """Collect Spark's settings: what a pipeline on one machine needs, under what the spec and the caller say."""
+    local = order.master.startswith("local")
+    conf = {
+        "spark.app.name": project.name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # A state store for each partition: as many as there are cores, not two hundred.
+        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)) if local else "200",
+        "spark.local.dir": str(folder / "local"),
+    }
+    if local:
+        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
+    storage = project.local_storage
+    if storage is not None:
+        conf["spark.sql.warehouse.dir"] = str(project.warehouse)
+        # The catalog must outlive the run, or the next one finds tables on disk that it does not know.
+        conf["spark.sql.catalogImplementation"] = "hive"
+        conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
+            f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
+        )
+        conf["spark.driver.extraJavaOptions"] = f"-Dderby.stream.error.file={storage / 'derby.log'}"
+    java = "spark.driver.extraJavaOptions"
+    given = {**project.configuration, **order.conf}
+    if java in given:
+        given[java] = f"{conf.get(java, '')} {given[java]}".strip()
+    conf |= given
+    # Last, because the progress that we show comes from it.
+    conf |= {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "true",
+        "spark.eventLog.rolling.maxFileSize": "10m",
+    }
+    return conf
+
+
+def _context(options: ConnectionOptions) -> dict[str, Any]:
+    inlined = credentials.inline(options)
+    return {field: value for field, name in _CONTEXT.items() if (value := getattr(inlined, name)) not in (None, False)}
+
+
+def _environment(order: Order, context: Path) -> dict[str, str]:
+    gone = {
+        "NATS_URL",
+        "NATS_CONTEXT",
+        "SPARK_REMOTE",
+        "SPARK_MASTER",
+        "MASTER",
+        "SPARK_CONNECT_MODE_ENABLED",
+        VARIABLE,
+    }
+    environment = {name: value for name, value in os.environ.items() if name not in gone}
+    environment |= {
+        "NATS_CONTEXT": str(context),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if order.remote is None:
+        environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_urlsafe(24)
+        if order.master.startswith("local"):
+            environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if order.replay is not None:
+        environment[VARIABLE] = order.replay
+    return environment
+
+
+# -- locks and processes -----------------------------------------------------------------------------------------------
+
+
+def _lock_path(project: Project) -> Path | None:
+    return project.local_storage / "lock" if project.local_storage is not None else None
+
+
+def _take_lock(project: Project) -> int | None:
+    path = _lock_path(project)
+    if path is None:
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(
+            f"The storage {path.parent} cannot be used: {error.strerror}.", remedy="Name another one with --storage."
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise InputError(
+            f"The pipeline {project.name} runs already, with its storage in {path.parent}.",
+            remedy="Wait for it, stop it, or name another storage.",
+        ) from None
+    return handle
+
+
+def is_running(project: Project) -> bool:
+    """Tell whether a run of this pipeline is under way on this machine."""
+    path = _lock_path(project)
+    if path is None or not path.exists():
+        return False
+    try:
+        handle = _take_lock(project)
+    except InputError:
+        return True
+    if handle is not None:
+        os.close(handle)
+    return False
+
+
+def _session(leader: int) -> Iterator[int]:
+    """Find the processes of a session, dead ones left out."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name of a program may hold spaces: what counts stands behind its bracket.
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended while we looked
+        if int(fields[3]) == leader and fields[0] not in "ZX":
+            yield int(path.parent.name)
+
+
+def _kill_session(leader: int) -> None:
+    """Kill a child and all that it started, also workers that lead groups of their own, and see them gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+    deadline = time.monotonic() + _DIE
+    while time.monotonic() < deadline:
+        left = list(_session(leader))
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _sudden(status: int) -> str:
+    if status < 0:
+        return f"Spark's process was ended by {signal.Signals(-status).name}"
+    return f"Spark's process ended without a word (status {status})"

@@ -1,0 +1,145 @@
+"""A pipeline project on disk: the spec that Spark reads, the topology beside it, and where its state lives."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import InputError
+from penstock.jetstream.topology import Topology
+
+__all__ = ["SPEC_NAMES", "Project"]
+
+SPEC_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
+TOPOLOGY_NAME = "topology.toml"
+_FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
+
+
+@dataclass(frozen=True)
+class Project:
+    """A spec and what goes with it, checked before Spark is started."""
+
+    spec: Path
+    name: str
+    storage: str
+    """Where checkpoints, tables and the catalog live, as a URI with a scheme."""
+    catalog: str | None = None
+    database: str | None = None
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    topology: Topology | None = None
+
+    @classmethod
+    def load(cls, path: str | Path = ".", *, storage: str | Path | None = None) -> Project:
+        """Read the project in a folder, or the one of a spec file; `storage` takes the place of the spec's."""
+        spec = _find(Path(path))
+        content = _read(spec)
+        _check(spec, content)
+        beside = spec.parent / TOPOLOGY_NAME
+        return cls(
+            spec=spec,
+            name=content["name"],
+            storage=_uri(str(storage) if storage is not None else content["storage"], spec.parent),
+            catalog=content.get("catalog"),
+            database=content.get("database", content.get("schema")),
+            configuration={str(key): str(value) for key, value in (content.get("configuration") or {}).items()},
+            topology=Topology.load(beside) if beside.exists() else None,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the project."""
+        return self.spec.parent
+
+    @property
+    def local_storage(self) -> Path | None:
+        """The storage as a folder of this machine; None where it is elsewhere."""
+        parts = urlsplit(self.storage)
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+    @property
+    def warehouse(self) -> Path | None:
+        """The folder that holds the tables, where it is on this machine."""
+        named = self.configuration.get("spark.sql.warehouse.dir")
+        if named is not None:
+            parts = urlsplit(named)
+            return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
+        return self.local_storage / "warehouse" if self.local_storage is not None else None
+
+    def at(self, storage: str | Path) -> Project:
+        """Give the same project with its state elsewhere."""
+        return replace(self, storage=_uri(str(storage), self.folder))
+
+
+def _find(path: Path) -> Path:
+    path = path.expanduser()
+    if path.is_file():
+        return path.resolve()
+    if not path.is_dir():
+        raise InputError(
+            f"There is no pipeline at {path}.", remedy="Name a folder, or make one: penstock pipeline new."
+        )
+    found = [path / name for name in SPEC_NAMES if (path / name).is_file()]
+    if not found:
+        raise InputError(
+            f"There is no {SPEC_NAMES[0]} in {path.resolve()}.",
+            remedy="Name the folder of a pipeline, or make one: penstock pipeline new.",
+        )
+    if len(found) > 1:
+        raise InputError(f"{path} holds {' and '.join(SPEC_NAMES)}.", remedy="Keep one of them.")
+    return found[0].resolve()
+
+
+def _read(spec: Path) -> dict[str, Any]:
+    try:
+        import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
+    except ImportError:
+        raise InputError(
+            "Pipelines need pyspark with its pipelines extra.", remedy="Run: pip install 'penstock[spark]'."
+        ) from None
+    try:
+        content = yaml.safe_load(spec.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{spec} cannot be read: {error}.", remedy="Mend it.") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{spec} holds no fields.", remedy="Write name, storage and libraries.")
+    return content
+
+
+def _check(spec: Path, content: Mapping[str, Any]) -> None:
+    for key in content:
+        if key not in _FIELDS:
+            near = difflib.get_close_matches(str(key), _FIELDS, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(_FIELDS)}."
+            raise InputError(f"{spec} has no field {key!r}.", remedy=remedy)
+    for key in ("name", "storage"):
+        if not isinstance(content.get(key), str) or not content[key]:
+            raise InputError(f"{spec} does not say its {key}.", remedy=f"Add a line: {key}: ...")
+    libraries = content.get("libraries") or []
+    try:
+        patterns = [entry["glob"]["include"] for entry in libraries]
+    except (TypeError, KeyError):
+        raise InputError(
+            f"{spec}: libraries is not a list of globs.", remedy="Write: libraries: [{glob: {include: folder/**}}]."
+        ) from None
+    if not any(_files(spec.parent, pattern) for pattern in patterns):
+        raise InputError(
+            f"{spec} names no file that defines anything.",
+            remedy="Write transformations, and name their folder under libraries.",
+        )
+    if not isinstance(content.get("configuration") or {}, dict):
+        raise InputError(f"{spec}: configuration is not a table.", remedy="Write lines of key: value.")
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    wanted = f"{pattern}/*" if pattern.endswith("/**") else pattern
+    return [path for path in folder.glob(wanted) if path.suffix in (".py", ".sql")]
+
+
+def _uri(storage: str, folder: Path) -> str:
+    if urlsplit(storage).scheme:
+        return storage
+    return (folder / Path(storage).expanduser()).resolve().as_uri()

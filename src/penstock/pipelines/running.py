@@ -1,0 +1,170 @@
+"""`run`: apply the topology, run the pipeline, give the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.contexts import load_options
+from penstock.errors import InputError, OptionError
+from penstock.options import ConnectionOptions
+from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.project import Project
+
+if TYPE_CHECKING:
+    from penstock.jetstream.changes import Plan
+
+__all__ = ["apply_topology", "blocking", "run", "start"]
+
+
+def run(
+    path: str | Path | Project = ".",
+    *,
+    url: str | None = None,
+    options: ConnectionOptions | None = None,
+    continuous: bool = False,
+    pause: float = 1.0,
+    master: str | None = None,
+    remote: str | None = None,
+    storage: str | Path | None = None,
+    full_refresh: Sequence[str] = (),
+    full_refresh_all: bool = False,
+    dry: bool = False,
+    conf: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    stop: threading.Event | None = None,
+    watch: Callable[[Outcome], None] | None = None,
+) -> Outcome:
+    """Run the pipeline in a folder: once over all that is there, or continuously until `stop` is set.
+
+    The streams and consumers of its `topology.toml` are made or changed first. `watch` is called with the outcome so
+    far, several times a second. PipelineError says why a run failed; whatever was done before stays done, and the next
+    run goes on from there.
+    """
+    begun = start(
+        path,
+        url=url,
+        options=options,
+        storage=storage,
+        order=_order(continuous, pause, master, remote, full_refresh, full_refresh_all, dry, conf),
+    )
+    deadline = None if timeout is None else time.monotonic() + timeout
+    asked = False
+    try:
+        while begun.poll():
+            if watch is not None:
+                watch(begun.outcome)
+            if stop is not None and stop.is_set() and not asked:
+                asked = True
+                begun.stop()
+            if deadline is not None and time.monotonic() > deadline:
+                begun.outcome.failure = f"it is not done after {timeout:g} s"
+                break
+        if watch is not None:
+            watch(begun.outcome)
+        return begun.check()
+    finally:
+        begun.close()
+
+
+def start(
+    path: str | Path | Project = ".",
+    *,
+    url: str | None = None,
+    options: ConnectionOptions | None = None,
+    storage: str | Path | None = None,
+    order: Order | None = None,
+) -> PipelineRun:
+    """Apply the topology and start the pipeline; the caller follows it with `poll` and ends it with `close`."""
+    if isinstance(path, Project):
+        project = path if storage is None else path.at(storage)
+    else:
+        project = Project.load(path, storage=storage)
+    if options is not None and url is not None:
+        raise InputError("Both url and options are given.", remedy="Give one of them.")
+    found = options or load_options(url)
+    if project.topology is not None:
+        apply_topology(project, found)
+    return PipelineRun(project, found, order).start()
+
+
+def apply_topology(project: Project, options: ConnectionOptions) -> Plan | None:
+    """Make the streams and consumers that the project declares; give what was changed."""
+    topology = project.topology
+    if topology is None:
+        return None
+
+    async def work() -> Plan:
+        from penstock.connection import connect
+        from penstock.jetstream import apply
+
+        client = await connect(options)
+        try:
+            return await apply(client, topology)
+        finally:
+            await client.close()
+
+    made: Plan = blocking(work())
+    return made
+
+
+def blocking(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end from ordinary code, also where this thread has a loop that runs."""
+    found: list[Any] = []
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            found.append(asyncio.run(work))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def _order(
+    continuous: bool,
+    pause: float,
+    master: str | None,
+    remote: str | None,
+    full_refresh: Sequence[str],
+    full_refresh_all: bool,
+    dry: bool,
+    conf: Mapping[str, str] | None,
+) -> Order:
+    if master is not None and remote is not None:
+        raise OptionError(
+            "Both master and remote are given.",
+            remedy="A remote Spark Connect server has a master of its own: leave one out.",
+            option="remote",
+        )
+    if remote is not None and not remote.startswith("sc://"):
+        raise OptionError(
+            f"The remote {remote!r} is no Spark Connect address.", remedy="Write sc://host:15002.", option="remote"
+        )
+    if continuous and (dry or full_refresh or full_refresh_all):
+        raise OptionError(
+            "A continuous run can be neither dry nor a full refresh.",
+            remedy="Run once first, then continuously.",
+            option="continuous",
+        )
+    return Order(
+        continuous=continuous,
+        pause=pause,
+        master=master or "local[*]",
+        remote=remote,
+        full_refresh=tuple(full_refresh),
+        full_refresh_all=full_refresh_all,
+        dry=dry,
+        conf=dict(conf or {}),
+    )

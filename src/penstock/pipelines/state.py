@@ -1,0 +1,108 @@
+"""A pipeline that does not run, or runs elsewhere: how far it is, how much waits, and how to forget it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import InputError, NotFoundError
+from penstock.options import ConnectionOptions
+from penstock.pipelines.checkpoints import FlowState, read_flows
+from penstock.pipelines.process import is_running
+from penstock.pipelines.project import Project
+from penstock.pipelines.running import blocking
+
+__all__ = ["PipelineState", "pipeline_state", "reset_pipeline", "state_paths"]
+
+
+@dataclass(frozen=True)
+class PipelineState:
+    """How far every flow of a pipeline is."""
+
+    name: str
+    running: bool
+    flows: tuple[FlowState, ...]
+    latest: Mapping[str, int | None]
+    """For each stream, the next sequence that it will give out; None where it is gone."""
+
+    def rows(self) -> Iterator[tuple[FlowState, str | None, int | None, int | None]]:
+        """Give each flow with each stream that it reads, the next sequence, and how many wait."""
+        for flow in self.flows:
+            if not flow.streams:
+                yield flow, None, None, None
+            for stream, following in flow.streams.items():
+                newest = self.latest.get(stream)
+                yield flow, stream, following, None if newest is None else max(0, newest - following)
+
+    def plain(self) -> dict[str, Any]:
+        """Give it as JSON wants it."""
+        lags = {(flow.target, flow.flow, stream): lag for flow, stream, _, lag in self.rows()}
+        return {
+            "name": self.name,
+            "running": self.running,
+            "flows": [
+                {
+                    **asdict(flow),
+                    "complete": flow.complete,
+                    "lag": {stream: lags[flow.target, flow.flow, stream] for stream in flow.streams},
+                }
+                for flow in self.flows
+            ],
+        }
+
+
+def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineState:
+    """Read the checkpoints, and ask NATS how far the streams are."""
+    storage = _local(project)
+    flows = tuple(read_flows(storage))
+    names = sorted({stream for flow in flows for stream in flow.streams})
+    latest: dict[str, int | None] = blocking(_latest(options, names)) if names else {}
+    return PipelineState(project.name, is_running(project), flows, latest)
+
+
+async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:
+    from penstock.connection import api_request, connect
+
+    client = await connect(options)
+    try:
+        found: dict[str, int | None] = {}
+        for name in names:
+            try:
+                found[name] = int((await api_request(client, f"STREAM.INFO.{name}"))["state"]["last_seq"]) + 1
+            except NotFoundError:
+                found[name] = None
+        return found
+    finally:
+        await client.close()
+
+
+def state_paths(project: Project) -> list[Path]:
+    """Give what a reset deletes, as far as it is there."""
+    storage = _local(project)
+    paths = [storage / "_checkpoints", storage / "catalog", storage / "derby.log", storage / "spark.log"]
+    if project.warehouse is not None:
+        paths.append(project.warehouse)
+    return [path for path in paths if path.exists()]
+
+
+def reset_pipeline(project: Project) -> None:
+    """Delete checkpoints, catalog and tables; refused while the pipeline runs."""
+    if is_running(project):
+        raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
+    for path in state_paths(project):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _local(project: Project) -> Path:
+    if project.local_storage is None:
+        raise InputError(
+            f"The storage of {project.name} is {project.storage}, which is not on this machine.",
+            remedy="Look at it with the tools of that storage.",
+        )
+    return project.local_storage

@@ -1,0 +1,166 @@
+"""Payloads in a query: decompress, parse, and set aside what cannot be parsed, while the query goes on.
+
+Every parser gives a column of two fields: `value`, and `error`, which is null where parsing worked. `split` makes two
+frames of that, and `dead_letters` gives the bad rows the form that the sink writes::
+
+    from penstock.spark.functions import dead_letters, parse_json, split
+
+    parsed = orders.withColumn("order", parse_json("data", "id long, price double"))
+    good, bad = split(parsed, "order")
+    dead_letters(bad, "order", subject="dead.orders").writeStream.format("nats")...
+
+JSON is parsed by Spark itself. Gzip, zstd and Protobuf are decoded in Python, by columns. For Avro, Spark has
+`from_avro` in a package of its own: start it with `--packages org.apache.spark:spark-avro_2.13:4.x.y`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import functions as F  # as every Spark program writes it
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import StringType, StructType
+
+from penstock.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["dead_letters", "decompress", "header", "parse_json", "parse_protobuf", "split"]
+
+Codec = Literal["gzip", "zstd", "auto"]
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_CORRUPT = "_penstock_corrupt"
+
+
+def _column(given: Column | str) -> Column:
+    return F.col(given) if isinstance(given, str) else given
+
+
+def header(name: str, column: Column | str = "headers") -> Column:
+    """Give the first value of a header, null where there is none."""
+    return F.try_element_at(F.try_element_at(_column(column), F.lit(name)), F.lit(1))
+
+
+def decompress(column: Column | str, codec: Codec = "auto", limit: int = 64 * 2**20) -> Column:
+    """Decompress gzip or zstd payloads; `auto` looks at each payload and leaves the others as they are.
+
+    A payload that is broken, or larger than `limit` bytes once decompressed, becomes null.
+    """
+    if codec not in ("gzip", "zstd", "auto"):
+        raise InputError(f"There is no codec {codec!r}.", remedy="Known: gzip, zstd, auto.")
+
+    return _by_value(_column(column), "binary", lambda payload: unpack_one(payload, codec, limit))
+
+
+def _by_value(column: Column, kind: Literal["binary", "string"], convert: Callable[[bytes], Any]) -> Column:
+    """Convert every value of a column in Python, null for null; the columns come and go as Arrow."""
+
+    def convert_all(values: Any) -> Any:
+        import pyarrow as pa
+
+        given = (item.as_py() for item in values)
+        return pa.array([None if item is None else convert(item) for item in given], kind)
+
+    # A lambda has no annotations, from which pyspark would guess another kind of function.
+    by_columns = lambda values: convert_all(values)  # noqa: E731, PLW0108  # see above
+    function: Callable[[Column], Column] = arrow_udf(by_columns, kind)  # type: ignore[call-overload]  # takes text
+    return function(column)
+
+
+def unpack_one(payload: bytes, codec: str, limit: int) -> bytes | None:
+    """Decompress one payload; None where it is broken or too large."""
+    if codec == "auto":
+        codec = next((name for magic, name in MAGIC.items() if payload.startswith(magic)), "")
+        if not codec:
+            return payload
+    import pyarrow as pa
+
+    try:
+        with pa.CompressedInputStream(pa.py_buffer(payload), codec) as stream:
+            found: bytes = stream.read(limit + 1)
+    except (OSError, pa.ArrowException):
+        return None
+    return found if len(found) <= limit else None
+
+
+def parse_json(column: Column | str, schema: StructType | str) -> Column:
+    """Parse JSON text in a binary or string column: `value` as the schema says, or `error`."""
+    source = _column(column)
+    text = F.try_validate_utf8(source.cast("string"))
+    fields = _fields(schema)
+    wider = StructType([*fields.fields]).add(_CORRUPT, StringType())
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    parsed = F.from_json(text, wider, options)
+    value = F.struct(*(parsed[field.name].alias(field.name) for field in fields.fields))
+    error = (
+        F.when(source.isNull(), F.lit("there is no payload"))
+        .when(text.isNull(), F.lit("the payload is not UTF-8"))
+        .when(parsed.isNull() | parsed[_CORRUPT].isNotNull(), F.lit("the payload is not JSON of this schema"))
+    )
+    return _outcome(value, error)
+
+
+def parse_protobuf(column: Column | str, message: str, schema: StructType | str) -> Column:
+    """Parse Protobuf payloads: `message` names a generated class as `package.module_pb2.Message`.
+
+    Fields have their names as the `.proto` file has them; the schema says which of them are wanted, and as what.
+    """
+    module, _, name = message.rpartition(".")
+    if not module:
+        raise InputError(f"{message!r} names no class.", remedy="Write it as package.module_pb2.Message.")
+
+    def convert(payload: bytes) -> str | None:
+        from google.protobuf.json_format import MessageToJson
+        from google.protobuf.message import DecodeError
+
+        kind = getattr(importlib.import_module(module), name)
+        try:
+            return str(MessageToJson(kind.FromString(payload), preserving_proto_field_name=True))
+        except (DecodeError, ValueError):
+            return None
+
+    text = _by_value(_column(column), "string", convert)
+    value = F.from_json(text, _fields(schema))
+    return _outcome(value, F.when(text.isNull(), F.lit(f"the payload is no {name}")))
+
+
+def _fields(schema: StructType | str) -> StructType:
+    found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+    if not isinstance(found, StructType):
+        raise InputError(f"The schema {schema!r} names no fields.", remedy='Write it as "id long, price double".')
+    return found
+
+
+def _outcome(value: Column, error: Column) -> Column:
+    return F.struct(F.when(error.isNull(), value).alias("value"), error.alias("error"))
+
+
+def split(frame: DataFrame, column: str) -> tuple[DataFrame, DataFrame]:
+    """Split a frame by a parsed column: rows that parsed, the value in place of the pair, and rows that did not."""
+    error = F.col(column)["error"]
+    return frame.where(error.isNull()).withColumn(column, F.col(column)["value"]), frame.where(error.isNotNull())
+
+
+def dead_letters(frame: DataFrame, column: str, subject: str) -> DataFrame:
+    """Give bad rows the columns that the sink writes: their payload and headers, and why and where from.
+
+    The headers `Penstock-Error`, `Penstock-Stream`, `Penstock-Sequence` and `Penstock-Subject` are added.
+    """
+    reasons = F.create_map(
+        F.lit("Penstock-Error"),
+        F.array(F.col(column)["error"]),
+        F.lit("Penstock-Stream"),
+        F.array(F.col("stream")),
+        F.lit("Penstock-Sequence"),
+        F.array(F.col("sequence").cast("string")),
+        F.lit("Penstock-Subject"),
+        F.array(F.col("subject")),
+    )
+    kept = reasons
+    if "headers" in frame.columns:
+        given = F.map_filter("headers", lambda name, _: ~name.startswith("Penstock-"))
+        kept = F.map_concat(F.coalesce(given, F.create_map().cast("map<string,array<string>>")), reasons)
+    return frame.select(F.lit(subject).alias("subject"), "data", kept.alias("headers"))

@@ -1,0 +1,294 @@
+"""What the exactly-once sink keeps in the stream beside the rows, as bytes: pure, and frozen by golden files.
+
+Markers live under a root of their own in the stream that takes the rows, because only messages of one stream commit
+together. For stream S and query Q::
+
+    $PENSTOCK.S.origin                 the first message of a stream that was empty: the others come and go behind it,
+                                       and the stream's first sequence stays where it is
+    $PENSTOCK.S.Q.head                 one message: which batch is written, by which run, and how far
+    $PENSTOCK.S.Q.anchor               stored just before the head that begins a batch; older than every journal of it
+    $PENSTOCK.S.Q.<epoch>.<p>.<lane>   a task's right to write rows of partition p: its opening, or who took it since
+    $PENSTOCK.S.Q.<epoch>.<p>.<id>     the journal of one batch of rows, stored with them while a lane is the task's
+    $PENSTOCK.S.Q.<epoch>.claims.<p>-<part>  on replay: which rows of the journals partition p takes for its own
+    $PENSTOCK.S.Q.<epoch>.claims.last  the fence of the claims
+
+The epoch is the sequence of the head under which a run writes. No subject needs more than its last message, so that
+streams work which keep no more. A body is one line of JSON and, behind it, bytes::
+
+    origin    {"v":1}
+    head      {"v":1,"batch":7,"run":"...","state":"open","since":0,"past":[]}
+    anchor    {"v":1,"batch":7}
+    opening   {"v":1,"kind":"open","run":"...","task":4}
+    journal   {"v":1,"kind":"rows","id":"...","rows":998}         + 16 bytes of digest a row
+    seal      {"v":1,"kind":"seal","run":"..."}
+    fence     {"v":1,"kind":"claims","partition":3}
+    claim     {"v":1,"kind":"claim","partition":3,"part":1,"parts":1,"rows":40}
+              + for each journal: its sequence (8 bytes), its rows (2 bytes), a bit a row; little endian
+
+docs/why/exactly-once.md says why, with the diagram of states.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.errors import RemoteProtocolError
+
+__all__ = [
+    "DIGEST_SIZE",
+    "MARKER_ROOT",
+    "VERSION",
+    "Head",
+    "Places",
+    "State",
+    "anchor_body",
+    "claim_bodies",
+    "fence_body",
+    "is_marker",
+    "journal_body",
+    "marker_filter",
+    "opening_body",
+    "origin_body",
+    "origin_subject",
+    "read_claim",
+    "read_lane",
+    "seal_body",
+]
+
+MARKER_ROOT = "$PENSTOCK"
+VERSION = 1
+DIGEST_SIZE = 16
+PAST = 100  # how many replaced runs a head remembers; a batch that was tried more often has other troubles
+_CLAIM = struct.Struct("<QH")
+
+State = Literal["open", "sealing", "replay", "done"]
+
+
+def marker_filter(stream: str) -> str:
+    """Give the subject that covers every marker in a stream."""
+    return f"{MARKER_ROOT}.{stream}.>"
+
+
+def origin_subject(stream: str) -> str:
+    """Give the subject of the one marker that belongs to no query."""
+    return f"{MARKER_ROOT}.{stream}.origin"
+
+
+def origin_body() -> bytes:
+    """Write that marker."""
+    return _line()
+
+
+def is_marker(subject: str) -> bool:
+    """Tell a marker from a message."""
+    return subject.startswith(f"{MARKER_ROOT}.")
+
+
+@dataclass(frozen=True)
+class Places:
+    """The subjects of one query in one stream."""
+
+    stream: str
+    query: str
+
+    @property
+    def root(self) -> str:
+        """What all subjects of the query begin with."""
+        return f"{MARKER_ROOT}.{self.stream}.{self.query}"
+
+    @property
+    def all(self) -> str:
+        """A filter for every marker of the query."""
+        return f"{self.root}.>"
+
+    @property
+    def head(self) -> str:
+        """The one message that says where the query is."""
+        return f"{self.root}.head"
+
+    @property
+    def anchor(self) -> str:
+        """The message whose loss tells that journals may be lost."""
+        return f"{self.root}.anchor"
+
+    def lane(self, epoch: int, partition: int, lane: int) -> str:
+        """One of the lanes of a partition; each carries one batch of rows at a time."""
+        return f"{self.root}.{epoch}.{partition}.{lane}"
+
+    def journal(self, epoch: int, partition: int, batch_id: str) -> str:
+        """The journal of one batch of rows."""
+        return f"{self.root}.{epoch}.{partition}.{batch_id}"
+
+    def slot(self, epoch: int, partition: int) -> str:
+        """A filter for all lanes and journals of one partition."""
+        return f"{self.root}.{epoch}.{partition}.*"
+
+    def is_of_task(self, subject: str) -> bool:
+        """Tell lanes and journals from the other markers of the query."""
+        parts = subject.removeprefix(f"{self.root}.").split(".")
+        return len(parts) == 3 and parts[1] != "claims"
+
+    def claim(self, epoch: int, partition: int, part: int) -> str:
+        """A part of the claims of one partition."""
+        return f"{self.root}.{epoch}.claims.{partition}-{part}"
+
+    def claims_fence(self, epoch: int) -> str:
+        """The message that every claim replaces, and expects to be as it was read."""
+        return f"{self.root}.{epoch}.claims.last"
+
+    def claims(self, epoch: int) -> str:
+        """A filter for all claims of one epoch and their fence."""
+        return f"{self.root}.{epoch}.claims.*"
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a query is: the batch it writes, the run that writes it, and how far that is."""
+
+    batch: int
+    """The number of the micro-batch."""
+    run: str
+    """One execution of the batch: every start of it on the driver makes a new name."""
+    state: State
+    """`open`: being written for the first time. `sealing`: an earlier run left rows, and its tasks are being locked
+    out. `replay`: that is done, and the rest is being written. `done`: every row is stored."""
+    since: int = 0
+    """The sequence of the batch's anchor; 0 in the head that came with it, which follows it."""
+    past: tuple[str, ...] = ()
+    """Runs of the same batch that were replaced."""
+    sequence: int = 0
+    """Where this head is stored; not part of its body."""
+
+    @property
+    def anchor(self) -> int:
+        """The sequence of the batch's anchor."""
+        return self.since or self.sequence - 1
+
+    def body(self) -> bytes:
+        """Write the head."""
+        return _line(batch=self.batch, run=self.run, state=self.state, since=self.since, past=list(self.past[-PAST:]))
+
+    @classmethod
+    def read(cls, body: bytes, sequence: int) -> Head:
+        """Read a head; RemoteProtocolError where it is none."""
+        fields, _ = _split(body)
+        try:
+            head = cls(
+                batch=int(fields["batch"]),
+                run=str(fields["run"]),
+                state=fields["state"],
+                since=int(fields["since"]),
+                past=tuple(str(item) for item in fields["past"]),
+                sequence=sequence,
+            )
+        except (KeyError, TypeError, ValueError):
+            raise _strange("head") from None
+        if head.state not in ("open", "sealing", "replay", "done"):
+            raise _strange("head")
+        return head
+
+
+def anchor_body(batch: int) -> bytes:
+    """Write an anchor."""
+    return _line(batch=batch)
+
+
+def opening_body(run: str, task: int) -> bytes:
+    """Write the message with which a task takes a lane."""
+    return _line(kind="open", run=run, task=task)
+
+
+def seal_body(run: str) -> bytes:
+    """Write the message with which a later run closes a lane of an earlier one."""
+    return _line(kind="seal", run=run)
+
+
+def fence_body(partition: int) -> bytes:
+    """Write the fence of the claims."""
+    return _line(kind="claims", partition=partition)
+
+
+def journal_body(batch_id: str, digests: bytes) -> bytes:
+    """Write the journal of one batch of rows."""
+    return _line(kind="rows", id=batch_id, rows=len(digests) // DIGEST_SIZE) + digests
+
+
+def read_lane(body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Read a message of a lane: its fields, and the digests where it is a journal."""
+    fields, rest = _split(body)
+    kind = fields.get("kind")
+    if kind not in ("open", "rows", "seal") or (kind == "rows" and len(rest) != fields.get("rows", -1) * DIGEST_SIZE):
+        raise _strange("lane")
+    return fields, rest
+
+
+def claim_bodies(partition: int, taken: dict[int, list[bool]], size: int) -> list[bytes]:
+    """Write the claims of a partition: for each journal, by its sequence, which rows; in parts of about `size` bytes.
+
+    A partition that takes nothing says so, too: one part with no entries.
+    """
+    parts: list[tuple[int, bytearray]] = [(0, bytearray())]
+    for sequence, rows in sorted(taken.items()):
+        bits = sum(1 << place for place, mine in enumerate(rows) if mine).to_bytes((len(rows) + 7) // 8, "little")
+        count, content = parts[-1]
+        if content and len(content) + len(bits) > size:
+            parts.append((0, bytearray()))
+            count, content = parts[-1]
+        content += _CLAIM.pack(sequence, len(rows)) + bits
+        parts[-1] = (count + sum(rows), content)
+    return [
+        _line(kind="claim", partition=partition, part=number, parts=len(parts), rows=count) + bytes(content)
+        for number, (count, content) in enumerate(parts, start=1)
+    ]
+
+
+def read_claim(body: bytes) -> tuple[dict[str, Any], dict[int, list[bool]]]:
+    """Read one part of a claim: its fields, and for each journal which rows it takes."""
+    fields, rest = _split(body)
+    taken: dict[int, list[bool]] = {}
+    place = 0
+    if fields.get("kind") not in ("claim", "claims"):
+        raise _strange("claim")
+    while place < len(rest):
+        if len(rest) - place < _CLAIM.size:
+            raise _strange("claim")
+        sequence, rows = _CLAIM.unpack_from(rest, place)
+        place += _CLAIM.size
+        size = (rows + 7) // 8
+        if len(rest) - place < size:
+            raise _strange("claim")
+        bits = int.from_bytes(rest[place : place + size], "little")
+        taken[sequence] = [bool(bits >> row & 1) for row in range(rows)]
+        place += size
+    return fields, taken
+
+
+def _line(**fields: Any) -> bytes:
+    return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode() + b"\n"
+
+
+def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
+    line, _, rest = body.partition(b"\n")
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        raise _strange("marker") from None
+    if not isinstance(fields, dict):
+        raise _strange("marker")
+    if fields.get("v") != VERSION:
+        raise RemoteProtocolError(
+            f"A marker of the Spark sink has version {fields.get('v')!r}, and this Penstock knows {VERSION}.",
+            remedy="Run the query with the Penstock that wrote it, or a newer one.",
+        )
+    return fields, rest
+
+
+def _strange(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"A message among the markers of the Spark sink is no {what}.",
+        remedy=f"Somebody else published under {MARKER_ROOT}; only the sink may.",
+        place=0,
+    )

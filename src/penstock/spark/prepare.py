@@ -1,0 +1,162 @@
+"""What a stream needs before the sink can write to it, found out on the driver and, with consent, mended."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import InputError, JetStreamError, NotFoundError
+from penstock.spark.line import EXPECTED, Line
+from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
+from penstock.spark.outgoing import Target
+from penstock.spark.sink_options import SinkOptions
+from penstock.wire.bulk.api import read_answer
+from penstock.wire.protocol import encode_headers
+
+__all__ = ["Prepared", "prepare"]
+
+ATOMIC = (2, 12)  # the server that first had atomic batches
+SMALLEST = 4096  # bytes that the largest message must have room for, so that journals fit
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the tasks must know of the stream, as it is now."""
+
+    target: Target
+    keep: bool
+    """Whether markers must say that they never expire, because the stream's messages do."""
+    fast: bool
+    """Whether the stream takes fast ingest."""
+    dead_letter_stream: str | None
+    """The stream of the dead letters, where it is another one."""
+
+
+def prepare(line: Line, options: SinkOptions) -> Prepared:
+    """Check the stream, change it where it is allowed to, and give what the tasks must know."""
+    name = options.stream
+    try:
+        info = line.api(f"STREAM.INFO.{name}")
+    except NotFoundError:
+        raise InputError(
+            f"There is no stream {name}.",
+            remedy=f"Create it: penstock stream add {name} --subjects '...' --defaults.",
+        ) from None
+    config = info["config"]
+    if config.get("mirror"):
+        raise InputError(f"Stream {name} is a mirror, which takes no messages.", remedy="Write to what it mirrors.")
+    if config.get("sealed"):
+        raise InputError(f"Stream {name} is sealed, for ever.", remedy="Write to another one.")
+    if options.exactly_once:
+        _refuse_unsafe(line, config)
+        if changes := _missing(config, options):
+            config = _mend(line, config, changes, options)
+        if info["state"]["messages"] == 0:
+            _lay_origin(line, name)
+    limit = line.max_payload
+    if (most := config.get("max_msg_size", -1)) > 0:
+        limit = min(limit, most)
+    subjects = tuple(item for item in config.get("subjects") or () if not item.startswith(f"{MARKER_ROOT}."))
+    return Prepared(
+        Target(name, subjects, limit),
+        keep=bool(config.get("max_age")) and bool(config.get("allow_msg_ttl")),
+        fast=bool(config.get("allow_batched")),
+        dead_letter_stream=_dead_letter_stream(line, options),
+    )
+
+
+def _refuse_unsafe(line: Line, config: dict[str, Any]) -> None:
+    """Refuse what exactly-once cannot be had with, each with its reason."""
+    name = config["name"]
+    other = 'Or accept repeats: .option("guarantee", "at-least-once").'
+    version = tuple(int(part) for part in re.findall(r"\d+", line.version)[:2])
+    if version < ATOMIC:
+        raise InputError(
+            f"The server is nats-server {line.version}, and atomic batches came with 2.12: exactly-once needs them.",
+            remedy=f"Update the server. {other}",
+        )
+    reasons = {
+        "interest retention drops the sink's markers at once": config.get("retention") == "interest",
+        "in a work queue whoever consumes everything would remove the sink's markers": config.get("retention")
+        == "workqueue",
+        "it sends no acks": config.get("no_ack"),
+        "its messages are counters": config.get("allow_msg_counter"),
+        "it forbids to purge, and the sink must remove its markers": config.get("deny_purge"),
+        "it refuses new messages of a subject at a limit, markers too": config.get("discard_new_per_subject"),
+        "it acknowledges before it writes": config.get("persist_mode") == "async",
+        "it renames the subjects of the sink's markers": _renames(config),
+        f"it takes no messages of {SMALLEST} bytes": 0 < config.get("max_msg_size", -1) < SMALLEST,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            remedy = "Change it, or write to another stream"
+            if config.get("retention") in ("interest", "workqueue"):
+                remedy = "Write to a stream with limits, and let this one source the data subjects from it"
+            raise InputError(f"Stream {name} cannot be written to exactly once: {reason}.", remedy=f"{remedy}. {other}")
+
+
+def _renames(config: dict[str, Any]) -> bool:
+    source = (config.get("subject_transform") or {}).get("src") or ""
+    first = source.split(".")[0]
+    return bool(source) and first in (">", "*", MARKER_ROOT)
+
+
+def _missing(config: dict[str, Any], options: SinkOptions) -> dict[str, Any]:
+    """Give the changes that exactly-once needs."""
+    changes: dict[str, Any] = {}
+    if not config.get("allow_atomic"):
+        changes["allow_atomic"] = True
+    if not _covers(config.get("subjects") or [], config["name"]):
+        changes["subjects"] = [*(config.get("subjects") or []), marker_filter(config["name"])]
+    if not config.get("allow_msg_ttl") and (config.get("max_age") or options.ttl or options.ttl_column):
+        changes["allow_msg_ttl"] = True
+    return changes
+
+
+def _covers(subjects: list[str], name: str) -> bool:
+    wanted = {">", f"{MARKER_ROOT}.>", marker_filter(name), f"*.{name}.>", "*.>", "*.*.>"}
+    return any(item in wanted for item in subjects)
+
+
+def _mend(line: Line, config: dict[str, Any], changes: dict[str, Any], options: SinkOptions) -> dict[str, Any]:
+    name = config["name"]
+    if not options.prepare:
+        flags = {
+            "allow_atomic": ["--allow-batch"],
+            "subjects": ["--subjects", ",".join(changes.get("subjects", []))],
+            "allow_msg_ttl": ["--allow-msg-ttl"],
+        }
+        words = [word for change in changes for word in flags[change]]
+        raise InputError(
+            f"Stream {name} is not ready to be written to exactly once: it lacks {' and '.join(changes)}.",
+            remedy=f"Run: penstock stream edit {name} {shlex.join(words)} --force. "
+            'Or let the sink do it: .option("prepare", "true").',
+        )
+    found: dict[str, Any] = line.api(f"STREAM.UPDATE.{name}", {**config, **changes})["config"]
+    return found
+
+
+def _lay_origin(line: Line, name: str) -> None:
+    """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
+    subject = origin_subject(name)
+    answer = line.ask(subject, origin_body(), encode_headers({EXPECTED: "0"}))
+    try:
+        read_answer(answer.payload)
+    except JetStreamError as error:
+        if error.err_code not in (10071, 10164):  # another query was faster
+            raise
+
+
+def _dead_letter_stream(line: Line, options: SinkOptions) -> str | None:
+    subject = options.dead_letter_subject
+    if subject is None:
+        return None
+    names = line.api("STREAM.NAMES", {"subject": subject}).get("streams") or []
+    if not names:
+        raise InputError(
+            f"No stream takes the dead letters' subject {subject}.",
+            remedy="Add it to a stream; one of the stream that takes the rows makes dead letters exactly once.",
+        )
+    return None if options.stream in names else str(names[0])

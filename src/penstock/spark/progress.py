@@ -1,0 +1,235 @@
+"""Lag and rates of running queries: Spark's progress events as values, and as figures for Prometheus.
+
+A Python source cannot fill the `metrics` of a query's progress, but what it needs is there: the end of each batch and
+the latest offset. `ProgressListener` turns them into lag a stream, rates and skipped messages::
+
+    listener = ProgressListener()
+    spark.streams.addListener(listener)
+    ...
+    listener.latest["orders"].lag                      # messages behind, of the query that is named orders
+    prometheus_client.REGISTRY.register(listener.collector())
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from penstock.errors import InputError
+from penstock.spark.offsets import Offset
+
+__all__ = ["Progress", "ProgressListener", "StreamProgress", "read_progress"]
+
+
+@dataclass(frozen=True)
+class StreamProgress:
+    """Where a query stands in one stream."""
+
+    next: int
+    """The next sequence that it reads."""
+    latest: int
+    """The next sequence that the stream will give out."""
+    lag: int
+    """How many sequences lie between."""
+    skipped: int
+    """How many sequences were gone before they were read."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One progress event of a query."""
+
+    query: str
+    """The name of the query, its id where it has none."""
+    id: str
+    """The id of the query, which its checkpoint keeps."""
+    run: str
+    """The id of this run."""
+    batch: int
+    """The number of the micro-batch."""
+    time: str
+    """When the batch began, as Spark writes it."""
+    rows: int
+    """How many rows came from NATS in this batch."""
+    input_rate: float
+    """Rows that came in a second."""
+    process_rate: float
+    """Rows that were processed in a second."""
+    seconds: float
+    """How long the batch took."""
+    streams: Mapping[str, StreamProgress] = field(default_factory=dict)
+    """Every stream that the query reads."""
+
+    @property
+    def lag(self) -> int:
+        """How many sequences all streams together are ahead."""
+        return sum(item.lag for item in self.streams.values())
+
+    @property
+    def skipped(self) -> int:
+        """How many sequences were gone before they were read, all streams together."""
+        return sum(item.skipped for item in self.streams.values())
+
+
+def read_progress(content: Mapping[str, Any]) -> Progress:
+    """Read the JSON of Spark's progress; sources of other formats are left out."""
+    streams: dict[str, StreamProgress] = {}
+    rows, input_rate, process_rate = 0, 0.0, 0.0
+    for source in content.get("sources") or []:
+        try:
+            end = Offset.from_json(source.get("endOffset"))
+        except InputError:
+            continue  # a source of another format
+        try:
+            latest = Offset.from_json(source.get("latestOffset"))
+        except InputError:
+            latest = end  # Spark reports none before the first batch
+        lag = end.lag(latest)
+        for name, mark in end.marks.items():
+            newest = latest.marks.get(name, mark)
+            streams[name] = StreamProgress(mark.next, newest.next, lag.get(name, 0), mark.skipped)
+        rows += int(source.get("numInputRows") or 0)
+        input_rate += _number(source.get("inputRowsPerSecond"))
+        process_rate += _number(source.get("processedRowsPerSecond"))
+    return Progress(
+        query=content.get("name") or str(content.get("id")),
+        id=str(content.get("id")),
+        run=str(content.get("runId")),
+        batch=int(content.get("batchId") or 0),
+        time=str(content.get("timestamp")),
+        rows=rows,
+        input_rate=input_rate,
+        process_rate=process_rate,
+        seconds=_number((content.get("durationMs") or {}).get("triggerExecution")) / 1000,
+        streams=streams,
+    )
+
+
+def _number(value: Any) -> float:
+    # The rate of an empty batch is NaN or missing.
+    number = float(value or 0)
+    return number if number == number and number not in (float("inf"), float("-inf")) else 0.0
+
+
+class ProgressListener(StreamingQueryListener):
+    """Keeps the latest progress of every query that reads NATS; give it to `spark.streams.addListener`."""
+
+    def __init__(self, on_progress: Callable[[Progress], None] | None = None) -> None:
+        self.on_progress = on_progress
+        self._lock = threading.Lock()
+        self._latest: dict[str, Progress] = {}
+        self._rows: dict[str, int] = {}
+        self._running: dict[str, bool] = {}
+        self._names: dict[str, str] = {}
+
+    @property
+    def latest(self) -> dict[str, Progress]:
+        """The latest progress by the query's name, or its id where it has none."""
+        with self._lock:
+            return dict(self._latest)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        with self._lock:
+            self._names[str(event.runId)] = name = event.name or str(event.id)
+            self._running[name] = True
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self.update(json.loads(event.progress.json))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass  # nothing new to know: the latest progress stays
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        with self._lock:
+            if name := self._names.pop(str(event.runId), None):
+                self._running[name] = False
+
+    def update(self, content: Mapping[str, Any]) -> None:
+        """Take one progress event as JSON."""
+        found = read_progress(content)
+        if not found.streams:
+            return
+        with self._lock:
+            self._latest[found.query] = found
+            self._rows[found.query] = self._rows.get(found.query, 0) + found.rows
+        if self.on_progress is not None:
+            self.on_progress(found)
+
+    def collector(self) -> Any:
+        """Give a collector to register with prometheus_client."""
+        return _Collector(self)
+
+    def figures(self) -> tuple[dict[str, Progress], dict[str, int], dict[str, bool]]:
+        """Give the latest progress, all rows so far and whether each query runs."""
+        with self._lock:
+            return dict(self._latest), dict(self._rows), dict(self._running)
+
+
+class _Collector:
+    """The figures of a listener, as prometheus_client asks for them."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self.listener = listener
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        latest, rows, running = self.listener.figures()
+        by_query: dict[str, tuple[str, dict[str, float]]] = {
+            "penstock_query_running": (
+                "Whether the query runs.",
+                {name: float(running.get(name, False)) for name in latest},
+            ),
+            "penstock_query_batch": (
+                "The number of the last micro-batch.",
+                {name: float(item.batch) for name, item in latest.items()},
+            ),
+            "penstock_query_batch_seconds": (
+                "How long the last micro-batch took.",
+                {name: item.seconds for name, item in latest.items()},
+            ),
+            "penstock_query_input_rows_per_second": (
+                "Rows that came in a second.",
+                {name: item.input_rate for name, item in latest.items()},
+            ),
+            "penstock_query_processed_rows_per_second": (
+                "Rows that were processed in a second.",
+                {name: item.process_rate for name, item in latest.items()},
+            ),
+        }
+        for name, (text, values) in by_query.items():
+            family = GaugeMetricFamily(name, text, labels=["query"])
+            for query, value in values.items():
+                family.add_metric([query], value)
+            yield family
+        total = CounterMetricFamily("penstock_query_rows", "Rows that came from NATS.", labels=["query"])
+        for query, count in rows.items():
+            total.add_metric([query], count)
+        yield total
+        lag = GaugeMetricFamily(
+            "penstock_query_lag_messages",
+            "Sequences between the query and the end of the stream.",
+            labels=["query", "stream"],
+        )
+        skipped = GaugeMetricFamily(
+            "penstock_query_skipped_messages",
+            "Sequences that were gone before they were read.",
+            labels=["query", "stream"],
+        )
+        for query, item in latest.items():
+            for stream, place in item.streams.items():
+                lag.add_metric([query, stream], place.lag)
+                skipped.add_metric([query, stream], place.skipped)
+        yield lag
+        yield skipped

@@ -1,0 +1,96 @@
+"""The data source "nats" as Spark sees it: options in; readers and writers out.
+
+Spark makes one of these on the driver, in a Python worker of its own, for every `load()`, `save()` and `start()`,
+pickles it, and asks it for a reader or a writer later. Options are checked at once, before anything is opened; what
+they name is looked up when a query is planned.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from penstock import contexts, credentials
+from penstock.errors import InputError
+from penstock.options import ConnectionOptions
+from penstock.spark.options import CONNECTION, SOURCE, SourceOptions, connection_fields, refuse_unknown
+from penstock.spark.sink_options import SINK, SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["NatsDataSource", "connection_options"]
+
+# Every option of reading and of writing: an unknown name is refused before Spark says which of the two it wants.
+KNOWN = (*CONNECTION, *SOURCE, *SINK)
+# What Spark itself adds to the options, or takes from them.
+OF_SPARK = ("path", "checkpointlocation", "queryname")
+
+
+class NatsDataSource(DataSource):
+    """NATS streams as rows: `subject`, `data`, `headers`, `sequence`, `time`, `stream`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        if importlib.util.find_spec("pyarrow") is None:
+            raise InputError(
+                "The format nats needs pyarrow, and this Python does not have it.",
+                remedy="Run: pip install 'penstock[spark]', on the driver and on every executor.",
+            )
+        refuse_unknown([name for name in options if name.lower() not in OF_SPARK], KNOWN)
+        connection_fields(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "nats"
+
+    def schema(self) -> StructType:
+        from penstock.spark.rows import source_schema
+
+        return source_schema(SourceOptions.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from penstock.spark.batch import NatsReader
+
+        source = SourceOptions.parse(self.options)
+        source.check_batch()
+        return NatsReader(connection_options(self.options, "penstock-spark-read"), source, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.spark.source import NatsStreamReader
+
+        source = SourceOptions.parse(self.options)
+        source.check_stream()
+        return NatsStreamReader(connection_options(self.options, "penstock-spark-stream"), source, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.spark.sink import NatsWriter
+
+        return NatsWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.spark.sink import NatsStreamWriter
+
+        return NatsStreamWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
+
+    def _own(self) -> dict[str, str]:
+        return {name: value for name, value in self.options.items() if name.lower() not in OF_SPARK}
+
+    def _write_connection(self) -> ConnectionOptions:
+        return connection_options(self.options, "penstock-spark-write")
+
+
+def connection_options(given: Mapping[str, str], name: str) -> ConnectionOptions:
+    """Resolve the connection on the driver: contexts and files are read here, executors get their contents."""
+    fields = connection_fields(given)
+    found = contexts.load_options(fields.pop("url", None), context=fields.pop("context", None), **fields)
+    return credentials.inline(found).replace(name=name)

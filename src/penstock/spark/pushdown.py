@@ -1,0 +1,157 @@
+"""Filters of a batch query as ranges and subjects: what Spark pushes down becomes less to read.
+
+Filters on `sequence` and `time` narrow the range, filters on `stream` the streams, equality and prefixes on `subject`
+the subjects. Spark still applies every filter itself, so a filter that is understood only in part is safe.
+Pure: filters in, a `Pushed` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+__all__ = ["Pushed", "covers", "narrow", "overlaps", "prefix_to_subject", "push", "without_overlap"]
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What is left to read once the filters are taken into account."""
+
+    start: int = 1
+    """The lowest sequence that can pass."""
+    end: int | None = None
+    """The sequence behind the highest that can pass."""
+    since: datetime | None = None
+    """The earliest time that can pass."""
+    until: datetime | None = None
+    """The latest time that can pass; inclusive."""
+    subjects: tuple[str, ...] | None = None
+    """Subjects, wildcards included, that cover whatever can pass."""
+    streams: tuple[str, ...] | None = None
+    """The only streams that can pass."""
+
+
+def push(pushed: Pushed, filters: Iterable[Any]) -> Pushed:
+    """Take filters of Spark (`pyspark.sql.datasource`) into account; all of them hold together."""
+    for item in filters:
+        column: tuple[str, ...] = getattr(item, "attribute", ())
+        if len(column) == 1 and (apply := _COLUMNS.get(column[0])):
+            pushed = apply(pushed, type(item).__name__, getattr(item, "value", None))
+    return pushed
+
+
+def _sequence(pushed: Pushed, kind: str, value: Any) -> Pushed:
+    lows = {"EqualTo": 0, "EqualNullSafe": 0, "GreaterThan": 1, "GreaterThanOrEqual": 0}
+    highs = {"EqualTo": 1, "EqualNullSafe": 1, "LessThan": 0, "LessThanOrEqual": 1}
+    values = value if kind == "In" else (value,)
+    if not values or not all(type(item) is int for item in values):
+        return pushed
+    if kind == "In" or kind in lows:
+        pushed = replace(pushed, start=max(pushed.start, min(values) + lows.get(kind, 0)))
+    if kind == "In" or kind in highs:
+        end = max(values) + highs.get(kind, 1)
+        pushed = replace(pushed, end=end if pushed.end is None else min(pushed.end, end))
+    return pushed
+
+
+def _time(pushed: Pushed, kind: str, value: Any) -> Pushed:
+    values = value if kind == "In" else (value,)
+    if not values or not all(isinstance(item, datetime) and item.tzinfo for item in values):
+        return pushed
+    if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "In"):
+        low = min(values)
+        pushed = replace(pushed, since=low if pushed.since is None else max(pushed.since, low))
+    if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "In"):
+        high = max(values)
+        pushed = replace(pushed, until=high if pushed.until is None else min(pushed.until, high))
+    return pushed
+
+
+def _subject(pushed: Pushed, kind: str, value: Any) -> Pushed:
+    if kind == "StringStartsWith" and isinstance(value, str):
+        return _subjects(pushed, tuple(prefix_to_subject(value)))
+    values = value if kind == "In" else (value,) if kind in ("EqualTo", "EqualNullSafe") else ()
+    if values and all(isinstance(item, str) and is_literal(item) for item in values):
+        return _subjects(pushed, tuple(dict.fromkeys(values)))
+    return pushed
+
+
+def _stream(pushed: Pushed, kind: str, value: Any) -> Pushed:
+    values = value if kind == "In" else (value,) if kind in ("EqualTo", "EqualNullSafe") else ()
+    if not values or not all(isinstance(item, str) for item in values):
+        return pushed
+    streams = tuple(dict.fromkeys(item for item in values if pushed.streams is None or item in pushed.streams))
+    return replace(pushed, streams=streams)
+
+
+_COLUMNS = {"sequence": _sequence, "time": _time, "subject": _subject, "stream": _stream}
+
+
+def _subjects(pushed: Pushed, subjects: tuple[str, ...]) -> Pushed:
+    found = narrow(pushed.subjects, subjects)
+    return replace(pushed, subjects=found)
+
+
+def is_literal(subject: str) -> bool:
+    """Tell a subject without wildcards, as a message has one, from anything else."""
+    tokens = subject.split(".")
+    return all(token and not any(mark in token for mark in "*> \t\r\n") for token in tokens)
+
+
+def prefix_to_subject(prefix: str) -> list[str]:
+    """Give the subjects that cover everything which begins with a text: whole tokens of it, and a wildcard.
+
+    `orders.eu.` becomes `orders.eu.>`; of `orders.eu` only `orders.>` is sure, for `orders.europe` fits, too; where
+    there is no whole token, nothing is gained.
+    """
+    whole, dot, _ = prefix.rpartition(".")
+    return [f"{whole}.>"] if dot and is_literal(whole) else [">"]
+
+
+def narrow(old: tuple[str, ...] | None, new: tuple[str, ...]) -> tuple[str, ...]:
+    """Give subjects that cover whatever matches one of `old` and one of `new`; empty where nothing can.
+
+    Where two only overlap, the narrower cannot be written as one subject: then the old one stays, which covers it.
+    """
+    if old is None:
+        return without_overlap(new)
+    found = []
+    for one in old:
+        for other in new:
+            if covers(one, other):
+                found.append(other)
+            elif covers(other, one) or overlaps(one, other):
+                found.append(one)
+    return without_overlap(tuple(dict.fromkeys(found)))
+
+
+def without_overlap(subjects: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out what another one covers: a server takes no filters of which one holds the other."""
+    kept = tuple(dict.fromkeys(subjects))
+    return tuple(item for item in kept if not any(other != item and covers(other, item) for other in kept))
+
+
+def covers(one: str, other: str) -> bool:
+    """Tell whether every subject that matches `other` matches `one`."""
+    left, right = one.split("."), other.split(".")
+    for number, part in enumerate(left):
+        if part == ">":
+            return len(right) > number
+        if number >= len(right) or right[number] == ">":
+            return False
+        if part not in ("*", right[number]):
+            return False
+    return len(left) == len(right)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Tell whether some subject matches both."""
+    left, right = one.split("."), other.split(".")
+    for first, second in zip(left, right, strict=False):
+        if ">" in (first, second):
+            return True
+        if "*" not in (first, second) and first != second:
+            return False
+    return len(left) == len(right)

@@ -1,0 +1,174 @@
+"""Keeping and releasing what a query has not yet, and has, in its checkpoint: work-queue and interest streams.
+
+A stream with limits keeps its messages whatever we do. The others remove a message once their consumers acknowledged
+it, so the query holds a durable consumer that is never delivered to, as a bookmark:
+
+- interest: the bookmark `<consumer>-<sequence>` stands at a sequence, and the stream keeps everything from there on.
+  To release, a new one is made further on and then the old one is deleted: there is always one, and what lies between
+  goes when nobody else wants it.
+- work queue: the bookmark `<consumer>` claims the subjects, so that no other worker can take their messages. To
+  release, what is below the sequence is purged.
+
+Spark tells what its checkpoint has one batch late, so a replay never needs what was released.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError
+from penstock.spark.offsets import Mark
+from penstock.spark.options import SourceOptions
+from penstock.spark.survey import StreamState
+from penstock.wire.bulk import BulkConnection
+
+__all__ = ["Release"]
+
+log = logging.getLogger("penstock.spark")
+
+
+class Release:
+    """What one query holds of one stream."""
+
+    def __init__(self, bulk: BulkConnection, state: StreamState, options: SourceOptions) -> None:
+        self.bulk = bulk
+        self.stream = state.name
+        self.kind = state.retention
+        self.options = options
+        self.held: int | None = None
+        self._check(state)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether this stream removes what is acknowledged."""
+        return self.kind != "limits"
+
+    def hold(self, mark: Mark, *, is_new: bool) -> None:
+        """Make sure that the stream keeps everything from a mark on; nothing is asked where it is known."""
+        if not self.is_needed or self.held is not None:
+            return
+        if self.kind == "workqueue":
+            self._claim()
+            self.held = mark.next
+            return
+        there = self._bookmarks()
+        if is_new and not there:
+            self._bookmark(mark.next)
+            there = [mark.next]
+        if not there or min(there) > mark.next:
+            error = DataLossError(
+                f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this "
+                f"query's place at {mark.next} is gone.",
+                remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
+                "false to go on with what there is.",
+                stream=self.stream,
+                start=mark.next,
+            )
+            if self.options.fail_on_data_loss:
+                raise error
+            log.warning("%s", error.what)
+            self._bookmark(mark.next)
+            there = [*there, mark.next]
+        self.held = min(there)
+
+    def commit(self, mark: Mark) -> None:
+        """Release everything below a mark, which Spark's checkpoint has."""
+        if not self.is_needed or (self.held is not None and mark.next <= self.held):
+            return
+        if self.kind == "workqueue":
+            for subject in self.options.subjects or (None,):
+                body = {"seq": mark.next} | ({"filter": subject} if subject else {})
+                self.bulk.api(f"STREAM.PURGE.{self.stream}", body)
+        else:
+            self._bookmark(mark.next)
+            for place in self._bookmarks():
+                if place < mark.next:
+                    self.bulk.api(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
+        self.held = mark.next
+
+    # -- what can be kept safe ------------------------------------------------------------------------------------
+
+    def _check(self, state: StreamState) -> None:
+        asked = self.options.ack == "commit"
+        if state.retention == "limits":
+            if asked:
+                raise InputError(
+                    f"The option ack is given, and the stream {state.name} removes nothing by acks.",
+                    remedy="Leave ack and consumer out: limits alone decide what it keeps.",
+                )
+            return
+        if not asked:
+            raise InputError(
+                f"The stream {state.name} has {state.retention} retention: it removes what is acknowledged, and a "
+                "replay could find it gone.",
+                remedy='Set .option("ack", "commit").option("consumer", "my-query"), so that the query keeps what its '
+                "checkpoint has not; or read a mirror of it.",
+            )
+        if state.retention == "workqueue" and state.deny_purge:
+            raise InputError(
+                f"The stream {state.name} denies purges, so what was read cannot be released.",
+                remedy="Let it allow them, or read a mirror of it without ack.",
+            )
+        if state.retention == "workqueue" and not state.allow_direct:
+            raise InputError(
+                f"The stream {state.name} is a work queue without direct get, so it cannot be read twice.",
+                remedy=f"Allow it: penstock stream edit {state.name} --allow-direct.",
+            )
+
+    # -- consumers ------------------------------------------------------------------------------------------------
+
+    def _name(self, place: int) -> str:
+        return f"{self.options.consumer}-{place}"
+
+    def _bookmarks(self) -> list[int]:
+        """Give the places of this query's bookmarks."""
+        prefix, places = f"{self.options.consumer}-", []
+        for name in self._consumer_names():
+            rest = name.removeprefix(prefix)
+            if name.startswith(prefix) and rest.isdecimal():
+                places.append(int(rest))
+        return sorted(places)
+
+    def _consumer_names(self) -> list[str]:
+        names: list[str] = []
+        while True:
+            answer = self.bulk.api(f"CONSUMER.NAMES.{self.stream}", {"offset": len(names)})
+            found = answer.get("consumers") or []
+            names += found
+            if not found or len(names) >= answer.get("total", 0):
+                return names
+
+    def _bookmark(self, place: int) -> None:
+        self._make(self._name(place), {"deliver_policy": "by_start_sequence", "opt_start_seq": place})
+
+    def _make(self, name: str, config: dict[str, Any]) -> None:
+        subjects = self.options.subjects
+        body = {
+            "stream_name": self.stream,
+            "config": {
+                **config,
+                **({"filter_subjects": list(subjects)} if subjects else {}),
+                "durable_name": name,
+                "ack_policy": "explicit",
+                "description": "holds the place of a Spark query; nothing is delivered to it",
+                # Paused for good by nobody asking; one waiting pull is more than it ever has.
+                "max_waiting": 1,
+            },
+        }
+        self.bulk.api(f"CONSUMER.DURABLE.CREATE.{self.stream}.{name}", body)
+
+    def _claim(self) -> None:
+        name = str(self.options.consumer)
+        try:
+            self.bulk.api(f"CONSUMER.INFO.{self.stream}.{name}")
+        except NotFoundError:
+            try:
+                self._make(name, {"deliver_policy": "all"})
+            except JetStreamError as error:
+                raise InputError(
+                    f"The stream {self.stream} is a work queue, and another consumer takes its messages "
+                    f"({error.description}).",
+                    remedy="Two readers would take each other's work. Remove the other one, read subjects that it "
+                    "does not, or read a mirror.",
+                ) from None

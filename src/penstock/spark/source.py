@@ -1,0 +1,310 @@
+"""Streaming reads: Spark asks how far a micro-batch goes, what its tasks are, and says what is safe in its checkpoint.
+
+One of these lives in a Python process of its own on the driver, as long as the query runs. What it knows beyond the
+offsets is a convenience and may be lost: after a restart the offsets alone say what is read next.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.errors import DataLossError, InputError
+from penstock.options import ConnectionOptions
+from penstock.spark.batch import check_there, limits, loss
+from penstock.spark.link import PatientConnection
+from penstock.spark.offsets import Mark, Offset, Range
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import share
+from penstock.spark.reading import PATIENCE, NatsPartition, read_partition
+from penstock.spark.release import Release
+from penstock.spark.rows import check_schema
+from penstock.spark.survey import StreamState, Survey, utc_now
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["NatsStreamReader"]
+
+log = logging.getLogger("penstock.spark")
+
+# A query whose subjects get nothing moves on now and then, with an empty batch: its offset must not fall behind what
+# the stream's limits remove, or that would look like a loss.
+IDLE_SECONDS = 60.0
+
+
+class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads streams as micro-batches: each sequence in exactly one of them."""
+
+    def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema)
+        self.connection = connection
+        self.options = options
+        self.wanted = schema
+        self._link: PatientConnection | None = None
+        self._states: dict[str, StreamState] = {}
+        self._target: dict[str, StreamState] | None = None
+        self._moved = time.monotonic()
+        self._releases: dict[str, Release] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get the options; the connection and the memory stay on the driver.
+        return {"connection": self.connection, "options": self.options, "wanted": self.wanted}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["connection"], state["options"], state["wanted"])  # type: ignore[misc]  # a fresh reader
+
+    # -- where a query begins and how far it may go ---------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._look(None)  # a stream that does not exist is said at once
+        return Offset(fresh=True).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._look(None)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark takes one limit; the others are applied beside it, because they are ours to know.
+        options = self.options
+        if options.max_messages_per_trigger is not None:
+            return ReadMaxRows(options.max_messages_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_messages_per_trigger is not None:
+            return ReadMinRows(options.min_messages_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = Offset.from_json(start)
+        states = self._look(begin)
+        marks = {name: mark for name in begin.marks if (mark := self._mark(name, begin, states)) is not None}
+        for name, state in states.items():
+            if name not in marks and self._is_wanted(state):
+                marks[name] = self._first_mark(state, begin)
+        waiting = {name: self._waiting(mark, states.get(name)) for name, mark in marks.items()}
+        ends = {name: found for name, found in waiting.items() if found is not None}
+        if not isinstance(limit, ReadAllAvailable):
+            ends = {} if self._is_too_little(ends) else self._limited(ends)
+        if self._is_idle(ends):
+            ends = {}
+        if not ends and not begin.fresh:
+            return start
+        moved = {name: marks[name].moved(ends[name].end) if name in ends else marks[name] for name in marks}
+        found = Offset(moved).to_json()
+        if found != start:
+            self._moved = time.monotonic()
+        return found
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        # What latestOffset saw a moment ago: no request of its own for every trigger.
+        states = self._states or self._look(None)
+        return Offset({name: Mark(state.created, state.first, state.next) for name, state in states.items()}).to_json()
+
+    # -- what the tasks of a micro-batch are ----------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        goal = Offset.from_json(end)
+        return [
+            task
+            for wanted in Offset.from_json(start).ranges(goal)
+            for task in self._tasks(wanted, goal.marks[wanted.stream])
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self.connection, self.options, self.options.subjects, self.wanted, partition)
+
+    def _tasks(self, wanted: Range, mark: Mark) -> Iterator[NatsPartition]:
+        state = self._states.get(wanted.stream)
+        if state is None or state.next < wanted.end or state.created != mark.created:
+            state = self._state(wanted.stream, wanted.end)
+        if state is None or state.created != mark.created:
+            if self.options.fail_on_data_loss:
+                raise self._vanished(wanted.stream, wanted.start, wanted.end, state)
+            log.warning("The stream %s is not the one that was read: [%d, %d) are skipped.", *_fields(wanted))
+            return
+        check_there(state, wanted, self.options)
+        for item in self._survey().cut(state, wanted, limits(self.options)):
+            yield NatsPartition(item.stream, item.start, item.end, state.created)
+
+    # -- what is safe ---------------------------------------------------------------------------------------------
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self.options.ack != "commit":
+            return
+        for name, mark in Offset.from_json(end).marks.items():
+            state = self._states.get(name) or self._state(name, 0)
+            if state is not None and state.created == mark.created:
+                self._release(state).commit(mark)
+
+    def stop(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    # -- streams --------------------------------------------------------------------------------------------------
+
+    def _survey(self) -> Survey:
+        if self._link is None:
+            self._link = PatientConnection(self.connection, self.options.outage_timeout)
+        return Survey(self._link, self.options.subjects)
+
+    def _look(self, begin: Offset | None) -> dict[str, StreamState]:
+        """Ask for the state of every stream of this query, and remember it."""
+        survey = self._survey()
+        states = {}
+        for name in survey.names(self.options):
+            known = begin is not None and name in begin.marks
+            state = self._state(name, begin.marks[name].next if known and begin is not None else 0, known=known)
+            if state is not None:
+                states[name] = state
+        self._states = states
+        return states
+
+    def _state(self, name: str, least: int, *, known: bool = True) -> StreamState | None:
+        """Ask for a stream's state; None where a stream that was there is gone.
+
+        A leader that was just chosen may not know yet all that the one before it knew: it gets a little time.
+        """
+        survey, deadline = self._survey(), time.monotonic() + PATIENCE
+        while True:
+            try:
+                state = survey.state(name)
+            except InputError:
+                if known:
+                    return None
+                raise
+            if state.next >= least or state.created != getattr(self._states.get(name), "created", state.created):
+                return state
+            if time.monotonic() > deadline:
+                return state
+            time.sleep(0.2)
+
+    def _release(self, state: StreamState) -> Release:
+        """Give what keeps and releases the messages of a stream; it refuses what cannot be kept safe."""
+        if state.name not in self._releases:
+            self._survey()
+            assert self._link is not None
+            self._releases[state.name] = Release(self._link, state, self.options)
+        return self._releases[state.name]
+
+    def _is_wanted(self, state: StreamState) -> bool:
+        return self._target is None or state.name in self._target
+
+    # -- from where to where --------------------------------------------------------------------------------------
+
+    def _mark(self, name: str, begin: Offset, states: dict[str, StreamState]) -> Mark | None:
+        """Give where a stream is read from now on, which is further on where messages are gone and may be."""
+        mark, state = begin.marks[name], states.get(name)
+        fails = self.options.fail_on_data_loss
+        if state is None or state.created != mark.created:
+            if fails:
+                raise self._vanished(name, mark.next, None, state)
+            if state is None:
+                return mark
+            log.warning("The stream %s was made anew; it is read from %d on.", name, state.first)
+            return Mark(state.created, state.first, state.first, mark.skipped)
+        self._release(state).hold(mark, is_new=False)
+        if state.first > mark.next:
+            if fails:
+                raise loss(state, mark.next, state.first)
+            log.warning("[%d, %d) of the stream %s are gone and skipped.", mark.next, state.first, name)
+            return mark.moved(state.first, skipped=state.first - mark.next)
+        if state.next < mark.next:
+            if fails:
+                raise self._vanished(name, mark.next, None, state)
+            log.warning("The stream %s ends with %d, before %d, where we were.", name, state.last, mark.next)
+            return mark.moved(state.next)
+        return mark
+
+    def _first_mark(self, state: StreamState, begin: Offset) -> Mark:
+        """Give where a stream that is new to the query is read from: a new query's start, or its first message."""
+        place = state.first
+        if begin.fresh:
+            position = self.options.position("start", state.name, "all")
+            place = self._survey().place(state, position, self.options.start_strategy, utc_now())
+        mark = Mark(state.created, place, place)
+        self._release(state).hold(mark, is_new=True)
+        if place < state.first and self.options.fail_on_data_loss:
+            raise loss(state, place, state.first)
+        return mark.moved(max(place, state.first), skipped=max(0, state.first - place))
+
+    def _waiting(self, mark: Mark, state: StreamState | None) -> Range | None:
+        """Give what a stream has for us, up to where it was when AvailableNow began."""
+        if state is None or state.created != mark.created:
+            return None
+        end = state.next
+        if self._target is not None:
+            goal = self._target.get(state.name)
+            end = min(end, goal.next) if goal is not None and goal.created == state.created else mark.next
+        return Range(state.name, mark.next, end) if end > mark.next else None
+
+    def _count(self, item: Range) -> int:
+        return self._survey().count(self._states[item.stream], item.start, item.end)
+
+    def _is_idle(self, ends: dict[str, Range]) -> bool:
+        """Tell whether nothing that passed was for us, so that a micro-batch is not worth its cost yet."""
+        if self.options.subjects is None or not ends or any(self._count(item) for item in ends.values()):
+            return False
+        return time.monotonic() - self._moved < IDLE_SECONDS
+
+    def _is_too_little(self, ends: dict[str, Range]) -> bool:
+        least = self.options.min_messages_per_trigger
+        if least is None or self._target is not None:  # AvailableNow ends with what is there
+            return False
+        if time.monotonic() - self._moved >= self.options.max_trigger_delay:
+            return False
+        return sum(self._count(item) for item in ends.values()) < least
+
+    def _limited(self, ends: dict[str, Range]) -> dict[str, Range]:
+        survey, states = self._survey(), self._states
+        most = self.options.max_messages_per_trigger
+        if most is not None and sum(item.width for item in ends.values()) > most:
+            shares = share({name: self._count(item) for name, item in ends.items()}, most)
+            ends = {
+                name: Range(name, item.start, survey.seek(states[name], item.start, item.end, shares[name]))
+                for name, item in ends.items()
+            }
+        volume = self.options.max_bytes_per_trigger
+        if volume is not None:
+            weights = {name: item.width * states[name].mean_size for name, item in ends.items()}
+            shares = share(weights, volume)
+            ends = {
+                name: Range(name, item.start, survey.seek_bytes(states[name], item.start, item.end, shares[name]))
+                for name, item in ends.items()
+            }
+        return ends
+
+    def _vanished(self, name: str, start: int, end: int | None, state: StreamState | None) -> DataLossError:
+        if state is None:
+            what = f"The stream {name} is gone"
+        elif self._states.get(name) is not None and state.next < start:
+            what = f"The stream {name} ends with {state.last}, before {start}, where this query is"
+        else:
+            what = f"The stream {name} was deleted and made again at {state.created}"
+        upto = "" if end is None else f" up to {end}"
+        return DataLossError(
+            f"{what}; what it held from {start} on{upto} may be lost.",
+            remedy="Start anew with another checkpoint, or set failOnDataLoss to false to go on with what there is.",
+            stream=name,
+            start=start,
+            end=end,
+            first=state.first if state else None,
+            last=state.last if state else None,
+        )
+
+
+def _fields(item: Range) -> tuple[str, int, int]:
+    return item.stream, item.start, item.end

@@ -1,0 +1,149 @@
+"""Drives the exactly-once protocol of the sink without Spark: batches, partitions, attempts and crashes by hand."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.options import ConnectionOptions
+from penstock.spark.exactly_once import Outcome, Task
+from penstock.spark.ledger import Epoch, Ledger
+from penstock.spark.line import Line
+from penstock.spark.markers import Places, is_marker, marker_filter
+from penstock.spark.outgoing import Messages
+from penstock.spark.prepare import prepare
+from penstock.spark.sink_options import SinkOptions
+
+
+class Crash(Exception):
+    """A task dies here, whatever it had under way."""
+
+
+def make_stream(line: Line, name: str, **config: Any) -> None:
+    """Create a stream that the sink can write to."""
+    fields = {"name": name, "subjects": [f"{name}.>", marker_filter(name)], "allow_atomic": True, **config}
+    line.api(f"STREAM.CREATE.{name}", fields)
+    prepare(line, SinkOptions(stream=name))
+
+
+def as_messages(stream: str, rows: Sequence[bytes], size: int) -> Iterator[Messages]:
+    """Give rows as a task gets them, some at a time."""
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        yield Messages(pa.array([f"{stream}.rows"] * len(part)), pa.array(part, pa.binary()), None)
+
+
+def until(rows: Iterable[Messages], crash_after: int | None) -> Iterator[Messages]:
+    """Give rows and die after some of them."""
+    given = 0
+    for messages in rows:
+        if crash_after is not None and given >= crash_after:
+            raise Crash
+        given += len(messages)
+        yield messages
+    if crash_after is not None:
+        raise Crash
+
+
+def stored(line: Line, stream: str) -> Counter[bytes]:
+    """Count every row in a stream, markers left out."""
+    found: Counter[bytes] = Counter()
+    first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
+    for batch in line.bulk.read(stream, first):
+        rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
+        found.update(data for subject, data in rows if not is_marker(subject))
+    return found
+
+
+class Writer:
+    """One query that writes into one stream; every attempt has a connection of its own, as a task has."""
+
+    def __init__(self, url: str, stream: str, query: str = "q", **task: Any) -> None:
+        self.options = ConnectionOptions(url, request_timeout=2.0)
+        self.places = Places(stream, query)
+        self.task_options = {"rows": 5, "lanes": 3, **task}
+        self.patience = 20.0
+        self.start_anew = False
+        self.keep = False
+
+    def ledger(self, line: Line, batch: int, run: str) -> Ledger:
+        return Ledger(
+            line,
+            self.places,
+            batch=batch,
+            run=run,
+            keep=self.keep,
+            start_anew=self.start_anew,
+            patience=self.patience,
+        )
+
+    def attempt(
+        self,
+        rows: Sequence[bytes],
+        *,
+        batch: int = 0,
+        run: str = "r1",
+        partition: int = 0,
+        task: int = 1,
+        crash_after: int | None = None,
+        step: int = 4,
+        around: Callable[[Task], Any] | None = None,
+    ) -> Outcome:
+        """Run one attempt at one partition."""
+        line = Line(self.options)
+        try:
+            writing = Task(
+                self.ledger(line, batch, run), partition=partition, task=task, keep=self.keep, **self.task_options
+            )
+            if around is not None:
+                around(writing)
+            return writing.write(until(as_messages(self.places.stream, rows, step), crash_after))
+        finally:
+            line.close()
+
+    def commit(self, outcomes: Iterable[Outcome], *, batch: int = 0, run: str = "r1") -> None:
+        """Do what the driver does when every task is through."""
+        epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
+        assert len(epochs) <= 1
+        line = Line(self.options)
+        try:
+            ledger = self.ledger(line, batch, run)
+            epoch = epochs.pop() if epochs else ledger.join()
+            if epoch is not None:
+                assert self.unclaimed(ledger, epoch) == 0
+                ledger.finish(epoch)
+        finally:
+            line.close()
+
+    def unclaimed(self, ledger: Ledger, epoch: Epoch) -> int:
+        """Count the rows of earlier runs that nobody claimed in a replay."""
+        if not epoch.replay:
+            return 0
+        claims, _ = ledger.claims(epoch)
+        found = sum(len(journal.digests) // 16 for journal in ledger.journals(epoch))
+        return found - sum(sum(rows) for taken in claims.values() for rows in taken.values())
+
+    def whole_batch(self, partitions: Sequence[Sequence[bytes]], *, batch: int = 0, run: str = "r1") -> int:
+        """Write all partitions and commit; give how many rows were stored."""
+        outcomes = [
+            self.attempt(rows, batch=batch, run=run, partition=number, task=number + 100)
+            for number, rows in enumerate(partitions)
+        ]
+        self.commit(outcomes, batch=batch, run=run)
+        return sum(outcome.stored for outcome in outcomes)
+
+
+def cut(rows: Sequence[bytes], partitions: int, dice: random.Random) -> list[list[bytes]]:
+    """Spread rows over partitions, in any order."""
+    parts: list[list[bytes]] = [[] for _ in range(partitions)]
+    for row in dice.sample(list(rows), len(rows)):
+        parts[dice.randrange(partitions)].append(row)
+    return parts
+
+
+__all__ = ["Crash", "PenstockError", "Writer", "as_messages", "cut", "make_stream", "stored", "until"]

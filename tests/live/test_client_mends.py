@@ -1,0 +1,46 @@
+"""Where nats-py's client would trip over its own feet, ours goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import penstock
+from tests.live.cable import relay
+from tests.support import eventually
+
+
+async def test_a_cancelled_flush_does_not_stop_the_reading(server, unique):
+    """The answer to a ping that nobody waits for any more is passed by, and messages still arrive."""
+    nc, subject, got = await penstock.connect(server.url), unique("mends"), []
+
+    async def received(message) -> None:
+        got.append(message.data)
+
+    await nc.subscribe(subject, cb=received)
+    for _ in range(5):
+        flush = asyncio.ensure_future(nc.flush())
+        await asyncio.sleep(0)
+        flush.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flush
+    await nc.publish(subject, b"still here")
+    await nc.flush(5)
+    await eventually(lambda: got == [b"still here"], "the message")
+    await nc.close()
+
+
+async def test_closing_a_connection_that_just_broke_raises_nothing(server, unique):
+    """Bytes that can no longer be sent are no reason for close to fail, however the break and the end coincide."""
+    async with relay(server) as wire:
+        for turns in range(12):
+            nc = await penstock.connect(wire.url, reconnect_wait=0.05)
+            for _ in range(8):
+                await nc.publish(unique("mends"), bytes(500_000))
+            wire.cut()
+            await nc.publish(unique("mends"), bytes(500_000))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await nc.close()
+            assert nc.is_closed

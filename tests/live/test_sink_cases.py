@@ -1,0 +1,351 @@
+"""The hard cases of writing exactly once: lost connections, limits, restores, strangers, neighbours."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import FencedError, JetStreamError, MarkerError
+from penstock.options import ConnectionOptions
+from penstock.server import Server
+from penstock.spark.exactly_once import Task
+from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, Line
+from tests.live.sinking import Crash, Writer, cut, make_stream, stored
+
+
+@pytest.fixture
+def line(server) -> Iterator[Line]:
+    made = Line(ConnectionOptions(server.url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stream(line, unique) -> str:
+    name = unique("SINK")
+    make_stream(line, name)
+    return name
+
+
+@pytest.fixture
+def writer(server, stream) -> Writer:
+    return Writer(server.url, stream)
+
+
+def numbered(count: int, prefix: str = "row") -> list[bytes]:
+    return [f"{prefix}-{number}".encode() for number in range(count)]
+
+
+def torn(seed: int, share: float):
+    """Cut the connection of a task now and then, with batches under way whose acks never come."""
+    dice = random.Random(seed)
+
+    def wrap(task: Task) -> None:
+        settle = task.line.settle
+
+        def unsteady(ticket, deadline):
+            if dice.random() < share:
+                task.line.drop()
+            return settle(ticket, deadline)
+
+        task.line.settle = unsteady
+
+    return wrap
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lost_connection_repeats_nothing(writer, line, stream, seed):
+    """A task that loses its connection finds out what was stored, and sends the rest again."""
+    rows = numbered(150) + [b"same"] * 20
+    outcome = writer.attempt(rows, around=torn(seed, 0.2))
+    assert outcome.stored == len(rows)
+    writer.commit([outcome])
+    assert stored(line, stream) == Counter(rows)
+
+
+def test_more_than_a_thousand_rows(server, line, stream):
+    """A partition of many rows is stored in many batches of the largest size, and a replay still adds nothing."""
+    writer = Writer(server.url, stream, rows=999, lanes=4)
+    rows = numbered(4500)
+    with pytest.raises(Crash):
+        writer.attempt(rows, step=1000, crash_after=3000)
+    outcome = writer.attempt(rows[::-1], step=1000, run="r2")
+    assert outcome.found >= 999
+    writer.commit([outcome], run="r2")
+    assert stored(line, stream) == Counter(rows)
+
+
+def test_a_zombie_cannot_write(writer, line, stream):
+    """An attempt that wakes up after another took its place stores nothing more, and is told so."""
+    rows = numbered(40)
+    zombie = []
+
+    def sleepy(task: Task) -> None:
+        post = task._post
+
+        def later(chunk, content):
+            if not zombie:
+                zombie.append(writer.attempt(rows, task=2))
+            post(chunk, content)
+
+        task._post = later
+
+    with pytest.raises(FencedError):
+        writer.attempt(rows, task=1, around=sleepy)
+    writer.commit(zombie)
+    assert stored(line, stream) == Counter(rows)
+
+
+def test_a_zombie_of_a_finished_batch_cannot_write(writer, line, stream):
+    """A task that wakes up when its batch is long done, its markers purged, stores nothing."""
+    rows = numbered(40)
+
+    def sleepy(task: Task) -> None:
+        post = task._post
+
+        def later(chunk, content):
+            task._post = post
+            writer.whole_batch([rows], run="r2")
+            writer.whole_batch([numbered(5, "next")], batch=1, run="r3")
+            post(chunk, content)
+
+        task._post = later
+
+    with pytest.raises(FencedError):
+        writer.attempt(rows, around=sleepy)
+    assert stored(line, stream) == Counter(rows + numbered(5, "next"))
+
+
+def test_a_replaced_driver_cannot_finish_a_batch(writer, line, stream):
+    """The commit of a driver that was replaced is refused, and so is its next attempt at a task."""
+    rows = numbered(30)
+    old = writer.attempt(rows, run="old")
+    new = writer.attempt(rows, run="new")
+    assert (new.stored, new.found) == (0, 30)
+    with pytest.raises(FencedError):
+        writer.commit([old], run="old")
+    with pytest.raises(FencedError):
+        writer.attempt(rows, run="old", task=2)
+    writer.commit([new], run="new")
+    assert stored(line, stream) == Counter(rows)
+
+
+def test_without_the_fence_a_zombie_repeats_rows(writer, line, stream, monkeypatch):
+    """These tests can fail: with the fence taken out of the batches, a zombie stores its rows again."""
+    post = Line.post
+
+    def unfenced(self, content, batch_id, number, subject, headers, payload):
+        loose = {name: value for name, value in headers.items() if name not in (EXPECTED, EXPECTED_SUBJECT)}
+        return post(self, content, batch_id, number, subject, loose if content else headers, payload)
+
+    monkeypatch.setattr(Line, "post", unfenced)
+    rows = numbered(40)
+    woken = []
+
+    def sleepy(task: Task) -> None:
+        send = task._post
+
+        def later(chunk, content):
+            if not woken:
+                woken.append(writer.attempt(rows, task=2))
+            send(chunk, content)
+
+        task._post = later
+
+    writer.attempt(rows, task=1, around=sleepy)
+    assert stored(line, stream) != Counter(rows)
+
+
+def test_strangers_write_into_the_same_stream(writer, line, stream):
+    """Messages of others between the batches change nothing."""
+    rows = numbered(60)
+    foreign = []
+
+    def busy(task: Task) -> None:
+        post = task._post
+
+        def later(chunk, content):
+            foreign.append(b"foreign-%d" % len(foreign))
+            line.ask(f"{stream}.rows", foreign[-1])
+            post(chunk, content)
+
+        task._post = later
+
+    with pytest.raises(Crash):
+        writer.attempt(rows, crash_after=30, around=busy)
+    writer.commit([writer.attempt(rows, run="r2", around=busy)], run="r2")
+    assert stored(line, stream) == Counter(rows + foreign)
+
+
+def test_two_queries_write_the_same_rows_into_one_stream(server, line, stream):
+    """Queries do not know of each other: the same row of both is two messages, also after replays of both."""
+    rows = numbered(30)
+    writers = [Writer(server.url, stream, query=name) for name in ("one", "two")]
+    for writer in writers:
+        with pytest.raises(Crash):
+            writer.attempt(rows, crash_after=16)
+    for writer in writers:
+        writer.whole_batch(cut(rows, 2, random.Random(3)), run="r2")
+    assert stored(line, stream) == Counter(rows * 2)
+
+
+def test_a_checkpoint_older_than_the_stream_is_refused(writer, line, stream):
+    """A restored checkpoint would plan other batches under the same numbers: nothing is written."""
+    for batch in range(3):
+        writer.whole_batch([numbered(5, f"b{batch}")], batch=batch, run=f"r{batch}")
+    before = stored(line, stream)
+    with pytest.raises(MarkerError, match="holds batch 2 of this query, and this run wants to write batch 1"):
+        writer.whole_batch([numbered(9, "b1")], batch=1, run="restored")
+    assert stored(line, stream) == before
+
+
+def test_the_last_batch_of_a_restored_checkpoint_adds_nothing(writer, line, stream):
+    """A backup taken before the last batch was noted as done replays that batch, which is known, and goes on."""
+    for batch in range(2):
+        writer.whole_batch([numbered(5, f"b{batch}")], batch=batch, run=f"r{batch}")
+    assert writer.whole_batch([numbered(5, "b1")], batch=1, run="restored") == 0
+    writer.whole_batch([numbered(5, "b2")], batch=2, run="next")
+    assert stored(line, stream) == Counter(numbered(5, "b0") + numbered(5, "b1") + numbered(5, "b2"))
+
+
+def test_lost_markers_are_noticed(writer, line, stream):
+    """A query that is not new and of which the stream knows nothing stops, unless told to start from here."""
+    writer.whole_batch([numbered(5)])
+    line.api(f"STREAM.PURGE.{stream}")
+    with pytest.raises(MarkerError, match="knows nothing of this query"):
+        writer.whole_batch([numbered(5)], batch=1, run="r2")
+    assert not stored(line, stream)
+    writer.start_anew = True
+    assert writer.whole_batch([numbered(5)], batch=1, run="r3") == 5
+
+
+def test_a_stream_older_than_the_checkpoint_is_noticed(writer, line, stream):
+    """Where the stream lacks whole batches that the checkpoint has, or the end of one, the query stops."""
+    writer.whole_batch([numbered(5)])
+    with pytest.raises(MarkerError, match="up to batch 0, and now comes 2"):
+        writer.attempt(numbered(5), batch=2, run="r2")
+    with pytest.raises(Crash):
+        writer.attempt(numbered(20), batch=1, run="r3", crash_after=12)
+    with pytest.raises(MarkerError, match="Batch 1 of this query is unfinished"):
+        writer.attempt(numbered(5), batch=2, run="r4")
+
+
+@pytest.mark.parametrize("limit", [{"max_msgs": 40}, {"max_bytes": 6000}])
+def test_a_limit_that_takes_the_markers_of_a_batch_is_noticed(server, line, unique, limit):
+    """Where the stream dropped journals of an unfinished batch, a replay cannot know what was stored and stops."""
+    name = unique("SINK")
+    make_stream(line, name, **limit)
+    writer = Writer(server.url, name)
+    writer.whole_batch([numbered(3)])
+    with pytest.raises(Crash):
+        writer.attempt(numbered(30), batch=1, run="r2", crash_after=12)
+    for number in range(60):
+        line.ask(f"{name}.rows", b"%d" % number)
+    with pytest.raises(MarkerError, match=r"dropped markers|knows nothing"):
+        writer.attempt(numbered(30), batch=1, run="r3")
+    writer.start_anew = True
+    assert writer.whole_batch([numbered(5)], batch=1, run="r4") == 5
+
+
+def test_one_message_a_subject_is_enough(server, line, unique):
+    """A stream that keeps the last message of each subject, as a table does, keeps what a replay needs."""
+    name = unique("SINK")
+    make_stream(line, name, max_msgs_per_subject=1)
+    writer = Writer(server.url, name, rows=4)
+    rows = numbered(40)
+    with pytest.raises(Crash):
+        writer.attempt(rows, crash_after=24)
+    outcome = writer.attempt(rows, run="r2")
+    assert outcome.found >= 12
+    assert outcome.found + outcome.stored == 40
+
+
+def test_markers_outlive_the_age_of_messages(server, line, unique, eventually):
+    """Where messages expire, markers stay: a query that slept longer than that goes on."""
+    name = unique("SINK")
+    make_stream(line, name, max_age=1_000_000_000, duplicate_window=1_000_000_000, allow_msg_ttl=True)
+    writer = Writer(server.url, name)
+    writer.keep = True
+    writer.whole_batch([numbered(5)])
+    eventually(lambda: not stored(line, name))
+    assert writer.whole_batch([numbered(5)], batch=1, run="r2") == 5
+
+
+def test_replays_past_the_duplicate_window_add_nothing(server, line, unique):
+    """No duplicate window is involved: a replay long after it adds nothing."""
+    name = unique("SINK")
+    make_stream(line, name, duplicate_window=100_000_000)
+    writer = Writer(server.url, name)
+    with pytest.raises(Crash):
+        writer.attempt(numbered(30), crash_after=20)
+    time.sleep(0.3)  # the window is what is being waited for
+    writer.whole_batch([numbered(30)], run="r2")
+    assert stored(line, name) == Counter(numbered(30))
+
+
+def test_rows_that_a_replay_does_not_have_are_noticed(writer, line, stream):
+    """A query that computes other rows the second time is found out: the driver sees that rows belong to nobody."""
+    with pytest.raises(Crash):
+        writer.attempt(numbered(30, "first"), crash_after=20)
+    outcome = writer.attempt(numbered(30, "second"), run="r2")
+    ledger = writer.ledger(line, 0, "r2")
+    assert writer.unclaimed(ledger, outcome.epoch) > 0
+
+
+def test_an_attempt_whose_rows_changed_is_stopped(writer):
+    """Within one run a partition has the same rows every time; where it has not, the attempt fails."""
+    with pytest.raises(Crash):
+        writer.attempt(numbered(30, "first"), crash_after=20)
+    with pytest.raises(MarkerError, match="lacks"):
+        writer.attempt(numbered(30, "second"), task=2)
+
+
+def test_an_empty_batch_counts(writer, line, stream):
+    """A batch without rows is known as done, so that the next one follows on it."""
+    assert writer.whole_batch([[], []]) == 0
+    assert writer.whole_batch([numbered(3)], batch=1, run="r2") == 3
+
+
+def test_a_server_that_is_away_for_a_while(unique, tmp_path):
+    """A task outlives a server that is killed and started again, and stores each row once."""
+    with Server(sync="2m") as server:
+        line = Line(ConnectionOptions(server.url))
+        name = unique("SINK")
+        make_stream(line, name)
+        line.close()
+        writer = Writer(server.url, name)
+        rows = numbered(200)
+        settled = []
+
+        def shaken(task: Task) -> None:
+            settle = task.line.settle
+
+            def count(ticket, deadline):
+                settled.append(1)
+                if len(settled) in (5, 20):
+                    server.nodes[0].kill()
+                    server.nodes[0].start()
+                return settle(ticket, deadline)
+
+            task.line.settle = count
+
+        outcome = writer.attempt(rows, around=shaken)
+        writer.commit([outcome])
+        line = Line(ConnectionOptions(server.url))
+        assert stored(line, name) == Counter(rows)
+        line.close()
+
+
+def test_a_stream_without_the_switch_refuses(server, line, unique):
+    """A stream that does not allow atomic batches stores nothing of them."""
+    name = unique("SINK")
+    make_stream(line, name)
+    config = line.api(f"STREAM.INFO.{name}")["config"]
+    line.api(f"STREAM.UPDATE.{name}", {**config, "allow_atomic": False})
+    with pytest.raises(JetStreamError, match="10174"):
+        Writer(server.url, name).attempt(numbered(3))
+    assert not stored(line, name)

@@ -1,0 +1,176 @@
+"""The exactly-once protocol of the sink, step by step against a real server: what is tried twice is stored once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import FencedError, PenstockError
+from penstock.options import ConnectionOptions
+from penstock.spark.line import Line
+from penstock.spark.markers import MARKER_ROOT, origin_subject
+from tests.live.sinking import Crash, Writer, cut, make_stream, stored
+
+
+@pytest.fixture
+def line(server) -> Iterator[Line]:
+    made = Line(ConnectionOptions(server.url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stream(line, unique) -> str:
+    name = unique("SINK")
+    make_stream(line, name)
+    return name
+
+
+@pytest.fixture
+def writer(server, stream) -> Writer:
+    return Writer(server.url, stream)
+
+
+def numbered(count: int, prefix: str = "row") -> list[bytes]:
+    return [f"{prefix}-{number}".encode() for number in range(count)]
+
+
+def markers(line: Line, stream: str) -> dict[str, int]:
+    state = line.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{MARKER_ROOT}.>"})["state"]
+    return state.get("subjects") or {}
+
+
+def test_a_batch_is_stored_once_and_leaves_one_marker(writer, line, stream):
+    """After a batch the stream holds its rows and one message that says so."""
+    rows = numbered(50)
+    assert writer.whole_batch([rows[:20], rows[20:]]) == 50
+    assert stored(line, stream) == Counter(rows)
+    assert markers(line, stream) == {origin_subject(stream): 1, writer.places.head: 1}
+
+
+def test_a_finished_batch_is_not_written_again(writer, line, stream):
+    """A replay of a batch that was finished before Spark wrote it down adds nothing, whatever its rows are now."""
+    writer.whole_batch([numbered(20)])
+    assert writer.whole_batch([numbered(20, "other")], run="r2") == 0
+    assert stored(line, stream) == Counter(numbered(20))
+
+
+def test_batches_follow_each_other(writer, line, stream):
+    """The same row in two batches is two messages."""
+    for batch in range(4):
+        writer.whole_batch([numbered(12)], batch=batch, run=f"r{batch}")
+    assert stored(line, stream) == Counter(numbered(12) * 4)
+
+
+def test_a_second_attempt_goes_on_in_any_order(writer, line, stream):
+    """An attempt that finds rows of an earlier one stores the rest, though the order of the rows differs."""
+    rows = numbered(60) + [b"same"] * 9
+    with pytest.raises(Crash):
+        writer.attempt(rows, crash_after=32, task=1)
+    again = random.Random(1).sample(rows, len(rows))
+    outcome = writer.attempt(again, task=2)
+    assert outcome.found > 0
+    assert outcome.found + outcome.stored == len(rows)
+    writer.commit([outcome])
+    assert stored(line, stream) == Counter(rows)
+
+
+def test_a_replay_finds_its_rows_in_other_partitions(writer, line, stream):
+    """A batch replayed by another run with other partitions adds only what is missing, equal rows counted."""
+    rows = numbered(80) + [b"same"] * 10 + [b"twice", b"twice"]
+    dice = random.Random(2)
+    for number, part in enumerate(cut(rows, 4, dice)):
+        with pytest.raises(Crash):
+            writer.attempt(part, partition=number, task=number, crash_after=len(part) // 2)
+    assert 0 < writer.whole_batch(cut(rows, 3, dice), run="r2") < len(rows)
+    assert stored(line, stream) == Counter(rows)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_history_of_a_batch_ends_with_each_row_once(server, line, unique, seed):
+    """Runs, partitions, orders, attempts and crashes at random: in the end each row is there once."""
+    stream = unique("SINK")
+    make_stream(line, stream)
+    dice = random.Random(seed)
+    writer = Writer(server.url, stream, rows=dice.choice([1, 2, 7, 50]), lanes=dice.choice([2, 4]))
+    everything: Counter[bytes] = Counter()
+    for batch in range(2):
+        rows = [f"{dice.randrange(40)}".encode() for _ in range(dice.randrange(1, 90))]
+        everything.update(rows)
+        for history in range(dice.randrange(1, 4)):
+            run = f"{batch}-{history}"
+            parts = cut(rows, dice.randrange(1, 5), dice)
+            for number, part in enumerate(parts):
+                for task in range(dice.randrange(0, 3)):
+                    crash = dice.choice([None, dice.randrange(len(part) + 1)])
+                    shuffled = dice.sample(part, len(part))
+                    try:
+                        writer.attempt(
+                            shuffled, batch=batch, run=run, partition=number, task=task, crash_after=crash, step=3
+                        )
+                    except Crash:
+                        continue
+        writer.whole_batch(cut(rows, dice.randrange(1, 5), dice), batch=batch, run=f"{batch}-last")
+        assert stored(line, stream) == everything
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_attempts_that_run_at_the_same_time_store_each_row_once(server, line, unique, seed):
+    """Attempts of one partition race: some are fenced, and what they stored together is each row once."""
+    stream = unique("SINK")
+    make_stream(line, stream)
+    dice = random.Random(seed)
+    writer = Writer(server.url, stream, rows=3, lanes=3)
+    rows = [f"{number % 70}".encode() for number in range(120)]
+    outcomes, failures = race(
+        [lambda task=task: writer.attempt(dice.sample(rows, len(rows)), task=task, step=2) for task in range(4)]
+    )
+    assert all(isinstance(error, FencedError) for error in failures), failures
+    outcome = writer.attempt(rows, task=99)
+    writer.commit([*outcomes, outcome])
+    assert stored(line, stream) == Counter(rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drivers_that_run_at_the_same_time_store_each_row_once(server, line, unique, seed):
+    """A driver that was replaced while its tasks ran cannot store a row any more once its successor has begun."""
+    stream = unique("SINK")
+    make_stream(line, stream)
+    dice = random.Random(seed)
+    writer = Writer(server.url, stream, rows=3, lanes=2)
+    rows = [f"{number % 50}".encode() for number in range(90)]
+
+    def drive(run: str) -> None:
+        parts = cut(rows, dice.randrange(1, 4), dice)
+        outcomes = [
+            writer.attempt(part, run=run, partition=number, task=number, step=2) for number, part in enumerate(parts)
+        ]
+        writer.commit(outcomes, run=run)
+
+    _, failures = race([lambda run=run: drive(f"r{run}") for run in range(3)])
+    assert all(isinstance(error, FencedError) for error in failures), failures
+    writer.whole_batch(cut(rows, 2, dice), run="last")
+    assert stored(line, stream) == Counter(rows)
+
+
+def race(actions):
+    """Do things at the same time; give their results and their failures."""
+    results, failures = [], []
+
+    def act(action):
+        try:
+            results.append(action())
+        except PenstockError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=act, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results, failures

@@ -1,0 +1,184 @@
+"""Pipelines without Spark: projects, settings, event logs, outcomes, checkpoints and tables on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.errors import InputError
+from penstock.pipelines.checkpoints import read_flows
+from penstock.pipelines.eventlog import EventLog
+from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.project import Project
+from penstock.pipelines.settings import VARIABLE, encode, start_position, target
+from penstock.pipelines.tables import Table
+from penstock.pipelines.template import write_project
+
+
+def offset(next_sequence: int, stream: str = "ORDERS") -> str:
+    mark = {"created": "2026-01-01T00:00:00Z", "from": 1, "next": next_sequence, "skipped": 0}
+    return json.dumps({"version": 1, "streams": {stream: mark}})
+
+
+def progress(batch: int, rows: int, end: int, latest: int) -> dict[str, object]:
+    source = {"endOffset": offset(end), "latestOffset": offset(latest), "numInputRows": rows}
+    return {
+        "Event": "org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent",
+        "progress": {
+            "id": "q1",
+            "name": "spark_catalog.default.raw",
+            "timestamp": "2026-01-01T00:00:00.000Z",
+            "batchId": batch,
+            "durationMs": {"triggerExecution": 500},
+            "sources": [source],
+            "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 1000}],
+        },
+    }
+
+
+# -- projects ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_project_loads(tmp_path: Path):
+    """What `pipeline new` writes is a project with a topology, its storage beside the spec."""
+    project = Project.load(write_project(tmp_path, "sensors"))
+    assert (project.name, project.local_storage) == ("sensors", tmp_path / "sensors" / "storage")
+    assert project.topology is not None
+    assert set(project.topology.streams) == {"READINGS", "ALERTS"}
+    assert project.at(tmp_path / "x").warehouse == tmp_path / "x" / "warehouse"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("name: sensors", "nam: sensors"), "Did you mean name"),
+        (("storage: storage", ""), "does not say its storage"),
+        (("transformations/**", "nothing/**"), "names no file"),
+        (("name: sensors", ": : :"), "cannot be read"),
+    ],
+)
+def test_a_broken_spec_is_refused(tmp_path: Path, change: tuple[str, str], message: str):
+    """A spec that Spark would choke on is refused with a sentence, before Spark is started."""
+    folder = write_project(tmp_path, "sensors")
+    spec = folder / "spark-pipeline.yaml"
+    spec.write_text(spec.read_text().replace(*change))
+    with pytest.raises(InputError, match=message):
+        Project.load(folder)
+
+
+def test_new_refuses_what_it_cannot_make(tmp_path: Path):
+    """A bad name, a folder that is there, and a place without a spec are refused."""
+    with pytest.raises(InputError, match="cannot be the name"):
+        write_project(tmp_path, "1 2")
+    write_project(tmp_path, "twice")
+    with pytest.raises(InputError, match="is there already"):
+        write_project(tmp_path, "twice")
+    with pytest.raises(InputError, match=r"no spark-pipeline\.yaml"):
+        Project.load(tmp_path)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_a_replay():
+    """Ordinarily a file reads and writes where it says; in a replay where the replay says, and never both."""
+    assert start_position("new", environ={}) == "new"
+    assert target("REVENUE", environ={}).subject("revenue.x") == "revenue.x"
+    replayed = {VARIABLE: encode("17", {"REVENUE": "R2"})}
+    assert start_position("new", environ=replayed) == "17"
+    there = target("REVENUE", environ=replayed)
+    assert (there.stream, there.subject("revenue.x")) == ("R2", "R2.revenue.x")
+    with pytest.raises(InputError, match="a second time"):
+        target("OTHER", environ=replayed)
+    with pytest.raises(InputError, match="no replay wrote"):
+        start_position(environ={VARIABLE: "{"})
+
+
+# -- what a run says ---------------------------------------------------------------------------------------------------
+
+
+def test_outcome_adds_up():
+    """Flows, rows, lag, state and failures follow from what the child and the event log say."""
+    outcome = Outcome()
+    outcome.hear({"kind": "ready", "spark": "4.3.0"})
+    outcome.hear({"kind": "event", "message": "Flow spark_catalog.default.raw is RUNNING."})
+    outcome.read(
+        {"Event": "a.StreamingQueryListener$QueryStartedEvent", "id": "q1", "name": "spark_catalog.default.raw"}
+    )
+    outcome.read({"Event": "SparkListenerJobStart", "Stage IDs": [4], "Properties": {"sql.streaming.queryId": "q1"}})
+    task = {"Event": "SparkListenerTaskEnd", "Task Metrics": {"Output Metrics": {"Records Written": 30}}}
+    outcome.read({**task, "Stage ID": 4, "Task End Reason": {"Reason": "Success"}})
+    outcome.read({**task, "Stage ID": 4, "Task End Reason": {"Reason": "TaskKilled"}})
+    outcome.read({**task, "Stage ID": 5, "Task End Reason": {"Reason": "Success"}})
+    outcome.read(progress(0, 40, end=41, latest=101))
+    outcome.read(progress(1, 50, end=91, latest=101))
+    flow = outcome.flows["raw"]
+    assert (flow.status, flow.rows_in, flow.rows_out, flow.lag, flow.batches) == ("RUNNING", 90, 30, 10, 2)
+    assert (flow.rate, flow.state_rows, flow.streams) == (100.0, 3, {"ORDERS": 91})
+    assert [batch.lag for batch in outcome.history] == [60, 10]
+    outcome.hear({"kind": "event", "message": "Flow 'spark_catalog.default.raw' has FAILED."})
+    outcome.hear({"kind": "failed", "reason": "no such stream"})
+    assert (flow.status, outcome.failure, outcome.ok) == ("FAILED", "no such stream", False)
+
+
+def test_event_log_is_followed_through_rolls(tmp_path: Path):
+    """Each event is given once, a line that is half written later, and files that were read are deleted."""
+    folder = tmp_path / "eventlog_v2_app"
+    folder.mkdir()
+    log, first, second = EventLog(tmp_path), folder / "events_1_app", folder / "events_2_app"
+    assert not list(log.read())
+    line = json.dumps(progress(0, 1, 2, 3)) + "\n"
+    first.write_text(line + '{"Event":"SparkListenerBlockUpdated"}\n' + line[:50])
+    assert len(list(log.read())) == 1
+    with first.open("a") as file:
+        file.write(line[50:])
+    second.write_text(line)
+    assert len(list(log.read())) == 2
+    assert not first.exists()
+    assert not list(log.read())
+
+
+# -- what a run leaves on disk -----------------------------------------------------------------------------------------
+
+
+def test_checkpoints_say_how_far_a_flow_is(tmp_path: Path):
+    """The newest version of a flow counts, and of it the newest batch that is done."""
+    for version, done in (("0", 9), ("1", 1)):
+        flow = tmp_path / "_checkpoints" / "spark_catalog" / "default" / "raw" / "raw" / version
+        for name in ("offsets", "commits"):
+            (flow / name).mkdir(parents=True)
+        for batch in range(3):
+            (flow / "offsets" / str(batch)).write_text("\n".join(["v1", "{}", offset(10 * batch + 1)]))
+        (flow / "commits" / str(done)).write_text("v1\n{}")
+    (flow / "offsets" / ".1.crc").write_text("")
+    (state,) = read_flows(tmp_path)
+    assert (state.target, state.flow, state.planned, state.done) == ("raw", "raw", 2, 1)
+    assert state.streams == {"ORDERS": 11}
+    assert not state.complete
+    assert read_flows(tmp_path / "nowhere") == []
+
+
+def test_tables_hold_committed_files_only(tmp_path: Path):
+    """A file that no batch committed does not count, a compact log stands for all before it."""
+    table = tmp_path / "orders"
+    log = table / "_spark_metadata"
+    log.mkdir(parents=True)
+
+    def entry(name: str, action: str = "add") -> str:
+        return json.dumps({"path": f"file:///elsewhere/orders/{name}", "action": action})
+
+    for name in ("a", "b", "c", "killed"):
+        pq.write_table(pa.table({"x": [name]}), table / f"{name}.parquet")
+    (log / "0").write_text("v1\n" + entry("gone.parquet"))
+    (log / "1.compact").write_text("v1\n" + entry("a.parquet") + "\n" + entry("b.parquet"))
+    (log / "2").write_text("v1\n" + entry("c.parquet"))
+    assert sorted(row["x"] for row in Table(table).rows()) == ["a", "b", "c"]
+    (log / "3").write_text("v2\n")
+    with pytest.raises(InputError, match="version"):
+        Table(table).rows()
+    with pytest.raises(InputError, match="no table"):
+        Table(tmp_path / "nothing").read()

@@ -1,0 +1,110 @@
+"""The bytes that the sink keeps in streams, frozen by golden files, and the subjects that they stand under."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from penstock.errors import RemoteProtocolError
+from penstock.spark import markers
+from penstock.spark.markers import Head, Places
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sink_markers.json"
+DIGESTS = bytes(range(48))
+
+
+def bodies() -> dict[str, bytes]:
+    """Every kind of marker, written by this version."""
+    return {
+        "origin": markers.origin_body(),
+        "anchor": markers.anchor_body(7),
+        "head open": Head(7, "r1", "open").body(),
+        "head replay": Head(7, "r2", "replay", since=41, past=("r0", "r1")).body(),
+        "opening": markers.opening_body("r1", 4),
+        "seal": markers.seal_body("r2"),
+        "journal": markers.journal_body("ab12", DIGESTS),
+        "fence": markers.fence_body(3),
+        "claim": markers.claim_bodies(3, {1000: [True, False, True], 70000: [True] * 9}, 10_000)[0],
+    }
+
+
+def test_markers_are_written_as_ever():
+    """A query that was begun by one version goes on under another: the bytes do not change."""
+    frozen = {name: bytes.fromhex(text) for name, text in json.loads(GOLDEN.read_text()).items()}
+    assert bodies() == frozen
+
+
+def test_markers_are_read_as_they_were_written():
+    """What was written is read, each kind by its reader."""
+    written = bodies()
+    assert Head.read(written["head replay"], 90) == Head(7, "r2", "replay", 41, ("r0", "r1"), 90)
+    assert Head.read(written["head open"], 90).anchor == 89
+    assert markers.read_lane(written["opening"])[0]["task"] == 4
+    assert markers.read_lane(written["journal"])[1] == DIGESTS
+    assert markers.read_claim(written["claim"])[1] == {1000: [True, False, True], 70000: [True] * 9}
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(
+    some.dictionaries(
+        some.integers(1, 2**60), some.lists(some.booleans(), min_size=1, max_size=999), min_size=0, max_size=20
+    ),
+    some.integers(100, 2000),
+)
+def test_claims_survive_in_parts_of_any_size(taken, size):
+    """Claims that are cut into parts are the same claims when the parts are put together."""
+    found: dict[int, list[bool]] = {}
+    parts = markers.claim_bodies(5, taken, size)
+    for part in parts:
+        fields, some_of_them = markers.read_claim(part)
+        assert fields["partition"] == 5
+        assert fields["parts"] == len(parts)
+        assert fields["rows"] == sum(sum(rows) for rows in some_of_them.values())
+        found.update(some_of_them)
+    assert found == taken
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"garbage",
+        b"[]\n",
+        b'{"v":1}\n',
+        b'{"v":1,"kind":"rows","id":"x","rows":3}\nshort',
+        b'{"v":1,"kind":"claim","partition":1,"part":1,"parts":1,"rows":1}\n123',
+        b'{"v":1,"batch":"x","run":"r","state":"open","since":0,"past":[]}\n',
+        b'{"v":1,"batch":1,"run":"r","state":"asleep","since":0,"past":[]}\n',
+    ],
+)
+@pytest.mark.parametrize("read", [markers.read_lane, markers.read_claim, lambda body: Head.read(body, 1)])
+def test_strange_markers_are_refused(body, read):
+    """What is no marker is refused with a sentence that says who may write there."""
+    with pytest.raises(RemoteProtocolError, match="only the sink may"):
+        read(body)
+
+
+def test_markers_of_a_newer_version_are_refused():
+    """A version that this one does not know is named."""
+    with pytest.raises(RemoteProtocolError, match="version 2"):
+        Head.read(b'{"v":2}\n', 1)
+
+
+def test_subjects():
+    """Markers of a query stand under its own root, and its tasks' are told from the others."""
+    places = Places("ORDERS", "q")
+    assert places.head == "$PENSTOCK.ORDERS.q.head"
+    assert places.all == "$PENSTOCK.ORDERS.q.>"
+    assert places.is_of_task(places.lane(9, 2, 0))
+    assert places.is_of_task(places.journal(9, 2, "abc"))
+    assert not any(
+        places.is_of_task(subject)
+        for subject in (places.head, places.anchor, places.claim(9, 2, 1), places.claims_fence(9))
+    )
+    assert markers.is_marker(markers.origin_subject("ORDERS"))
+    assert not markers.is_marker("orders.PENSTOCK")
+    assert markers.marker_filter("ORDERS") == "$PENSTOCK.ORDERS.>"

@@ -1,0 +1,80 @@
+"""Push-down: filters of a batch query reach the server, and change what is read, never what is found."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+
+import pytest
+
+CONF = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def name(spark, server):
+    """A stream of 1,000 messages on ten subjects."""
+    from tests.spark.conftest import Streams
+
+    made = Streams(server.url)
+    name = made.make("pushdown")
+    made.fill(name, [(f"{'ab'[number % 2]}.{number % 10}", b"") for number in range(1000)])
+    yield name
+    made.api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def pushed(spark):
+    """Push-down switched on, which it is not by default."""
+    spark.conf.set(CONF, "true")
+    yield
+    spark.conf.unset(CONF)
+
+
+def scanned(frame) -> tuple[list[int], int]:
+    """Run a frame; give its sequences, and how many rows came from the source."""
+    found = sorted(row.sequence for row in frame.collect())
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    return found, leaves.apply(0).metrics().apply("numOutputRows").value()
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected", "read_rows"),
+    [
+        ("sequence > 100 AND sequence <= 200", range(101, 201), 100),
+        ("sequence = 500", [500], 1),
+        ("sequence IN (500, 510)", [500, 510], 11),
+        ("subject = 'pushdown.a.2'", range(3, 1001, 10), 100),
+        ("subject LIKE 'pushdown.a.%'", range(1, 1001, 2), 500),
+        ("subject LIKE 'pushdown.a%' AND sequence < 11", range(1, 11, 2), 10),
+        ("subject = 'pushdown.a.2' AND sequence BETWEEN 1 AND 100", range(3, 101, 10), 10),
+        ("subject = 'elsewhere'", [], 0),
+        ("stream = 'another'", [], 0),
+        ("stream = 'pushdown' AND sequence = 7", [7], 1),
+        ("subject = 'pushdown.a.2' OR sequence = 7", sorted([7, *range(3, 1001, 10)]), 1000),
+        ("time < timestamp'2020-01-01 00:00:00'", [], 0),
+    ],
+)
+def test_filters_reach_the_server(pushed, read, name, condition, expected, read_rows):
+    """Fewer rows are read, and the same are found."""
+    assert scanned(read(name).where(condition)) == (list(expected), read_rows)
+
+
+def test_filters_and_options_hold_together(pushed, read, name):
+    """What is pushed narrows what the options say, and never widens it."""
+    frame = read(name, start="100", end="200", subjects=f"{name}.a.>")
+    assert scanned(frame.where("sequence > 50 AND sequence < 150")) == (list(range(101, 150, 2)), 25)
+    assert scanned(frame.where(f"subject = '{name}.b.1'")) == ([], 0)
+    assert len(scanned(frame.where(f"subject LIKE '{name}.%'"))[0]) == 50
+
+
+def test_a_filter_on_time(pushed, read, name):
+    """A filter on time reads from there on, with a margin for clocks that differ."""
+    newest = max(row.time for row in read(name).select("time").collect())
+    later = (newest.astimezone(UTC) + timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S")
+    assert scanned(read(name).where(f"time > timestamp'{later}'")) == ([], 0)
+    assert len(scanned(read(name).where("time > timestamp'2020-01-01 00:00:00'"))[0]) == 1000
+
+
+def test_reading_needs_no_setting(spark, read, name):
+    """With push-down off, as Spark has it by default, the same query works and reads everything."""
+    assert spark.conf.get(CONF) == "false"
+    assert scanned(read(name).where("sequence = 500")) == ([500], 1000)

@@ -1,0 +1,336 @@
+"""Writing DataFrames into streams, on a real Spark: columns, guarantees, refusals, replays."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from penstock.options import ConnectionOptions
+from penstock.spark.line import Line
+from penstock.spark.markers import MARKER_ROOT, is_marker
+
+
+@pytest.fixture
+def line(server) -> Iterator[Line]:
+    made = Line(ConnectionOptions(server.url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stored(line) -> Callable[..., list[dict[str, Any]]]:
+    """Give every message of a stream, or only those that are no markers."""
+
+    def read(stream: str, *, markers: bool = False) -> list[dict[str, Any]]:
+        first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
+        rows = [row for batch in line.bulk.read(stream, first) for row in batch.to_pylist()]
+        return [row for row in rows if is_marker(row["subject"]) == markers]
+
+    return read
+
+
+@pytest.fixture
+def save(server) -> Callable[..., None]:
+    """Write a DataFrame with some options."""
+
+    def write(frame: Any, stream: str, mode: str = "append", **options: Any) -> None:
+        writer = frame.write.format("nats").option("url", server.url).option("stream", stream).mode(mode)
+        for name, value in options.items():
+            writer = writer.option(name, value)
+        writer.save()
+
+    return write
+
+
+def numbers(spark: Any, count: int, subject: str, partitions: int = 2) -> Any:
+    text = F.col("id").cast("string")
+    return spark.range(count, numPartitions=partitions).select(F.lit(subject).alias("subject"), text.alias("data"))
+
+
+def test_a_frame_is_written_once(spark, streams, stored, save, unique):
+    """Every row is a message, more than a batch of the server holds; what stays beside them is the stream's origin."""
+    name = streams.make(unique("OUT"))
+    save(numbers(spark, 2500, f"{name}.x"), name, prepare=True)
+    assert Counter(row["data"] for row in stored(name)) == Counter(b"%d" % number for number in range(2500))
+    assert [row["subject"] for row in stored(name, markers=True)] == [f"{MARKER_ROOT}.{name}.origin"]
+
+
+def test_a_write_with_a_name_is_done_once(spark, streams, stored, save, unique):
+    """The same write under the same writeId adds nothing; without one it is another write."""
+    name = streams.make(unique("OUT"))
+    frame = numbers(spark, 30, f"{name}.x")
+    for _ in range(2):
+        save(frame, name, prepare=True, writeId="monday")
+    assert len(stored(name)) == 30
+    save(frame, name)
+    assert len(stored(name)) == 60
+
+
+def stumbling(url: str, stream: str) -> Callable[[Any], Any]:
+    """Give a step that hands rows on, filled up so that no buffer hides them, and fails once some are stored."""
+
+    def step(batches: Any) -> Any:
+        import time
+
+        import pyarrow.compute as pc
+
+        for number, batch in enumerate(batches):
+            padded = pc.binary_join_element_wise(batch.column("data"), b" " * 3000, b"")
+            yield batch.set_column(batch.schema.get_field_index("data"), "data", padded)
+            if number == 4:
+                line = Line(ConnectionOptions(url))
+                deadline = time.monotonic() + 30
+                while line.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{stream}.>"})["state"]["messages"] < 60:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                line.close()
+                raise RuntimeError("this attempt fails on purpose")
+
+    return step
+
+
+@pytest.fixture
+def small_batches(spark) -> Iterator[None]:
+    """Arrow batches of a hundred rows, so that a task passes many."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def padded(frame: Any) -> Any:
+    """Fill rows up in the way that `stumbling` does."""
+    return frame.withColumn("data", F.concat("data", F.lit(" " * 3000).cast("binary")))
+
+
+def ids(rows: list[dict[str, Any]]) -> Counter[int]:
+    return Counter(int(row["data"]) for row in rows)
+
+
+def test_a_write_that_failed_halfway_is_finished(spark, server, streams, stored, save, unique, small_batches):
+    """A write fails with some of its rows stored; done again, in other partitions, it stores the rest."""
+    name = streams.make(unique("OUT"))
+    frame = numbers(spark, 1000, f"{name}.x", partitions=1).withColumn("data", F.col("data").cast("binary"))
+    torn = frame.mapInArrow(stumbling(server.url, name), "subject string, data binary")
+    with pytest.raises(Exception, match="on purpose"):
+        save(torn, name, prepare=True, atomicRows=30, writeId="again")
+    assert 0 < len(stored(name)) < 1000
+    save(padded(frame.repartition(3)), name, writeId="again")
+    assert ids(stored(name)) == Counter(range(1000))
+
+
+def test_everything_of_a_row_arrives(spark, streams, stored, save, unique):
+    """Subject from a template, headers, message id and time to live are in the stored message."""
+    name = streams.make(unique("OUT"), allow_msg_ttl=True)
+    frame = spark.createDataFrame(
+        [("eu", b"one", {"kind": ["a", "b"]}, 7, "2m"), ("us", b"two", None, 8, None)],
+        "region string, data binary, headers map<string,array<string>>, key int, life string",
+    )
+    options = {"subject": f"{name}.{{region}}", "idColumn": "key", "ttlColumn": "life", "ttl": "never"}
+    save(frame, name, prepare=True, **options)
+    one, two = sorted(stored(name), key=lambda row: row["data"])
+    assert (one["subject"], two["subject"]) == (f"{name}.eu", f"{name}.us")
+    headers = dict(one["headers"])
+    assert headers["kind"] == ["a", "b"]
+    assert (headers["Nats-Msg-Id"], headers["Nats-TTL"]) == (["7"], ["2m0s"])
+    assert dict(two["headers"])["Nats-TTL"] == ["never"]
+    save(frame, name, **options)  # the ids are known: nothing is stored again, and the batch is not lost over it
+    assert len(stored(name)) == 2
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_bad_rows_stop_the_write_or_go_to_the_dead_letters(spark, streams, stored, save, unique, guarantee):
+    """A row that cannot be written is named, nothing of its batch stored; with a subject for it, it goes there."""
+    name, dead = streams.make(unique("OUT")), streams.make(unique("DEAD"))
+    frame = spark.createDataFrame(
+        [(f"{name}.x", "good"), ("elsewhere", "bad"), (f"{name}.x", None)], "subject string, data string"
+    ).coalesce(1)
+    with pytest.raises(Exception, match=r"Row 1 of this task cannot be written: subject is 'elsewhere'"):
+        save(frame, name, prepare=True, guarantee=guarantee)
+    assert not stored(name)
+    save(frame, name, guarantee=guarantee, deadLetterSubject=f"{name}.dead")
+    assert Counter(row["subject"] for row in stored(name)) == {f"{name}.x": 1, f"{name}.dead": 2}
+    save(frame, name, guarantee=guarantee, deadLetterSubject=f"{dead}.x")
+    letters = {row["data"]: dict(row["headers"]) for row in stored(dead)}
+    assert letters[b"bad"]["Penstock-Subject"] == ["elsewhere"]
+    assert "is null" in letters[b""]["Penstock-Error"][0]
+
+
+def test_at_least_once_needs_nothing_of_the_stream(spark, streams, stored, save, unique):
+    """Any stream takes rows at least once; one with fast ingest takes them that way."""
+    for config in ({}, {"allow_batched": True}):
+        name = streams.make(unique("OUT"), **config)
+        save(numbers(spark, 300, f"{name}.x"), name, guarantee="at-least-once")
+        assert Counter(row["data"] for row in stored(name)) == Counter(b"%d" % number for number in range(300))
+        assert not stored(name, markers=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({}, {}, "penstock stream edit"),
+        ({"retention": "interest"}, {}, "drops the sink's markers"),
+        ({"retention": "workqueue"}, {}, "work queue"),
+        ({"no_ack": True}, {}, "no acks"),
+        ({"deny_purge": True}, {}, "forbids to purge"),
+        ({"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}, {}, "at a limit"),
+        ({"subject_transform": {"src": ">", "dest": "x.>"}}, {}, "renames the subjects"),
+        ({"max_msg_size": 500}, {}, "takes no messages of 4096 bytes"),
+        ({"sealed": True}, {}, "sealed"),
+        ({}, {"deadLetterSubject": "nobody.listens"}, "No stream takes the dead letters"),
+    ],
+)
+def test_streams_that_cannot_be_written_to_exactly_once(spark, streams, line, save, unique, config, options, message):
+    """What a stream lacks is said before anything is written, with what to do; `prepare` does what can be done."""
+    name = unique("OUT")
+    sealed = config.pop("sealed", False)
+    streams.make(name, **config)
+    if sealed:
+        line.api(f"STREAM.UPDATE.{name}", {**line.api(f"STREAM.INFO.{name}")["config"], "sealed": True})
+        config["sealed"] = True
+    prepare = {"prepare": True} if config or options else {}
+    with pytest.raises(Exception, match=message):
+        save(numbers(spark, 3, f"{name}.x"), name, **prepare, **options)
+    assert line.api(f"STREAM.INFO.{name}")["state"]["messages"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stream": "NOWHERE"}, "There is no stream NOWHERE"),
+        ({"mode": "overwrite"}, "cannot be overwritten"),
+        ({"garantee": "exactly-once"}, "Did you mean guarantee"),
+        ({"idColumn": "nothing"}, "idColumn names 'nothing'"),
+    ],
+)
+def test_bad_writes_are_refused(spark, streams, save, unique, options, message):
+    """A write that cannot work says so in a sentence, before any task starts."""
+    name = streams.make(unique("OUT"))
+    given = {"stream": name, **options}
+    with pytest.raises(Exception, match=message):
+        save(numbers(spark, 3, f"{name}.x"), given.pop("stream"), **given)
+
+
+class Flow:
+    """A streaming query from one stream into another."""
+
+    def __init__(self, spark: Any, url: str, folder: Path, source: str, sink: str) -> None:
+        self.spark, self.url, self.folder, self.source, self.sink = spark, url, folder, source, sink
+
+    def run(self, step: Callable[[Any], Any] | None = None, mode: str = "append", **options: Any) -> Any:
+        """Run what is available through the query."""
+        reader = self.spark.readStream.format("nats").option("url", self.url).option("stream", self.source)
+        rows = reader.load().select(F.lit(f"{self.sink}.x").alias("subject"), "data")
+        writer = (step(rows) if step else rows).writeStream.format("nats").option("url", self.url)
+        writer = writer.option("stream", self.sink).option("checkpointLocation", str(self.folder)).outputMode(mode)
+        for name, value in options.items():
+            writer = writer.option(name, value)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(60)
+        finally:
+            query.stop()
+        return query
+
+    def forget_commit(self) -> None:
+        """Take back Spark's word that the last batch is done, as a crash before it was written down would."""
+        number = max(int(file.name) for file in (self.folder / "commits").glob("[0-9]*"))
+        for file in (self.folder / "commits" / str(number), self.folder / "commits" / f".{number}.crc"):
+            file.unlink(missing_ok=True)
+
+    def query_id(self) -> str:
+        return json.loads((self.folder / "metadata").read_text())["id"]
+
+
+@pytest.fixture
+def flow(spark, server, streams, unique, tmp_path) -> Flow:
+    source, sink = streams.make(unique("IN")), streams.make(unique("OUT"))
+    return Flow(spark, server.url, tmp_path / "checkpoint", source, sink)
+
+
+def test_a_stream_flows_into_a_stream(flow, streams, stored, read):
+    """Each row of each micro-batch is a message; the source shows no marker, and headers of the server stay behind."""
+    for round in range(2):
+        streams.fill(flow.source, 300)
+        flow.run(prepare=True)
+        assert len(stored(flow.sink)) == 300 * (round + 1)
+    assert len([row for row in stored(flow.sink, markers=True) if row["subject"].endswith(".head")]) == 1
+    assert read(flow.sink).filter(F.col("subject").startswith(MARKER_ROOT)).count() == 0
+
+
+def test_a_batch_that_spark_did_not_note_adds_nothing(flow, streams, stored):
+    """The driver died between our commit and Spark's: the batch is replayed and nothing is stored."""
+    streams.fill(flow.source, 200)
+    flow.run(prepare=True)
+    flow.forget_commit()
+    flow.run()
+    assert Counter(row["data"] for row in stored(flow.sink)) == Counter(b"%d" % number for number in range(200))
+
+
+def test_a_batch_that_failed_halfway_is_finished(flow, streams, stored, small_batches):
+    """A query fails with half a batch stored and is started again with other partitions: each row is there once."""
+    streams.fill(flow.source, 2000)
+
+    def torn(rows: Any) -> Any:
+        return rows.coalesce(1).mapInArrow(stumbling(flow.url, flow.sink), "subject string, data binary")
+
+    with pytest.raises(Exception, match="on purpose"):
+        flow.run(torn, prepare=True, atomicRows=30)
+    assert 0 < len(stored(flow.sink)) < 2000
+    flow.run(lambda rows: padded(rows.repartition(5)))
+    assert ids(stored(flow.sink)) == Counter(range(2000))
+
+
+def test_a_query_that_is_not_deterministic_is_found_out(flow, streams, stored, small_batches):
+    """Rows of a batch that a replay does not have stop the query, unless it is told to keep them."""
+    streams.fill(flow.source, 600)
+
+    def torn(rows: Any) -> Any:
+        return rows.coalesce(1).mapInArrow(stumbling(flow.url, flow.sink), "subject string, data binary")
+
+    with pytest.raises(Exception, match="on purpose"):
+        flow.run(torn, prepare=True, atomicRows=30)
+    with pytest.raises(Exception, match="are not in it any more"):
+        flow.run()  # the same rows, but for their padding
+    before = len(stored(flow.sink))
+    flow.run(onChangedRows="keep")
+    assert len(stored(flow.sink)) == before
+    assert set(ids(stored(flow.sink)).values()) == {1, 2}
+
+
+def test_a_restored_checkpoint_is_found_out(flow, streams, stored, tmp_path):
+    """A checkpoint from before the last batches would plan them anew: the query stops and says so."""
+    for round in range(3):
+        streams.fill(flow.source, 50)
+        flow.run(prepare=True)
+        if round == 0:
+            shutil.copytree(flow.folder, tmp_path / "backup")
+    shutil.rmtree(flow.folder)
+    shutil.copytree(tmp_path / "backup", flow.folder)
+    with pytest.raises(Exception, match="holds batch 2 of this query, and this run wants to write batch 1"):
+        flow.run()
+    assert len(stored(flow.sink)) == 150
+
+
+def test_update_mode_writes_and_complete_mode_is_refused(flow, streams, stored):
+    """A query with state writes what changed; one that would write everything anew each time is refused."""
+    streams.fill(flow.source, [("a", b"x"), ("b", b"y"), ("c", b"x")])
+
+    def counted(rows: Any) -> Any:
+        return (
+            rows.groupBy("subject", "data")
+            .count()
+            .select("subject", F.to_json(F.struct("data", "count")).alias("data"))
+        )
+
+    flow.run(counted, mode="update", prepare=True)
+    assert Counter(json.loads(row["data"])["count"] for row in stored(flow.sink)) == {2: 1, 1: 1}
+    other = Flow(flow.spark, flow.url, flow.folder.with_name("other"), flow.source, flow.sink)
+    with pytest.raises(Exception, match="output mode complete"):
+        other.run(counted, mode="complete")

@@ -31,7 +31,7 @@ from penstock.chunks import Archive, Assembler, Publisher
 
 ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "chunks.json"
 MB = 1_000_000
-ROUNDS = {1 * MB: 40, 4 * MB: 20, 8 * MB: 12, 64 * MB: 5}
+ROUNDS = {1 * MB: 120, 4 * MB: 60, 8 * MB: 40, 64 * MB: 7}
 REFERENCE = {1 * MB: 0.8, 4 * MB: 0.8, 8 * MB: 0.8}
 MAX_PAYLOAD = 64 * 1024 * 1024
 
@@ -151,7 +151,7 @@ async def round_trips(small: str, big: str, folder: Path, quick: bool) -> list[d
         for size, rounds in ROUNDS.items():
             data = os.urandom(size)
             seconds: dict[str, list[float]] = {"chunks": [], "direct": []}
-            for number in range(2 + (max(3, rounds // 4) if quick else rounds)):
+            for number in range(2 + (max(3, rounds // 6) if quick else rounds)):
                 for side, other in (("chunks", chunks), ("direct", direct)):
                     began = time.perf_counter()
                     if side == "chunks":

@@ -91,6 +91,16 @@ async def test_max_pub_acks_in_flight(stan):
             await client.publish_async("foo", b"4")
 
 
+async def test_publishers_that_gave_up_leave_their_place(stan):
+    """A publish that timed out does not count as in flight any more."""
+    gateway = await stan.serve()
+    client = await stan.client(max_pub_acks_in_flight=1, ack_timeout=0.1)
+    await gateway.stop()
+    for _ in range(3):
+        with pytest.raises(DeadlineError):
+            await client.publish("foo", b"x")
+
+
 async def test_new_messages(stan):
     """A subscription without a start gets what is published after it, sequences 1 to 10 in a new channel."""
     await stan.serve()

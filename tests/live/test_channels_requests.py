@@ -259,20 +259,19 @@ async def test_nothing_is_sent_before_the_answer(stan):
 
     task = asyncio.ensure_future(publish())
     try:
-        order: list[str] = []
         for number in range(20):
-            order.clear()
-            inbox = f"_INBOX.order{number}"
-            await raw.connection.tap(inbox, lambda *_: order.append("message"))
-            reply = f"_INBOX.reply{number}"
-            await raw.connection.tap(reply, lambda *_: order.append("answer"))
+            order: list[str] = []
+            inbox = f"_INBOX.{stan.cluster}.order{number}"
+            await raw.connection.tap(inbox, lambda *_, order=order: order.append("message"))
+            reply = f"_INBOX.{stan.cluster}.reply{number}"
+            await raw.connection.tap(reply, lambda *_, order=order: order.append("answer"))
             request = SubscriptionRequest(
                 clientID="me", subject="foo", inbox=inbox, maxInFlight=5, ackWaitInSecs=1, startPosition=4
             )
             raw.connection.post(
                 frame(f"_STAN.sub.{stan.cluster}".encode(), request.SerializeToString(), reply.encode())
             )
-            await until(lambda: "message" in order)
+            await until(lambda order=order: "message" in order)
             assert order[0] == "answer"
     finally:
         stop.set()
@@ -314,14 +313,17 @@ async def test_acks_before_a_close_count(stan):
         assert again.sequences == [21]
 
 
-async def test_subscribe_while_closing(stan):
-    """A subscribe that races with the close of its client ends in one way or the other, and leaves nothing behind."""
+async def test_subscribe_and_unsubscribe_while_closing(stan):
+    """Requests that race with the close of their client end in one way or the other, and leave nothing behind."""
     service = stan.gateways[0].service
     for turn in range(10):
         raw = await stan.raw(f"c{turn}")
         await raw.connect()
-        answers = await asyncio.gather(raw.subscribe("foo"), raw.close(), raw.subscribe("foo"))
+        there = await raw.subscribe("foo")
+        leave = raw.leave("unsub" if turn % 2 else "subclose", "foo", there.ackInbox)
+        answers = await asyncio.gather(raw.subscribe("foo"), raw.close(), raw.subscribe("foo"), leave)
         assert answers[1].error == ""
-        assert answers[0].error in ("", Text.UNKNOWN_CLIENT)
-        assert answers[2].error in ("", Text.UNKNOWN_CLIENT)
+        assert {answers[0].error, answers[2].error} <= {"", Text.UNKNOWN_CLIENT}
+        assert answers[3].error in ("", Text.INVALID_SUBSCRIPTION)
+        assert (await raw.subscribe("foo")).error == Text.UNKNOWN_CLIENT
     assert len(service.channels["foo"].subscribers) == 0

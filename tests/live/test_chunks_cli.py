@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -99,6 +100,27 @@ def test_ctrl_c_ends_both_sides_and_leaves_nothing(penstock, unique, inbox):
         assert sender.wait(20) == 130
         sender.stdin.close()
         assert b"Traceback" not in sender.stderr.read()
+
+
+def test_progress_is_drawn_on_a_terminal(penstock, unique, file):
+    """On a terminal, sending shows a bar with megabytes and a rate; what is printed for programs stays clean."""
+    terminal, child_side = pty.openpty()
+    command = [sys.executable, "-m", "penstock", "chunks", "send", str(file), unique("cli"), "-j"]
+    env = {**penstock.env, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=child_side, env=env) as sender:
+        os.close(child_side)
+        drawn = b""
+        while True:
+            try:
+                piece = os.read(terminal, 65536)
+            except OSError:  # Linux says EIO when the other side is closed
+                break
+            drawn += piece
+        assert json.load(sender.stdout)["bytes"] == len(DATA)
+        assert sender.wait(30) == 0
+    os.close(terminal)
+    assert b"Sending" in drawn
+    assert b"3.0/3.0 MB" in drawn
 
 
 @pytest.mark.parametrize(

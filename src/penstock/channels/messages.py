@@ -39,6 +39,7 @@ BYTES = "Penstock-Bytes"
 REPLY = "Penstock-Reply"
 SEQUENCE = "Penstock-Sequence"
 BATCH = "Penstock-Batch"
+_TIME, _BYTES, _REPLY, _SEQUENCE, _BATCH = (name.encode() for name in (TIME, BYTES, REPLY, SEQUENCE, BATCH))
 
 
 @dataclass(slots=True)
@@ -83,22 +84,30 @@ def headers_of(header: bytes | None) -> dict[str, str]:
 
 def parse_stored(data: bytes, header: bytes | None) -> Stored:
     """Read the answer to a direct get."""
-    fields = headers_of(header)
+    fields: dict[bytes, bytes] = {}
+    for line in (header or b"").split(b"\r\n"):  # the hot path of a backlog: nothing is decoded that is not needed
+        name, _, value = line.partition(b":")
+        fields[name] = value
     try:
-        stamp = fields.get(TIME, "")
-        so_far = fields.get(BYTES, "")
-        origin = fields.get(SEQUENCE, "")
+        stamp = _number(fields, _TIME)
         return Stored(
-            int(fields["Nats-Sequence"]),
-            int(stamp) if stamp.isdigit() else _nanoseconds(fields["Nats-Time-Stamp"]),
+            int(fields[b"Nats-Sequence"]),
+            _nanoseconds(fields[b"Nats-Time-Stamp"].decode().strip()) if stamp is None else stamp,
             data,
-            unquote(fields.get(REPLY, "")),
-            int(so_far) if so_far.isdigit() else None,
-            fields.get(BATCH) or fields.get("Nats-Batch-Id", ""),
-            int(origin) if origin.isdigit() else None,
+            unquote(fields[_REPLY].decode("utf-8", "replace").strip()) if _REPLY in fields else "",
+            _number(fields, _BYTES),
+            (fields.get(_BATCH) or fields.get(b"Nats-Batch-Id", b"")).strip().decode("utf-8", "replace"),
+            _number(fields, _SEQUENCE),
         )
     except (KeyError, ValueError):
-        raise RemoteProtocolError(f"The answer to a direct get has the headers {sorted(fields)}.") from None
+        names = b", ".join(sorted(fields)).decode("utf-8", "replace")
+        raise RemoteProtocolError(f"A stored message has headers that cannot be read: {names}.") from None
+
+
+def _number(fields: dict[bytes, bytes], name: bytes) -> int | None:
+    """Read a number; what somebody else wrote under the name and is none counts as not there."""
+    value = fields.get(name, b"").strip()
+    return int(value) if value.isdigit() and len(value) < 20 else None
 
 
 def _nanoseconds(text: str) -> int:

@@ -202,19 +202,22 @@ class Splitter:
         while len(self._held) + len(view) > size:
             if not self._held:
                 body, view = view[:size], view[size:]
-            elif isinstance(self._held, bytearray):
-                missing = size - len(self._held)
-                self._held += view[:missing]
-                view = view[missing:]
+            elif len(self._held) == size:
                 body, self._held = memoryview(self._held), bytearray()
             else:
-                body, self._held = self._held, bytearray()
+                missing = size - len(self._held)
+                body, view = memoryview(self._joined(view[:missing])), view[missing:]
+                self._held = bytearray()
             yield self._cut(body)
-        if len(view) == size and isinstance(view.obj, bytes):
-            self._held = view  # bytes never change; the piece of anybody else's buffer would
+        if not self._held and isinstance(view.obj, bytes):
+            self._held = view  # bytes never change; a piece of anybody else's buffer would
         elif view:
-            assert isinstance(self._held, bytearray)  # a whole chunk was given out above
-            self._held += view
+            self._held = self._joined(view)
+
+    def _joined(self, view: memoryview) -> bytearray:
+        held = self._held if isinstance(self._held, bytearray) else bytearray(self._held)
+        held += view
+        return held
 
     def finish(self) -> tuple[Chunk, memoryview]:
         """Give the last chunk."""

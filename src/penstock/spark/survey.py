@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.channels.names import stream_name
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.model import format_time
 from penstock.spark.markers import MARKER_ROOT
@@ -117,6 +116,8 @@ class Survey:
         if options.stream is not None:
             return [options.stream]
         if options.channel is not None:
+            from penstock.channels.names import stream_name  # the package brings the whole gateway with it
+
             return [stream_name(options.cluster_id, options.channel)]
         given = options.streams or ()
         found = [name for name in given if not any(mark in name for mark in "*?")]
@@ -183,13 +184,13 @@ class Survey:
         assert time is not None
         if time > now:
             raise InputError(
-                f"The option start is {format_time(time)}, which is yet to come.",
+                f"The option start is {_written(time)}, which is yet to come.",
                 remedy="Give a time that has passed, or new.",
             )
         found = self._at_time(state, time)
         if found is None and strategy == "error":
             raise InputError(
-                f"The stream {state.name} holds no message from {format_time(time)} on.",
+                f"The stream {state.name} holds no message from {_written(time)} on.",
                 remedy="Give an earlier start, or let startStrategy be latest, which begins with the next message.",
             )
         return state.next if found is None else found
@@ -229,9 +230,10 @@ class Survey:
         if state.messages == 0:
             return None
         if state.allow_direct:
-            found = self._direct(state.name, {"start_time": format_time(time), "batch": 1})
+            found = self._direct(state.name, {"start_time": _written(time), "batch": 1})
             return None if found is None else found.sequence
         made = self._consumer(state, {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)})
+        made = self._consumer(state.name, {"deliver_policy": "by_start_time", "opt_start_time": _written(time)})
         return int(made["delivered"]["stream_seq"]) + 1 if made["num_pending"] else None
 
     # -- counting -----------------------------------------------------------------------------------------------
@@ -417,3 +419,10 @@ class Survey:
 def utc_now() -> datetime:
     """Give the time on this machine's clock."""
     return datetime.now(UTC)
+
+
+def _written(time: datetime) -> str:
+    # Imported when a time is named: every Python worker of Spark imports this module, and most need none.
+    from penstock.model import format_time
+
+    return format_time(time)

@@ -27,8 +27,12 @@ __all__ = ["Moment", "Play", "Result"]
 
 EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
-# Java lives for a minute here: compiling well takes longer than it saves.
-BRIEF = "-XX:TieredStopAtLevel=1"
+CONF = {
+    # Java lives for a minute here: compiling well takes longer than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Spark gives a Python worker ten seconds to start, which a busy machine may need more than once.
+    "spark.sql.pipelines.maxFlowRetryAttempts": "8",
+}
 PATIENCE = 600.0  # seconds for the whole pipeline
 
 
@@ -139,7 +143,7 @@ class Play:
     async def _pipeline(self, traffic: Traffic, coming: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + PATIENCE
         for attempt in range(self._kills + 1):
-            order = Order(continuous=True, pause=0.2, conf={"spark.driver.extraJavaOptions": BRIEF})
+            order = Order(continuous=True, pause=0.2, conf=CONF)
             run = PipelineRun(self.project, self._options, order)
             try:
                 await asyncio.to_thread(run.start)

@@ -70,7 +70,7 @@ class NatsReader(DataSourceReader):
             end = min(end, survey.at_time(state, pushed.until + CLOCK_MARGIN))
         if start >= end:
             return
-        check_there(state, Range(state.name, start, end), self.options)
+        check_there(survey, state, Range(state.name, start, end), self.options)
         for item in survey.cut(state, Range(state.name, start, end), limits(self.options)):
             yield partition_of(survey, state, item)
 
@@ -92,9 +92,9 @@ class _PushFilters:
 
 def partition_of(survey: Survey, state: StreamState, item: Range) -> NatsPartition:
     """Give the task of a range."""
-    return NatsPartition(
-        item.stream, item.start, item.end, state.created, survey.subjects_of(state), survey.hides(state)
-    )
+    subjects = survey.subjects_of(state)
+    held = state.retention != "limits" and subjects is not None
+    return NatsPartition(item.stream, item.start, item.end, state.created, subjects, survey.hides(state), held)
 
 
 def limits(options: SourceOptions) -> Limits:
@@ -102,9 +102,9 @@ def limits(options: SourceOptions) -> Limits:
     return Limits(options.min_partitions or 1, options.max_records_per_partition, options.max_bytes_per_partition)
 
 
-def check_there(state: StreamState, wanted: Range, options: SourceOptions) -> None:
+def check_there(survey: Survey, state: StreamState, wanted: Range, options: SourceOptions) -> None:
     """Refuse a range whose beginning is gone, unless the loss is allowed."""
-    if wanted.start < state.first and options.fail_on_data_loss:
+    if options.fail_on_data_loss and survey.lacks(state, wanted.start):
         raise loss(state, wanted.start, min(wanted.end, state.first))
 
 

@@ -41,6 +41,8 @@ class NatsPartition(InputPartition):
     subjects: tuple[str, ...] | None = None
     hides: bool = False
     """Whether the sink's markers are to be picked out."""
+    held: bool = False
+    """Whether a bookmark keeps our messages, so that others which are gone are no loss of ours."""
 
 
 def read_partition(
@@ -70,7 +72,7 @@ def read_partition(
             # Without payloads the server adds a header of its own, which nobody sent.
             payloads="data" in wanted.names or "headers" in wanted.names,
             timeout=options.outage_timeout,
-            on_loss=None if options.fail_on_data_loss else _warn,
+            on_loss=_ignore if partition.held else None if options.fail_on_data_loss else _warn,
         ):
             if picks:
                 batch = pick(batch, subjects or ())
@@ -125,6 +127,10 @@ def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     marked = pc.starts_with(batch.column("subject"), f"{MARKER_ROOT}.")
     return batch.filter(pc.invert(marked)) if pc.any(marked).as_py() else batch
+
+
+def _ignore(error: DataLossError) -> None:
+    log.debug("%s None of it was ours.", error.what)
 
 
 def _warn(error: DataLossError) -> None:

@@ -30,6 +30,7 @@ MOST_PROBES = 256
 SAMPLES = 16
 # A trigger that is limited to so many messages may have a little less, if that saves requests.
 CLOSE_ENOUGH = 0.9
+EXACT = 100  # a smaller limit is met to the message
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,20 @@ class Survey:
         """Give the subjects to read of a stream: those of the query, or all but the sink's markers; None for all."""
         return state.data_subjects if self.subjects is None else self.subjects
 
+    def lacks(self, state: StreamState, place: int) -> bool:
+        """Tell whether messages of ours from a place on are gone.
+
+        Where acks remove messages and we read some subjects only, others' acks move the head of the stream; there the
+        query's bookmark keeps ours, and the head says nothing.
+        """
+        return state.first > place and (state.retention == "limits" or self.subjects_of(state) is None)
+
     def hides(self, state: StreamState) -> bool:
-        """Tell whether markers must be picked out of what is read, because no subject of the query names them."""
-        return state.hides_markers and not any(item.startswith(MARKER_ROOT) for item in self.subjects or ())
+        """Tell whether markers must be picked out of what is read; who names them by their root wants them."""
+        if self.subjects is None:
+            return state.hides_markers
+        named = any(item.startswith(MARKER_ROOT) for item in self.subjects)
+        return not named and any(overlaps(item, f"{MARKER_ROOT}.>") for item in self.subjects)
 
     def state(self, name: str) -> StreamState:
         """Ask for a stream's state; InputError where it does not exist."""
@@ -149,8 +161,7 @@ class Survey:
             state = StreamState.from_info(self.bulk.api(f"STREAM.INFO.{name}"))
             if state.data_subjects and state.config.get("max_age") and state.messages:
                 # A marker that never expires stands at the head, and says nothing about the data behind it.
-                found = self.probe(state, state.head)
-                state = replace(state, first=state.next if found is None else found.sequence)
+                state = replace(state, first=self._first_data(state))
             return state
         except NotFoundError:
             known = list(self._all_names())
@@ -161,6 +172,17 @@ class Survey:
                 f"The stream {name} does not exist at {self.bulk.options.url}.",
                 remedy=f"{shown} Check the name, the account and the domain.",
             ) from None
+
+    def _first_data(self, state: StreamState) -> int:
+        """Ask the leader, which lags behind nobody, for the first message that is no marker."""
+        found = [state.next]
+        for subject in state.data_subjects or ():
+            body = {"seq": state.head, "next_by_subj": subject}
+            try:
+                found.append(int(self.bulk.api(f"STREAM.MSG.GET.{state.name}", body)["message"]["seq"]))
+            except NotFoundError:
+                continue
+        return min(found)
 
     # -- places -------------------------------------------------------------------------------------------------
 
@@ -274,7 +296,7 @@ class Survey:
         # Every sequence is at most one message, so the first `count` sequences are always within the limit.
         low = start + count
         low_count = base - self._remaining(state, low)
-        enough = count if exact else max(1, int(count * CLOSE_ENOUGH))
+        enough = count if exact or count < EXACT else int(count * CLOSE_ENOUGH)
         for number in range(64):
             if low_count >= enough or high - low <= 1:
                 break

@@ -35,7 +35,7 @@ from penstock.wire.bulk.link import Deadline
 SIZE = 128
 STREAM = "BENCH"
 FOREVER = 600.0
-# What the issue of this part was to reach, each a ratio of two sides.
+# What writing is meant to reach, each a ratio of two sides.
 GOALS = {
     "2m": {
         "exactly-once / raw atomic": 0.6,

@@ -336,7 +336,7 @@ def test_a_connection_lost_during_direct_get(
     with relayed(server) as relay:
         relay.cut_after = [place]
         with BulkConnection(relay.url(server)) as shaky:
-            assert numbers(shaky.read(name, 1, 900)) == list(range(1, 900))
+            assert numbers(shaky.read(name, 1, 480)) == list(range(1, 480))
         assert relay.connections == 2
 
 

@@ -147,7 +147,8 @@ class Delivery:
         self._settle()
         body: dict[str, object] = {"batch": count}
         body |= {"no_wait": True} if no_wait else {"expires": round(seconds * _NANO)}
-        inbox, found = self._client.new_inbox(), []
+        inbox = self._client.new_inbox()
+        found: list[Delivery] = []
         with foreign_errors(self.subject):
             subscription = await self._client.subscribe(inbox)
             try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["NatsReader", "check_there", "limits", "loss"]
+__all__ = ["NatsReader", "check_there", "limits", "loss", "partition_of"]
 
 # The clocks of a cluster's servers differ a little, so times may step back where a leader changes. Spark applies the
 # filter itself, so a margin costs a few rows and saves the doubt.
@@ -51,11 +51,11 @@ class NatsReader(DataSourceReader):
             return [task for state in states for task in self._tasks(survey, state)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self.connection, self.options, self.pushed.subjects, self.wanted, partition)
+        return read_partition(self.connection, self.options, self.wanted, partition)
 
     def _tasks(self, survey: Survey, state: StreamState) -> Iterator[NatsPartition]:
         pushed = self.pushed
-        if pushed.subjects == () or (pushed.streams is not None and state.name not in pushed.streams):
+        if survey.subjects_of(state) == () or (pushed.streams is not None and state.name not in pushed.streams):
             return
         now = utc_now()
         start = survey.place(state, self.options.position("start", state.name, "all"), self.options.start_strategy, now)
@@ -72,7 +72,7 @@ class NatsReader(DataSourceReader):
             return
         check_there(state, Range(state.name, start, end), self.options)
         for item in survey.cut(state, Range(state.name, start, end), limits(self.options)):
-            yield NatsPartition(item.stream, item.start, item.end, state.created)
+            yield partition_of(survey, state, item)
 
 
 class _PushFilters:
@@ -88,6 +88,13 @@ class _PushFilters:
         subjects = given if found.subjects is None else narrow(given, found.subjects)
         reader.pushed = Pushed(found.start, found.end, found.since, found.until, subjects, found.streams)
         return filters  # Spark applies them all the same
+
+
+def partition_of(survey: Survey, state: StreamState, item: Range) -> NatsPartition:
+    """Give the task of a range."""
+    return NatsPartition(
+        item.stream, item.start, item.end, state.created, survey.subjects_of(state), survey.hides(state)
+    )
 
 
 def limits(options: SourceOptions) -> Limits:

@@ -168,8 +168,8 @@ class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
         if overwrite:
             raise InputError(
                 "A stream cannot be overwritten, and the output mode complete would write all results anew each time.",
-                remedy='Use .outputMode("append") with a watermark; or .outputMode("update") and foreachBatch, writing each '
-                "frame with the options writeId and batchId.",
+                remedy='Use .outputMode("append") with a watermark; or .outputMode("update") and foreachBatch, writing '
+                "each frame with the options writeId and batchId.",
             )
         options.check_stream()
         super().__init__(connection, options, schema)

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError
-from penstock.model import format_time
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
@@ -232,8 +231,7 @@ class Survey:
         if state.allow_direct:
             found = self._direct(state.name, {"start_time": _written(time), "batch": 1})
             return None if found is None else found.sequence
-        made = self._consumer(state, {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)})
-        made = self._consumer(state.name, {"deliver_policy": "by_start_time", "opt_start_time": _written(time)})
+        made = self._consumer(state, {"deliver_policy": "by_start_time", "opt_start_time": _written(time)})
         return int(made["delivered"]["stream_seq"]) + 1 if made["num_pending"] else None
 
     # -- counting -----------------------------------------------------------------------------------------------

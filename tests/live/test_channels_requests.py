@@ -208,18 +208,20 @@ async def test_odd_channel_names(stan, raw):
         assert got[0].subject == name
 
 
-async def test_connect_waits_for_nobody_else(stan):
+async def test_connect_waits_for_nobody_else(server, unique):
     """While a silent client's id is looked into, others connect at once, and the same id is refused at once."""
-    silent = await stan.raw("silent")
-    await silent.connect()
-    silent.answers_heartbeats = False
-    first, second, other = await stan.raw("silent"), await stan.raw("silent"), await stan.raw("other")
-    waiting = asyncio.ensure_future(first.connect())
-    await until(lambda: silent.heartbeats == 1)
-    assert (await second.connect(timeout=0.4)).error == Text.CLIENT_EXISTS
-    assert (await other.connect(timeout=0.4)).error == ""
-    assert not waiting.done()
-    assert (await waiting).error == ""
+    async with cluster_of(server.url, unique("c")) as stan:
+        await stan.serve(duplicate_timeout=2.0)
+        silent = await stan.raw("silent")
+        await silent.connect()
+        silent.answers_heartbeats = False
+        first, second, other = await stan.raw("silent"), await stan.raw("silent"), await stan.raw("other")
+        waiting = asyncio.ensure_future(first.connect(timeout=20))
+        await until(lambda: silent.heartbeats == 1)
+        assert (await second.connect()).error == Text.CLIENT_EXISTS
+        assert (await other.connect()).error == ""
+        assert not waiting.done()
+        assert (await waiting).error == ""
 
 
 async def test_a_requester_who_left_is_registered_all_the_same(stan):

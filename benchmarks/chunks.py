@@ -1,8 +1,9 @@
 """Measures chunks against direct publishing: round trips, memory of the receiver, digests, and one very large file.
 
 Both sides send the same bytes with the same client, in turns: chunks through a server that takes messages of 1 MB,
-direct messages through one whose max_payload was raised. The receiver is a process of its own on both sides; a round
-trip ends when it has the whole payload in its handler and has said so. The ratios are of the medians.
+direct messages through one whose max_payload was raised. Sender and receiver are processes of their own on both sides;
+a round trip ends when the sender hears that the receiver has the whole payload in its handler. The ratios are of the
+medians.
 
     python benchmarks/chunks.py [--quick] [--large BYTES]        JSON to artifacts/chunks.json
 """
@@ -21,8 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ REFERENCE = {1 * MB: 0.8, 4 * MB: 0.8, 8 * MB: 0.8}
 MAX_PAYLOAD = 64 * 1024 * 1024
 
 
-# -- the receiving process --------------------------------------------------------------------------
+# -- the two programs of a side -----------------------------------------------------------------------
 
 
 def memory(field: str) -> int:
@@ -48,44 +47,40 @@ def memory(field: str) -> int:
 
 
 async def receive(url: str, side: str, folder: str) -> None:
-    """Receives until it is told to stop, and says of each payload how large it was and what memory it took."""
+    """Receives until its input ends, and says of each payload how large it was and what memory it took."""
     nc = await penstock.connect(url)
     base = 0
 
-    async def say(data: Any) -> None:
+    async def handler(message_id: str, data: bytes) -> None:
         answer = {"size": len(data), "base": base, "peak": memory("VmHWM")}
         await nc.publish("back", json.dumps(answer).encode())
 
-    async def handler(message_id: str, data: bytes) -> None:
-        await say(data)
-
     async def direct(message: Any) -> None:
-        await say(message.data)
-
-    stop = asyncio.Event()
+        await handler("", message.data)
 
     async def told(message: Any) -> None:
         nonlocal base
-        if message.data == b"stop":
-            stop.set()
-        # From here on the peak is counted anew.
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")  # from here on the peak is counted anew
         base = memory("VmRSS")
         await message.respond(b"")
 
-    await nc.subscribe("tell", cb=told)
-    async with Assembler(nc, handler=handler) as assembler:
+    await nc.subscribe("begin", cb=told)
+    assembler = None
+    if side == "direct":
+        await nc.subscribe("payload", cb=direct, pending_bytes_limit=0)
+    else:
+        assembler = Assembler(nc, handler=handler)
         if side == "chunks":
             await assembler.subscribe("payload")
-        elif side == "direct":
-            await nc.subscribe("payload", cb=direct, pending_bytes_limit=0)
         else:
             large = asyncio.ensure_future(receive_large(nc, assembler, Path(folder)))
-        await nc.flush()
-        print("ready", flush=True)
-        await stop.wait()
-        if side == "large":
-            large.cancel()
+    await nc.flush()
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    if side == "large":
+        large.cancel()
+    if assembler is not None:
+        await assembler.close()
     await nc.close()
 
 
@@ -102,68 +97,90 @@ async def receive_large(nc: Any, assembler: Assembler, folder: Path) -> None:
             await nc.publish("back", json.dumps(answer).encode())
 
 
-class Receiver:
-    """The receiving process, seen from here."""
-
-    def __init__(self, nc: Any) -> None:
-        self.nc = nc
-        self.answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-
-    async def heard(self, message: Any) -> None:
-        self.answers.put_nowait(json.loads(message.data))
-
-    async def answer(self, timeout: float = 60.0) -> dict[str, Any]:
-        return await asyncio.wait_for(self.answers.get(), timeout)
-
-
-@asynccontextmanager
-async def receiver(url: str, side: str, folder: Path) -> AsyncIterator[Receiver]:
-    """Starts a receiving process, and ends it."""
-    command = [sys.executable, __file__, "--receive", url, side, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+async def send(url: str, side: str) -> None:
+    """Sends a payload of the size that each line of its input says, and prints the seconds of the round trip."""
     nc = await penstock.connect(url)
-    try:
-        if (await asyncio.to_thread(process.stdout.readline)).strip() != "ready":
-            raise SystemExit("the receiving process did not start")
-        found = Receiver(nc)
-        await nc.subscribe("back", cb=found.heard)
-        await nc.flush()
-        yield found
-        await nc.request("tell", b"stop", timeout=30)
-        await asyncio.to_thread(process.wait, 30)
-    finally:
-        await nc.close()
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
+    answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def heard(message: Any) -> None:
+        answers.put_nowait(json.loads(message.data))
+
+    await nc.subscribe("back", cb=heard)
+    await nc.flush()
+    publisher = Publisher(nc) if side == "chunks" else None
+    data = b""
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        size = int(line)
+        if size != len(data):
+            data = os.urandom(size)
+        began = time.perf_counter()
+        if publisher is not None:
+            await publisher.publish("payload", data)
+        else:
+            await nc.publish("payload", data)
+            await nc.flush(60)
+        answer = await asyncio.wait_for(answers.get(), 60)
+        print(json.dumps({"seconds": time.perf_counter() - began, **answer}), flush=True)
+    await nc.close()
+
+
+class Program:
+    """A process of this file, seen from outside."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._read()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a process of the benchmark ended early")
+        return line
+
+    def ask(self, size: int) -> dict[str, Any]:
+        """Let it send a payload, and give what it says of it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{size}\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._read())
+        if found["size"] != size:
+            raise SystemExit(f"{found['size']} bytes came of {size}")
+        return found
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._process.communicate(timeout=30) if about[0] is None else self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 # -- what is measured -------------------------------------------------------------------------------
 
 
-async def round_trips(small: str, big: str, folder: Path, quick: bool) -> list[dict[str, Any]]:
+def round_trips(small: str, big: str, quick: bool) -> list[dict[str, Any]]:
     """Sends the same payloads in turns, in chunks and directly."""
     found = []
-    async with receiver(small, "chunks", folder) as chunks, receiver(big, "direct", folder) as direct:
-        publisher = Publisher(chunks.nc)
+    with (
+        Program("--receive", small, "chunks", ""),
+        Program("--receive", big, "direct", ""),
+        Program("--send", small, "chunks") as chunks,
+        Program("--send", big, "direct") as direct,
+    ):
         for size, rounds in ROUNDS.items():
-            data = os.urandom(size)
             seconds: dict[str, list[float]] = {"chunks": [], "direct": []}
             for number in range(2 + (max(3, rounds // 6) if quick else rounds)):
-                for side, other in (("chunks", chunks), ("direct", direct)):
-                    began = time.perf_counter()
-                    if side == "chunks":
-                        await publisher.publish("payload", data)
-                    else:
-                        await other.nc.publish("payload", data)
-                        await other.nc.flush(60)
-                    answer = await other.answer()
+                for side, program in (("chunks", chunks), ("direct", direct)):
+                    took = program.ask(size)["seconds"]
                     if number >= 2:  # the first rounds warm both sides up
-                        seconds[side].append(time.perf_counter() - began)
-                    if answer["size"] != size:
-                        raise SystemExit(f"{answer['size']} bytes came of {size}")
+                        seconds[side].append(took)
             rate = {side: size / statistics.median(times) / MB for side, times in seconds.items()}
             found.append({"bytes": size, **rate, "ratio": rate["chunks"] / rate["direct"]})
             print(
@@ -174,29 +191,24 @@ async def round_trips(small: str, big: str, folder: Path, quick: bool) -> list[d
     return found
 
 
-async def memories(small: str, big: str, folder: Path) -> list[dict[str, Any]]:
-    """Receives one payload in a process that is otherwise at rest, and compares its peak with the payload."""
+async def memories(small: str, big: str) -> list[dict[str, Any]]:
+    """Receives in a process that is otherwise at rest, and compares its peak with the payload: first one, then four."""
     found = []
     for size in (8 * MB, 64 * MB):
         row: dict[str, Any] = {"bytes": size}
         for side, url in (("chunks", small), ("direct", big)):
-            async with receiver(url, side, folder) as other:
-                data = os.urandom(size)
-                await other.nc.publish("payload", b"x") if side == "direct" else await Publisher(other.nc).publish(
-                    "payload", b"x"
-                )
-                await other.answer()
-                await other.nc.request("tell", b"begin", timeout=10)
-                if side == "direct":
-                    await other.nc.publish("payload", data)
-                else:
-                    await Publisher(other.nc).publish("payload", data)
-                answer = await other.answer()
-                row[side] = (answer["peak"] - answer["base"]) / size
+            with Program("--receive", url, side, ""), Program("--send", url, side) as sender:
+                await asyncio.to_thread(sender.ask, 1)
+                nc = await penstock.connect(url)
+                await nc.request("begin", b"", timeout=10)
+                await nc.close()
+                answers = [await asyncio.to_thread(sender.ask, size) for _ in range(4)]
+                row[side] = (answers[0]["peak"] - answers[0]["base"]) / size
+                row[f"{side}_in_a_row"] = (answers[-1]["peak"] - answers[-1]["base"]) / size
         found.append(row)
         print(
-            f"peak memory {size / MB:4.0f} MB   chunks {row['chunks']:.2f} × payload   direct {row['direct']:.2f} ×"
-            "   (reference 3 ×)"
+            f"peak memory {size / MB:2.0f} MB   chunks {row['chunks']:.2f} × payload, {row['chunks_in_a_row']:.2f} × "
+            f"after four   direct {row['direct']:.2f} ×, {row['direct_in_a_row']:.2f} ×   (reference 3 ×)"
         )
     return found
 
@@ -251,19 +263,28 @@ async def large_file(small: str, folder: Path, size: int) -> dict[str, Any]:
             file.write(piece)
             digest.update(piece)
             left -= len(piece)
-    async with receiver(small, "large", folder) as other:
-        began, shown = time.perf_counter(), 0.0
+    answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
-        def progress(sent: int) -> None:
-            nonlocal shown
-            if sys.stderr.isatty() and time.perf_counter() - shown > 1:
-                shown = time.perf_counter()
-                print(f"\r  {sent / 1e9:.1f} of {size / 1e9:.1f} GB", end="", file=sys.stderr, flush=True)
+    async def heard(message: Any) -> None:
+        answers.put_nowait(json.loads(message.data))
 
+    shown = 0.0
+
+    def progress(sent: int) -> None:
+        nonlocal shown
+        if sys.stderr.isatty() and time.perf_counter() - shown > 1:
+            shown = time.perf_counter()
+            print(f"\r  {sent / 1e9:.1f} of {size / 1e9:.1f} GB", end="\r", file=sys.stderr, flush=True)
+
+    with Program("--receive", small, "large", str(folder)):
+        nc = await penstock.connect(small)
+        await nc.subscribe("back", cb=heard)
         Path("/proc/self/clear_refs").write_text("5")
-        await Publisher(other.nc, digest=True).publish("payload", path, progress=progress)
-        answer = await other.answer(600)
+        began = time.perf_counter()
+        await Publisher(nc, digest=True).publish("payload", path, progress=progress)
+        answer = await asyncio.wait_for(answers.get(), 600)
         seconds = time.perf_counter() - began
+        await nc.close()
     if (answer["size"], answer["digest"]) != (size, digest.hexdigest()):
         raise SystemExit("the large file did not arrive as it was sent")
     found = {
@@ -290,8 +311,8 @@ async def run(quick: bool, large: int) -> None:
         # The large file comes first: the memory of this process is then still its own.
         results = {
             "large_file": await large_file(small.url, folder, large),
-            "round_trips": await round_trips(small.url, big.url, folder, quick),
-            "memory": await memories(small.url, big.url, folder),
+            "round_trips": await asyncio.to_thread(round_trips, small.url, big.url, quick),
+            "memory": await memories(small.url, big.url),
             "digest": await digests(small.url, quick),
             "stored": await stored(small.url, quick),
             "cpus": os.cpu_count(),
@@ -306,6 +327,9 @@ async def run(quick: bool, large: int) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--receive"]:
         asyncio.run(receive(*sys.argv[2:5]))
+        return
+    if sys.argv[1:2] == ["--send"]:
+        asyncio.run(send(*sys.argv[2:4]))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and a smaller large file")

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
+from penstock.chunks.allocator import keep_freed_memory
 from penstock.chunks.digest import Digest
 from penstock.chunks.flow import Flow, Silence
 from penstock.chunks.link import Link
@@ -57,6 +58,7 @@ class Publisher:
         timeout: float = 30.0,
         flow: bool = True,
     ) -> None:
+        keep_freed_memory()
         self._nc = nc
         self.chunk_size = check_chunk_size(nc, chunk_size)
         self.digest = digest

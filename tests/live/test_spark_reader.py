@@ -8,10 +8,13 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from penstock.errors import DataLossError, InputError
+from penstock.channels.names import stream_name
+from penstock.errors import DataLossError, InputError, LinkError, LoginError
 from penstock.options import ConnectionOptions
+from penstock.server import Server
 from penstock.spark.batch import NatsReader
 from penstock.spark.options import SourceOptions
+from penstock.spark.provider import NatsDataSource
 from penstock.spark.rows import source_schema
 from penstock.spark.source import NatsStreamReader
 from tests.spark.conftest import Streams
@@ -247,3 +250,64 @@ def test_a_stream_that_does_not_exist(server):
     """It is said at once, with the streams that do exist."""
     with pytest.raises(InputError, match="The stream nowhere does not exist"):
         Query(server.url, stream="nowhere")
+
+
+def test_a_channel_is_a_stream(server, streams, unique):
+    """A channel of the NATS Streaming gateway is read by its name and its cluster."""
+    channel = unique("orders") + ".new"
+    name = streams.make(stream_name("legacy", channel), subjects=[channel])
+    streams.fill(channel.rpartition(".")[0], [("new", b"one"), ("new", b"two")])
+    assert read(server.url, channel=channel, clusterId="legacy") == [1, 2]
+    with pytest.raises(InputError, match=r"The stream test-cluster:.* does not exist"):
+        read(server.url, channel=channel)
+    assert streams.info(name)["state"]["messages"] == 2
+
+
+def test_a_login_may_stand_in_options_of_its_own(server, streams, unique):
+    """Whatever a connection can be given, the options can say; a wrong login is told without showing it."""
+    name = streams.make(unique("login"))
+    streams.fill(name, 2)
+    address = f"nats://{server.nodes[0].address}"
+
+    def given(**options: str) -> NatsReader:
+        source = NatsDataSource({"url": address, "stream": name, **options})
+        return source.reader(source.schema())
+
+    assert sum(1 for _ in given(token=server.token).partitions()) == 1
+    with pytest.raises(LoginError) as caught:
+        given(user="me", password="sekrit").partitions()
+    assert "sekrit" not in str(caught.value)
+    with pytest.raises(LoginError, match="refuses the login"):
+        given().partitions()
+
+
+def test_small_batches_and_windows(server, streams, unique):
+    """The size of Arrow batches and of the window changes nothing but themselves."""
+    name = streams.make(unique("small"))
+    streams.fill(name, 3000)
+    given = SourceOptions.parse({"stream": name, "batchRows": "700", "windowBytes": "16k"})
+    reader = NatsReader(ConnectionOptions(server.url), given, source_schema(given))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert max(batch.num_rows for batch in batches) <= 700
+    assert [place for batch in batches for place in batch["sequence"].to_pylist()] == list(range(1, 3001))
+
+
+def test_patience_has_an_end(streams, unique, tmp_path):
+    """A query sits out an outage, and ends with a sentence where it lasts longer than it may."""
+    with Server(store=tmp_path, sync="2m") as node:
+        made = Streams(node.url)
+        name = made.make(unique("outage"))
+        made.fill(name, 5)
+        running = Query(node.url, stream=name, outageTimeout="1s", connectTimeout="500ms")
+        try:
+            assert running.batch() == [1, 2, 3, 4, 5]
+            node.nodes[0].kill()
+            began = time.monotonic()
+            with pytest.raises(LinkError):
+                running.batch()
+            assert time.monotonic() - began > 0.5
+            node.nodes[0].start()
+            made.fill(name, 2)
+            assert running.batch() == [6, 7]
+        finally:
+            running.stop()

@@ -30,6 +30,7 @@ def pages() -> dict[Path, str]:
         FOLDER / "connection.md": connection(),
         FOLDER / "model.md": models(),
         FOLDER / "spark-source.md": spark_source(),
+        FOLDER / "spark-sink.md": spark_sink(),
     }
 
 
@@ -249,6 +250,77 @@ def spark_source() -> str:
             "",
             "```text",
             form.strip("\n"),
+            "```",
+            "",
+        ]
+    )
+
+
+def spark_sink() -> str:
+    from penstock.spark import markers
+    from penstock.spark.sink_options import SINK
+
+    columns = [
+        ("`data`", "`binary`, `string`", "The payload; needed, and never null."),
+        ("`subject`", "`string`", "Where the message goes; or the option `subject`, also where this is null."),
+        (
+            "`headers`",
+            "`map<string,array<string>>`, `map<string,string>`",
+            "Headers of the message. Those whose names begin with `Nats-` are left out: they are a server's.",
+        ),
+        ("`sequence`, `time`, `stream`", "", "Taken and left out, so that what the source gives can be written."),
+    ]
+    text = textwrap.dedent((markers.__doc__ or "").partition("::\n")[2].partition("\n\nThe epoch is")[0])
+    bodies = textwrap.dedent((markers.__doc__ or "").rpartition("::\n")[2].partition("\n\ndocs/why")[0])
+    return "\n".join(
+        [
+            "# The Spark sink",
+            "",
+            '`df.write.format("nats")` and `df.writeStream.format("nats")` need no import and no registration.',
+            "[How to write](../howto/spark-write.md) shows them at work; [the reasons](../why/exactly-once.md) say how",
+            "exactly-once is kept, and what cannot be kept.",
+            "",
+            "## Columns",
+            "",
+            _table(("column", "type", "meaning"), columns),
+            "",
+            "Any other column must be named by an option (`subject`, `idColumn`, `ttlColumn`), or the write is",
+            "refused: nothing is dropped in silence.",
+            "",
+            "## Options",
+            "",
+            spark_options(SINK),
+            "",
+            "The options of the connection are those of [the source](spark-source.md#options-of-the-connection).",
+            "",
+            "## What the stream needs",
+            "",
+            "At least once: nothing. Exactly once: nats-server 2.12 or newer, `allow_atomic`, the subject",
+            "`$PENSTOCK.<stream>.>` among its subjects, and `allow_msg_ttl` where it has a `max_age`. `prepare=true`",
+            "adds them; without it the write is refused with the command to run. The user needs permission to publish",
+            "under `$PENSTOCK.<stream>.>` and for the API requests STREAM.INFO, STREAM.MSG.GET and STREAM.PURGE of",
+            "the stream (STREAM.UPDATE with `prepare`, STREAM.NAMES with dead letters).",
+            "",
+            "## Markers",
+            "",
+            "What the sink keeps in the stream. Consumers with a filter on the data's subjects, and the Spark source,",
+            "never see it; a consumer without a filter does, and tells it by the subject. A mirror copies it; a stream",
+            "that sources this one leaves it out with a filter. After a batch one small message a query is left.",
+            "",
+            "```text",
+            text.strip("\n"),
+            "```",
+            "",
+            "A body is one line of JSON and, behind it, bytes:",
+            "",
+            "```text",
+            bodies.strip("\n"),
+            "```",
+            "",
+            "A query that will never run again leaves its head; remove it so:",
+            "",
+            "```sh",
+            "penstock stream purge ORDERS --subject '$PENSTOCK.ORDERS.<query id>.>'",
             "```",
             "",
         ]

@@ -312,6 +312,7 @@ class ChannelError(PenstockError):
 class PipelineError(PenstockError):
     """The run of a pipeline failed; `log` is the path of Spark's log."""
 
+    fault = "pipeline"
     fact_names = ("log",)
     log: str | None
 

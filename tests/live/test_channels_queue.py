@@ -126,7 +126,7 @@ async def test_a_leaving_member_hands_over(stan):
 
 async def test_a_crashed_member_hands_over(stan):
     """A member whose client dies is found out by its heartbeats, and its messages go to the others."""
-    await stan.serve(hb_interval=0.1, hb_timeout=0.1, hb_fail_count=1)
+    await stan.serve(hb_interval=0.2, hb_timeout=0.5, hb_fail_count=1)
     client, victim = await stan.client("stays"), await stan.client("dies")
     stays, dies = Got(), Got()
     await victim.subscribe("foo", dies, queue="q", manual_acks=True, ack_wait=30)

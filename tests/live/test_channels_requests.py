@@ -208,18 +208,20 @@ async def test_odd_channel_names(stan, raw):
         assert got[0].subject == name
 
 
-async def test_connect_waits_for_nobody_else(stan):
+async def test_connect_waits_for_nobody_else(server, unique):
     """While a silent client's id is looked into, others connect at once, and the same id is refused at once."""
-    silent = await stan.raw("silent")
-    await silent.connect()
-    silent.answers_heartbeats = False
-    first, second, other = await stan.raw("silent"), await stan.raw("silent"), await stan.raw("other")
-    waiting = asyncio.ensure_future(first.connect())
-    await until(lambda: silent.heartbeats == 1)
-    assert (await second.connect(timeout=0.4)).error == Text.CLIENT_EXISTS
-    assert (await other.connect(timeout=0.4)).error == ""
-    assert not waiting.done()
-    assert (await waiting).error == ""
+    async with cluster_of(server.url, unique("c")) as stan:
+        await stan.serve(duplicate_timeout=2.0)
+        silent = await stan.raw("silent")
+        await silent.connect()
+        silent.answers_heartbeats = False
+        first, second, other = await stan.raw("silent"), await stan.raw("silent"), await stan.raw("other")
+        waiting = asyncio.ensure_future(first.connect(timeout=20))
+        await until(lambda: silent.heartbeats == 1)
+        assert (await second.connect()).error == Text.CLIENT_EXISTS
+        assert (await other.connect()).error == ""
+        assert not waiting.done()
+        assert (await waiting).error == ""
 
 
 async def test_a_requester_who_left_is_registered_all_the_same(stan):
@@ -259,20 +261,19 @@ async def test_nothing_is_sent_before_the_answer(stan):
 
     task = asyncio.ensure_future(publish())
     try:
-        order: list[str] = []
         for number in range(20):
-            order.clear()
-            inbox = f"_INBOX.order{number}"
-            await raw.connection.tap(inbox, lambda *_: order.append("message"))
-            reply = f"_INBOX.reply{number}"
-            await raw.connection.tap(reply, lambda *_: order.append("answer"))
+            order: list[str] = []
+            inbox = f"_INBOX.{stan.cluster}.order{number}"
+            await raw.connection.tap(inbox, lambda *_, order=order: order.append("message"))
+            reply = f"_INBOX.{stan.cluster}.reply{number}"
+            await raw.connection.tap(reply, lambda *_, order=order: order.append("answer"))
             request = SubscriptionRequest(
                 clientID="me", subject="foo", inbox=inbox, maxInFlight=5, ackWaitInSecs=1, startPosition=4
             )
             raw.connection.post(
                 frame(f"_STAN.sub.{stan.cluster}".encode(), request.SerializeToString(), reply.encode())
             )
-            await until(lambda: "message" in order)
+            await until(lambda order=order: "message" in order)
             assert order[0] == "answer"
     finally:
         stop.set()
@@ -314,14 +315,17 @@ async def test_acks_before_a_close_count(stan):
         assert again.sequences == [21]
 
 
-async def test_subscribe_while_closing(stan):
-    """A subscribe that races with the close of its client ends in one way or the other, and leaves nothing behind."""
+async def test_subscribe_and_unsubscribe_while_closing(stan):
+    """Requests that race with the close of their client end in one way or the other, and leave nothing behind."""
     service = stan.gateways[0].service
     for turn in range(10):
         raw = await stan.raw(f"c{turn}")
         await raw.connect()
-        answers = await asyncio.gather(raw.subscribe("foo"), raw.close(), raw.subscribe("foo"))
+        there = await raw.subscribe("foo")
+        leave = raw.leave("unsub" if turn % 2 else "subclose", "foo", there.ackInbox)
+        answers = await asyncio.gather(raw.subscribe("foo"), raw.close(), raw.subscribe("foo"), leave)
         assert answers[1].error == ""
-        assert answers[0].error in ("", Text.UNKNOWN_CLIENT)
-        assert answers[2].error in ("", Text.UNKNOWN_CLIENT)
+        assert {answers[0].error, answers[2].error} <= {"", Text.UNKNOWN_CLIENT}
+        assert answers[3].error in ("", Text.INVALID_SUBSCRIPTION)
+        assert (await raw.subscribe("foo")).error == Text.UNKNOWN_CLIENT
     assert len(service.channels["foo"].subscribers) == 0

@@ -152,6 +152,20 @@ async def test_ack_next(nc: Client, orders: Any):
     await until(status(nc, stream, ack_pending=0))
 
 
+async def test_ack_next_brings_several(nc: Client, orders: Any):
+    """+NXT asks for many at once, or only for what is there; a nonsense wish is refused before the ack."""
+    stream = await orders(6)
+    first = await one(nc, stream)
+    with pytest.raises(InputError):
+        await first.ack_next_batch(0)
+    batch = await first.ack_next_batch(3)
+    assert [delivery.sequence for delivery in batch] == [2, 3, 4]
+    rest = await batch[-1].ack_next_batch(10, no_wait=True)
+    assert [delivery.sequence for delivery in rest] == [5, 6]
+    assert await rest[-1].ack_next(no_wait=True) is None
+    await until(status(nc, stream, ack_pending=3))
+
+
 async def test_a_double_ack_that_nobody_confirms_is_an_error(nc: Client, orders: Any):
     """Where the consumer is gone, a double ack says so in time."""
     stream = await orders(1)

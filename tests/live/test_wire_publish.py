@@ -307,7 +307,7 @@ def test_a_server_that_stays_away(server: Server, bulk: BulkConnection, unique: 
     """Where the server does not come back in time, the error says what is stored and what is in doubt."""
     name = unique()
     make_stream(bulk, name)
-    with relayed(server) as relay, BulkConnection(ConnectionOptions(relay.url(server), connect_timeout=0.3)) as shaky:
+    with relayed(server) as relay, BulkConnection(ConnectionOptions(relay.url(server), connect_timeout=5)) as shaky:
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(name, range(6000))
@@ -328,7 +328,7 @@ def test_a_duplicate_window_that_is_too_short(server: Server, bulk: BulkConnecti
     """Where the server has forgotten the ids, sending again is not safe, and is not done."""
     name = unique()
     make_stream(bulk, name, duplicate_window=100_000_000)
-    with relayed(server) as relay, BulkConnection(ConnectionOptions(relay.url(server), connect_timeout=0.3)) as shaky:
+    with relayed(server) as relay, BulkConnection(ConnectionOptions(relay.url(server), connect_timeout=5)) as shaky:
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(name, range(3000))

@@ -336,7 +336,7 @@ def test_a_connection_lost_during_direct_get(
     with relayed(server) as relay:
         relay.cut_after = [place]
         with BulkConnection(relay.url(server)) as shaky:
-            assert numbers(shaky.read(name, 1, 900)) == list(range(1, 900))
+            assert numbers(shaky.read(name, 1, 480)) == list(range(1, 480))
         assert relay.connections == 2
 
 
@@ -375,7 +375,7 @@ def test_no_progress_ends_in_time(server: Server, bulk: BulkConnection, unique: 
     name = unique()
     make_stream(bulk, name)
     fill(bulk, name, 5000, size=100)
-    with relayed(server) as relay, BulkConnection(ConnectionOptions(relay.url(server), connect_timeout=0.5)) as shaky:
+    with relayed(server) as relay, BulkConnection(ConnectionOptions(relay.url(server), connect_timeout=5)) as shaky:
         read = shaky.read(name, batch_rows=1000, window_bytes=100_000, timeout=1.0)
         next(read)
         relay.refusing = True

@@ -186,6 +186,15 @@ def test_pending_sequences_survive_packing(sequences):
     assert set(unpack(pack(sequences))) == sequences
 
 
+@given(st.sets(st.integers(1, 200)), st.integers(1, 10))
+def test_positions_stay_small(sequences, most):
+    """A position with very many gaps forgets some of them: what is pending stays so, and it fits its message."""
+    ranges = pack(sequences, most)
+    assert len(ranges) <= most
+    assert set(unpack(ranges)) >= sequences
+    assert not sequences or max(unpack(ranges)) == max(sequences)
+
+
 @given(st.text(max_size=40))
 def test_any_reply_subject_fits_a_header(reply):
     """A reply subject survives the header, line breaks and blanks included; an ordinary one is not changed."""
@@ -201,6 +210,9 @@ def test_stored_messages_of_others():
     stored = parse_stored(b"x", header)
     assert stored.time == 1769903999123456789
     assert (stored.sequence, stored.bytes_so_far, stored.origin, stored.reply) == (3, None, None, "")
+    odd = header[:-2] + b"Penstock-Time: soon\r\nPenstock-Bytes: -1\r\nPenstock-Sequence: \xff\r\n\r\n"
+    strange = parse_stored(b"x", odd)
+    assert (strange.time, strange.bytes_so_far, strange.origin) == (stored.time, None, None), "it does no harm"
     assert headers_of(b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n") == {"A": "2"}
     with pytest.raises(RemoteProtocolError):
         parse_stored(b"x", b"NATS/1.0\r\n\r\n")

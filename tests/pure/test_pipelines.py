@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -182,3 +186,50 @@ def test_tables_hold_committed_files_only(tmp_path: Path):
         Table(table).rows()
     with pytest.raises(InputError, match="no table"):
         Table(tmp_path / "nothing").read()
+
+
+# -- what people see ---------------------------------------------------------------------------------------------------
+
+_DRAW = """
+from penstock.cli.board import board, print_summary
+from penstock.pipelines.outcome import Outcome
+
+outcome = Outcome()
+outcome.hear({"kind": "event", "message": "Flow spark_catalog.default.readings is RUNNING."})
+flow = outcome.flows["readings"]
+flow.rows_in, flow.rows_out, flow.lag, flow.rate, flow.batches, flow.batch_seconds = 700, 650, 300, 123.0, 2, 1.5
+flow.state_rows, flow.state_bytes = 12, 4096
+with board("sensors") as show:
+    show(outcome, None)
+print_summary(outcome)
+"""
+
+
+def test_the_board_draws_a_bar_and_a_table_on_a_terminal():
+    """A terminal shows rows, lag, rate, batch time and state; the summary goes to standard output alone."""
+    terminal, child_side = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", _DRAW],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=child_side,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "160"},
+    ) as process:
+        os.close(child_side)
+        drawn = b""
+        while chunk := _read(terminal):
+            drawn += chunk
+        printed = process.stdout.read().decode() if process.stdout else ""
+        assert process.wait(30) == 0, drawn
+    os.close(terminal)
+    for text in ("sensors", "700/1000", "readings", "running", "650", "300", "123", "1.5 s", "12 rows"):
+        assert text in drawn.decode(), text
+    assert "readings" in printed
+    assert "700/1000" not in printed
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says EIO when the other side is closed
+        return b""

@@ -30,7 +30,7 @@ def stored(line) -> Callable[..., list[dict[str, Any]]]:
 
     def read(stream: str, *, markers: bool = False) -> list[dict[str, Any]]:
         first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
-        rows = [row for batch in line.bulk.read(stream, first) for row in batch.to_pylist()]
+        rows = [row for batch in line.bulk.read(stream, max(first, 1)) for row in batch.to_pylist()]
         return [row for row in rows if is_marker(row["subject"]) == markers]
 
     return read
@@ -73,28 +73,56 @@ def test_a_write_with_a_name_is_done_once(spark, streams, stored, save, unique):
     assert len(stored(name)) == 60
 
 
-def test_a_task_that_is_tried_again_adds_nothing(spark, streams, stored, save, unique):
-    """A task fails halfway through its rows; its second attempt stores the rest."""
-    name = streams.make(unique("OUT"))
+def stumbling(url: str, stream: str) -> Callable[[Any], Any]:
+    """Give a step that hands rows on, filled up so that no buffer hides them, and fails once some are stored."""
 
-    def stumble(batches):
-        from pyspark import TaskContext
+    def step(batches: Any) -> Any:
+        import time
+
+        import pyarrow.compute as pc
 
         for number, batch in enumerate(batches):
-            yield batch
-            if TaskContext.get().attemptNumber() == 0 and number == 1:
+            padded = pc.binary_join_element_wise(batch.column("data"), b" " * 3000, b"")
+            yield batch.set_column(batch.schema.get_field_index("data"), "data", padded)
+            if number == 4:
+                line = Line(ConnectionOptions(url))
+                deadline = time.monotonic() + 30
+                while line.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{stream}.>"})["state"]["messages"] < 60:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                line.close()
                 raise RuntimeError("this attempt fails on purpose")
 
+    return step
+
+
+@pytest.fixture
+def small_batches(spark) -> Iterator[None]:
+    """Arrow batches of a hundred rows, so that a task passes many."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
-    try:
-        frame = numbers(spark, 1000, f"{name}.x", partitions=1).mapInArrow(stumble, "subject string, data string")
-        with pytest.raises(Exception, match="on purpose"):
-            save(frame, name, prepare=True, atomicRows=30, writeId="again")  # local mode tries a task once
-        assert 0 < len(stored(name)) < 1000
-        save(numbers(spark, 1000, f"{name}.x", partitions=3), name, writeId="again")
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert Counter(row["data"] for row in stored(name)) == Counter(b"%d" % number for number in range(1000))
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def padded(frame: Any) -> Any:
+    """Fill rows up in the way that `stumbling` does."""
+    return frame.withColumn("data", F.concat("data", F.lit(" " * 3000).cast("binary")))
+
+
+def ids(rows: list[dict[str, Any]]) -> Counter[int]:
+    return Counter(int(row["data"]) for row in rows)
+
+
+def test_a_write_that_failed_halfway_is_finished(spark, server, streams, stored, save, unique, small_batches):
+    """A write fails with some of its rows stored; done again, in other partitions, it stores the rest."""
+    name = streams.make(unique("OUT"))
+    frame = numbers(spark, 1000, f"{name}.x", partitions=1).withColumn("data", F.col("data").cast("binary"))
+    torn = frame.mapInArrow(stumbling(server.url, name), "subject string, data binary")
+    with pytest.raises(Exception, match="on purpose"):
+        save(torn, name, prepare=True, atomicRows=30, writeId="again")
+    assert 0 < len(stored(name)) < 1000
+    save(padded(frame.repartition(3)), name, writeId="again")
+    assert ids(stored(name)) == Counter(range(1000))
 
 
 def test_everything_of_a_row_arrives(spark, streams, stored, save, unique):
@@ -245,60 +273,35 @@ def test_a_batch_that_spark_did_not_note_adds_nothing(flow, streams, stored):
     assert Counter(row["data"] for row in stored(flow.sink)) == Counter(b"%d" % number for number in range(200))
 
 
-def test_a_batch_that_failed_halfway_is_finished(flow, spark, streams, stored):
+def test_a_batch_that_failed_halfway_is_finished(flow, streams, stored, small_batches):
     """A query fails with half a batch stored and is started again with other partitions: each row is there once."""
-    streams.fill(flow.source, 3000)
+    streams.fill(flow.source, 2000)
 
-    def stumble(batches):
-        for number, batch in enumerate(batches):
-            yield batch
-            if number == 2:
-                raise RuntimeError("this query fails on purpose")
+    def torn(rows: Any) -> Any:
+        return rows.coalesce(1).mapInArrow(stumbling(flow.url, flow.sink), "subject string, data binary")
 
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 200)
-    try:
-        with pytest.raises(Exception, match="on purpose"):
-            flow.run(
-                lambda rows: rows.repartition(2, "data").mapInArrow(stumble, "subject string, data binary"),
-                prepare=True,
-                atomicRows=100,
-            )
-        assert 0 < len(stored(flow.sink)) < 3000
-        flow.run(lambda rows: rows.repartition(5))
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert Counter(row["data"] for row in stored(flow.sink)) == Counter(b"%d" % number for number in range(3000))
+    with pytest.raises(Exception, match="on purpose"):
+        flow.run(torn, prepare=True, atomicRows=30)
+    assert 0 < len(stored(flow.sink)) < 2000
+    flow.run(lambda rows: padded(rows.repartition(5)))
+    assert ids(stored(flow.sink)) == Counter(range(2000))
 
 
-def test_a_query_that_is_not_deterministic_is_found_out(flow, spark, streams, stored):
+def test_a_query_that_is_not_deterministic_is_found_out(flow, streams, stored, small_batches):
     """Rows of a batch that a replay does not have stop the query, unless it is told to keep them."""
-    streams.fill(flow.source, 40)
+    streams.fill(flow.source, 600)
 
-    def wild(rows: Any, marker: str) -> Any:
-        def stumble(batches):
-            for batch in batches:
-                yield batch
-                if marker == "first":
-                    raise RuntimeError("this query fails on purpose")
+    def torn(rows: Any) -> Any:
+        return rows.coalesce(1).mapInArrow(stumbling(flow.url, flow.sink), "subject string, data binary")
 
-        return (
-            rows.coalesce(1)
-            .withColumn("data", F.concat("data", F.lit(marker)))
-            .mapInArrow(stumble, "subject string, data binary")
-        )
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
-    try:
-        with pytest.raises(Exception, match="on purpose"):
-            flow.run(lambda rows: wild(rows, "first"), prepare=True, atomicRows=5)
-        before = len(stored(flow.sink))
-        assert before > 0
-        with pytest.raises(Exception, match="are not in it any more"):
-            flow.run(lambda rows: wild(rows, "second"))
-        flow.run(lambda rows: wild(rows, "second"), onChangedRows="keep")
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert len(stored(flow.sink)) == before + 40
+    with pytest.raises(Exception, match="on purpose"):
+        flow.run(torn, prepare=True, atomicRows=30)
+    with pytest.raises(Exception, match="are not in it any more"):
+        flow.run()  # the same rows, but for their padding
+    before = len(stored(flow.sink))
+    flow.run(onChangedRows="keep")
+    assert len(stored(flow.sink)) == before
+    assert set(ids(stored(flow.sink)).values()) == {1, 2}
 
 
 def test_a_restored_checkpoint_is_found_out(flow, streams, stored, tmp_path):
@@ -315,19 +318,38 @@ def test_a_restored_checkpoint_is_found_out(flow, streams, stored, tmp_path):
     assert len(stored(flow.sink)) == 150
 
 
-def test_update_mode_writes_and_complete_mode_is_refused(flow, streams, stored):
-    """A query with state writes what changed; one that would write everything anew each time is refused."""
-    streams.fill(flow.source, [("a", b"x"), ("b", b"y"), ("c", b"x")])
-
-    def counted(rows: Any) -> Any:
-        return (
-            rows.groupBy("subject", "data")
-            .count()
-            .select("subject", F.to_json(F.struct("data", "count")).alias("data"))
-        )
-
-    flow.run(counted, mode="update", prepare=True)
-    assert Counter(json.loads(row["data"])["count"] for row in stored(flow.sink)) == {2: 1, 1: 1}
-    other = Flow(flow.spark, flow.url, flow.folder.with_name("other"), flow.source, flow.sink)
+def test_complete_mode_is_refused(flow, streams):
+    """A query that would write everything anew each time is refused, with the way that works."""
+    streams.fill(flow.source, 3)
     with pytest.raises(Exception, match="output mode complete"):
-        other.run(counted, mode="complete")
+        flow.run(lambda rows: rows.groupBy("subject", "data").count().drop("count"), mode="complete")
+
+
+def test_micro_batches_of_foreach_batch_are_written_once(spark, server, streams, stored, unique, tmp_path):
+    """Spark's Python sinks know no update mode; foreachBatch does, and its batches are known by their numbers."""
+    source, sink = streams.make(unique("IN")), streams.make(unique("OUT"))
+
+    def write(frame: Any, batch: int) -> None:
+        totals = frame.select(F.lit(f"{sink}.x").alias("subject"), F.to_json(F.struct("n", "count")).alias("data"))
+        writer = totals.write.format("nats").option("url", server.url).option("stream", sink).option("prepare", True)
+        for _ in range(2):  # a replay of the batch
+            writer.option("writeId", "totals").option("batchId", batch).mode("append").save()
+
+    for part in (["a", "b", "a"], ["a"]):
+        streams.fill(source, [("x", text.encode()) for text in part])
+        rows = spark.readStream.format("nats").option("url", server.url).option("stream", source).load()
+        counted = rows.groupBy(F.col("data").cast("string").alias("n")).count()
+        query = (
+            counted.writeStream.outputMode("update")
+            .foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(90)
+        finally:
+            query.stop()
+    found = Counter((json.loads(row["data"])["n"], json.loads(row["data"])["count"]) for row in stored(sink))
+    assert found == {("a", 2): 1, ("b", 1): 1, ("a", 3): 1}
+    assert len(stored(sink, markers=True)) == 2  # the origin, and one head

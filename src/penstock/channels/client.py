@@ -320,6 +320,10 @@ class Client:
             raise LocalProtocolError(f"{channel!r} is no channel.", remedy="Use a subject without wildcards.")
         loop = asyncio.get_running_loop()
         while len(self._unacked) >= self._max_acks:
+            # Whoever gave up waiting for an ack has given its place up, too.
+            self._unacked = {guid: future for guid, future in self._unacked.items() if not future.done()}
+            if len(self._unacked) < self._max_acks:
+                break
             self._room.append(room := loop.create_future())
             await room
             subjects = self._ready()

@@ -28,7 +28,9 @@ log = logging.getLogger("penstock.channels")
 
 _AHEAD = 512  # messages that one read asks for; the store bounds their bytes, too
 _LOW = 128  # with fewer than this read ahead, the next read begins
+_LOOK = 32  # messages between two looks at whether the server still takes what we send
 _RETRY = 0.1
+_REFUSED = 1.0
 
 
 class Desk:
@@ -94,7 +96,7 @@ class Feed:
             if sequence < records.first:
                 group.skip_to(records.first - 1)
                 continue
-            if outlet.full:
+            if sequence % _LOOK == 0 and outlet.full:
                 outlet.later(self)
                 break
             content = recent.get(sequence)
@@ -155,12 +157,17 @@ class Feed:
                 self._ahead.extend((item.sequence, item.encode(self.channel.name)) for item in found)
             elif not self._ahead and self.group.last + 1 == start:
                 self.group.skip_to(known)  # everything up to there is gone
-        except (LinkError, DeadlineError) as error:
-            log.debug("Channels: reading %s: %s", self.channel.name, error)
-            await asyncio.sleep(_RETRY)
+        except PenstockError as error:
+            await self._rest(error)
         finally:
             self._reading = False
         self.desk.outlet.wake(self)
+
+    async def _rest(self, error: PenstockError) -> None:
+        """Wait a little after a read that failed; longer where the server refuses it."""
+        brief = isinstance(error, LinkError | DeadlineError)
+        log.log(logging.DEBUG if brief else logging.WARNING, "Channels: reading %s: %s", self.channel.name, error)
+        await asyncio.sleep(_RETRY if brief else _REFUSED)
 
     # -- going out again ---------------------------------------------------------------------------------------------
 
@@ -229,9 +236,8 @@ class Feed:
             try:
                 async with self.desk.reads:
                     read = await self.desk.store.fetch(records, missing)
-            except (LinkError, DeadlineError) as error:
-                log.debug("Channels: reading %s: %s", self.channel.name, error)
-                await asyncio.sleep(_RETRY)
+            except PenstockError as error:
+                await self._rest(error)
                 continue
             found |= {sequence: item.encode(self.channel.name) for sequence, item in read.items()}
             break
@@ -293,8 +299,7 @@ class Feed:
             try:
                 async with self.desk.reads:
                     read = await self.desk.store.fetch(self.channel.log, sequences)
-            except (LinkError, DeadlineError) as error:
-                log.debug("Channels: reading %s: %s", self.channel.name, error)
-                await asyncio.sleep(_RETRY)
+            except PenstockError as error:
+                await self._rest(error)
                 continue
             return {sequence: item.time for sequence, item in read.items()}

@@ -39,19 +39,36 @@ BYTES = "Penstock-Bytes"
 REPLY = "Penstock-Reply"
 SEQUENCE = "Penstock-Sequence"
 BATCH = "Penstock-Batch"
+_TIME, _BYTES, _REPLY, _SEQUENCE, _BATCH, _ATOMIC, _AT, _STAMP = (
+    f"\r\n{name}:".encode()
+    for name in (TIME, BYTES, REPLY, SEQUENCE, BATCH, "Nats-Batch-Id", "Nats-Sequence", "Nats-Time-Stamp")
+)
 
 
 @dataclass(slots=True)
 class Stored:
-    """A message as read from its stream; `bytes_so_far` is None where somebody else wrote it."""
+    """A message as read from its stream, with its header block as it came."""
 
     sequence: int
     time: int
     data: bytes
     reply: str
-    bytes_so_far: int | None
-    batch: str
-    origin: int | None
+    header: bytes
+
+    @property
+    def bytes_so_far(self) -> int | None:
+        """The bytes of the channel up to this message; None where somebody else wrote it."""
+        return _number(_field(self.header, _BYTES))
+
+    @property
+    def batch(self) -> str:
+        """The attempt that stored it."""
+        return (_field(self.header, _BATCH) or _field(self.header, _ATOMIC)).decode("utf-8", "replace")
+
+    @property
+    def origin(self) -> int | None:
+        """Its sequence where it was copied from."""
+        return _number(_field(self.header, _SEQUENCE))
 
     def encode(self, channel: str) -> bytes:
         """Give the bytes of its first delivery."""
@@ -82,27 +99,37 @@ def headers_of(header: bytes | None) -> dict[str, str]:
 
 
 def parse_stored(data: bytes, header: bytes | None) -> Stored:
-    """Read the answer to a direct get."""
-    fields = headers_of(header)
-    try:
-        stamp = fields.get(TIME, "")
-        so_far = fields.get(BYTES, "")
-        origin = fields.get(SEQUENCE, "")
-        return Stored(
-            int(fields["Nats-Sequence"]),
-            int(stamp) if stamp.isdigit() else _nanoseconds(fields["Nats-Time-Stamp"]),
-            data,
-            unquote(fields.get(REPLY, "")),
-            int(so_far) if so_far.isdigit() else None,
-            fields.get(BATCH) or fields.get("Nats-Batch-Id", ""),
-            int(origin) if origin.isdigit() else None,
-        )
-    except (KeyError, ValueError):
-        raise RemoteProtocolError(f"The answer to a direct get has the headers {sorted(fields)}.") from None
+    """Read the answer to a direct get. A backlog comes this way: only what a delivery needs is looked for."""
+    block = header or b""
+    sequence = _number(_field(block, _AT))
+    stamp = _number(_field(block, _TIME))
+    if stamp is None:
+        stamp = _nanoseconds(_field(block, _STAMP).decode("utf-8", "replace"))
+    if sequence is None or stamp is None:
+        raise RemoteProtocolError(f"The answer to a direct get has the headers {sorted(headers_of(header))}.")
+    reply = _field(block, _REPLY)
+    return Stored(sequence, stamp, data, unquote(reply.decode("utf-8", "replace")) if reply else "", block)
 
 
-def _nanoseconds(text: str) -> int:
-    """Read the server's time, exact to the nanosecond, which datetime is not."""
+def _field(block: bytes, name: bytes) -> bytes:
+    """Give a header's value; of a name that comes twice the last, which is what the server added."""
+    place = block.rfind(name)
+    if place < 0:
+        return b""
+    start = place + len(name)
+    return block[start : block.find(b"\r\n", start)].strip()
+
+
+def _number(value: bytes) -> int | None:
+    """Read a number; what somebody else wrote under the name and is none counts as not there."""
+    return int(value) if value.isdigit() and len(value) < 20 else None
+
+
+def _nanoseconds(text: str) -> int | None:
+    """Read the server's time, exact to the nanosecond, which datetime is not; None where it is none."""
     whole, _, rest = text.rstrip("Z").partition(".")
-    seconds = datetime.fromisoformat(whole + "+00:00").timestamp()
-    return int(seconds) * 1_000_000_000 + int((rest + "000000000")[:9])
+    try:
+        seconds = datetime.fromisoformat(whole + "+00:00").timestamp()
+        return int(seconds) * 1_000_000_000 + int((rest + "000000000")[:9])
+    except ValueError:
+        return None

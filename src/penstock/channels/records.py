@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 VERSION = 1
+MOST_RANGES = 20_000  # of a whole record: some hundred kilobytes
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,20 @@ class Position:
     pending: dict[int, tuple[int, ...]]
 
 
-def pack(sequences: Iterable[int]) -> list[list[int]]:
-    """Write sequences as ranges [start, end)."""
+def pack(sequences: Iterable[int], most: int = MOST_RANGES) -> list[list[int]]:
+    """Write sequences as ranges [start, end).
+
+    Beyond `most` ranges the rest becomes one, with the gaps between: a record must fit a message, and to remember an
+    acknowledged message as pending does no harm.
+    """
     ranges: list[list[int]] = []
     for sequence in sorted(sequences):
         if ranges and ranges[-1][1] == sequence:
             ranges[-1][1] += 1
         else:
             ranges.append([sequence, sequence + 1])
+    if len(ranges) > most:
+        ranges[most - 1 :] = [[ranges[most - 1][0], ranges[-1][1]]]
     return ranges
 
 
@@ -167,7 +174,8 @@ def decode_member(content: bytes) -> MemberRecord:
 
 def encode_position(group: Group) -> bytes:
     """Write how far a group came. One record for all members: they change together or not at all."""
-    pending = {str(member.number): pack(member.pending) for member in group.members if member.pending}
+    most = max(1, MOST_RANGES // max(1, len(group.members)))
+    pending = {str(member.number): pack(member.pending, most) for member in group.members if member.pending}
     return _write({"last": group.last, "pending": pending})
 
 

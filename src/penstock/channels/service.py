@@ -358,7 +358,7 @@ class Service:
     async def _look_for_foreign(self) -> None:
         """Notice what others write to the streams, now and then: JetStream clients, Spark."""
         while True:
-            await asyncio.sleep(_LOOK_FOR_FOREIGN)
+            await asyncio.sleep(max(_LOOK_FOR_FOREIGN, len(self.channels) / 100))
             for channel in list(self.channels.values()):
                 if not channel.subscribers.active:
                     continue

@@ -21,6 +21,7 @@ import base64
 import json
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,13 +32,14 @@ from penstock.channels.names import state_stream, state_subject
 from penstock.channels.records import encode_member, encode_position
 from penstock.channels.store import WRONG_LAST
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, NotFoundError
+from penstock.errors import DeadlineError, JetStreamError, LinkError, NotFoundError
 
 __all__ = ["State"]
 
 log = logging.getLogger("penstock.channels")
 
 _RETRY = 0.05
+_COSTLY = 0.005
 _REFUSED = 1.0
 _PAGE = 1000
 _TOMBSTONE = "60s"
@@ -183,7 +185,9 @@ class State:
             await self._wake.wait()
             self._wake.clear()
             waiting, self._done = self._done, []
+            began = time.perf_counter()
             items = self._collect()
+            spent = time.perf_counter() - began
             while items:
                 part, items = items[:_PAGE], items[_PAGE:]
                 if not await self._persist(part):
@@ -191,6 +195,8 @@ class State:
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
+            if spent > _COSTLY:  # a position with very many pending messages: leave most of the time to others
+                await asyncio.sleep(min(1.0, 10 * spent))
 
     def _collect(self) -> list[tuple[str, bytes]]:
         # Positions first: a subscription without one would begin anew, one too many does no harm.
@@ -203,7 +209,7 @@ class State:
         while True:
             try:
                 await self._write(part)
-            except (DeadlineError, DisconnectedError) as error:
+            except (DeadlineError, LinkError) as error:
                 # The last message of a subject counts, so writing it twice does no harm.
                 log.warning("Channels: the state could not be written: %s", error)
                 await asyncio.sleep(_RETRY)

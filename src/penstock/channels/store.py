@@ -19,12 +19,13 @@ from penstock.channels.link import Link, frame_with
 from penstock.channels.messages import Stored, encode, parse_stored, quote_reply
 from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, DisconnectedError, InputError, JetStreamError, NotFoundError
+from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
 
 __all__ = ["BATCH", "Entry", "Log", "Store"]
 
 BATCH = 1000  # the most that JetStream takes as one atomic batch
 WRONG_LAST = 10071
+_UNAVAILABLE = 503  # a stream without a leader, for now
 _RETRY = 0.05
 _REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
@@ -277,16 +278,17 @@ class Store:
                 await self.link.publish(made.frames)
                 count = len(entries)
                 self._pace.took(len(entries), time.perf_counter() - began, atomic=atomic)
-            except (DeadlineError, DisconnectedError):
+            except (DeadlineError, LinkError):
                 count = await self._count_stored(log, batch, expected, len(entries))
             except JetStreamError as error:
-                if error.err_code != WRONG_LAST:
+                if error.err_code != WRONG_LAST and error.code != _UNAVAILABLE:
                     raise
-                # Somebody else wrote to the stream, perhaps in the middle of what we wrote.
+                # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or it has no leader now.
                 count = await self._count_stored(log, batch, expected, len(entries))
                 refusals = 0 if log.last > expected else refusals + 1
                 if refusals > _REFUSALS:
                     raise
+                await asyncio.sleep(_RETRY if refusals else 0)
             for place in range(count):
                 content = made.encoded[place]
                 stored.append((expected + 1 + place, content))
@@ -315,7 +317,11 @@ class Store:
                     for item in await self.read_on(log, expected + 1 + ours, count - ours):
                         ours += (item.sequence, item.batch) == (expected + 1 + ours, batch)
                 return ours
-            except (DeadlineError, DisconnectedError):
+            except (DeadlineError, LinkError):
+                await asyncio.sleep(_RETRY)
+            except JetStreamError as error:
+                if error.code != _UNAVAILABLE:
+                    raise
                 await asyncio.sleep(_RETRY)
 
     async def _trim(self, log: Log) -> None:

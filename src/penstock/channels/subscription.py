@@ -87,8 +87,9 @@ class Subscription:
         self._handler = handler
         self._manual = manual_acks
         self._sid: int | None = None
-        # The server sends no more than max_in_flight new messages, and each pending one again once an ack_wait.
+        # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
         self._waiting: deque[Message] = deque()
+        self._sequences: set[int] = set()
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._current: Message | None = None
@@ -144,6 +145,9 @@ class Subscription:
         except RemoteProtocolError as error:
             log.warning("Channels: a message that is none: %s", error)
             return
+        if message.sequence in self._sequences:
+            return
+        self._sequences.add(message.sequence)
         self._waiting.append(
             Message(
                 self,
@@ -171,7 +175,7 @@ class Subscription:
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
-            message = self._waiting.popleft()
+            message = self._take()
             try:
                 await handler(message)
             except Exception as error:
@@ -192,8 +196,13 @@ class Subscription:
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
-        self._current = self._waiting.popleft()
+        self._current = self._take()
         return self._current
+
+    def _take(self) -> Message:
+        message = self._waiting.popleft()
+        self._sequences.discard(message.sequence)
+        return message
 
     async def next(self, timeout: float) -> Message:
         """Give the next message, or raise TimeoutError; the one given before is acknowledged."""

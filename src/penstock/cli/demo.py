@@ -35,7 +35,7 @@ def demo(
         typer.Option("--folder", metavar="DIR", help="Where the report goes; artifacts/demo where nothing is said."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave server, service and console running until Ctrl-C.")
+        bool, typer.Option("--keep", help="Leave the server and the service running until Ctrl-C.")
     ] = False,
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
@@ -109,7 +109,7 @@ def _show(result: Result, place: Path) -> Path:
 
 
 async def _keep(play: Play, url: str) -> None:
-    """Go on serving until Ctrl-C, with the console where it is installed."""
+    """Go on serving until Ctrl-C."""
     async with play.service():
         typer.echo(f"Still running. NATS: {url}")
         typer.echo(f"The tables: {play.warehouse}. Ctrl-C ends it all.")

@@ -131,26 +131,40 @@ class Delivery:
         body = b"+TERM" + (b" " + " ".join(reason.split()).encode() if reason else b"")
         await (self._confirmed(body, timeout, settles=True) if sync else self._answer(body, settles=True))
 
-    async def ack_next(self, *, wait: str | float = 5.0) -> Delivery | None:
-        """Say that it is done and ask for the next message in one step; None where none comes in time."""
+    async def ack_next(self, *, wait: str | float = 5.0, no_wait: bool = False) -> Delivery | None:
+        """Say that it is done and ask for the next message in one step; None where none comes in time.
+
+        `no_wait` asks only for what is there now.
+        """
+        found = await self.ack_next_batch(1, wait=wait, no_wait=no_wait)
+        return found[0] if found else None
+
+    async def ack_next_batch(self, count: int, *, wait: str | float = 5.0, no_wait: bool = False) -> list[Delivery]:
+        """Say that it is done and ask for the next messages in one step; fewer where no more come in time."""
         seconds = parse_duration(wait, option="wait")
-        if seconds <= 0:
-            raise InputError("wait is zero.", remedy="Give some time, such as 5s.")
+        if seconds <= 0 or count < 1:
+            raise InputError("wait and count are more than zero.", remedy="Give some time, such as 5s.")
         self._settle()
+        body: dict[str, object] = {"batch": count}
+        body |= {"no_wait": True} if no_wait else {"expires": round(seconds * _NANO)}
         inbox = self._client.new_inbox()
+        found: list[Delivery] = []
         with foreign_errors(self.subject):
-            subscription = await self._client.subscribe(inbox, max_msgs=1)
+            subscription = await self._client.subscribe(inbox)
             try:
-                body = {"batch": 1, "expires": round(seconds * _NANO)}
                 await self._client.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
-                try:
-                    message = await subscription.next_msg(timeout=seconds + 1)
-                except TimeoutError:
-                    return None
-                return Delivery(self._client, message) if is_delivery(message) else None
+                while len(found) < count:
+                    try:
+                        message = await subscription.next_msg(timeout=seconds + 1)
+                    except TimeoutError:
+                        break
+                    if not is_delivery(message):
+                        break  # the server says that there are no more
+                    found.append(Delivery(self._client, message))
             finally:
                 if not self._client.is_closed:
                     await subscription.unsubscribe()
+        return found
 
     def _settle(self) -> None:
         if self.settled:

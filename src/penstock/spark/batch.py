@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["NatsReader", "check_there", "limits", "loss"]
+__all__ = ["NatsReader", "check_there", "limits", "loss", "partition_of"]
 
 # The clocks of a cluster's servers differ a little, so times may step back where a leader changes. Spark applies the
 # filter itself, so a margin costs a few rows and saves the doubt.
@@ -51,11 +51,11 @@ class NatsReader(DataSourceReader):
             return [task for state in states for task in self._tasks(survey, state)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self.connection, self.options, self.pushed.subjects, self.wanted, partition)
+        return read_partition(self.connection, self.options, self.wanted, partition)
 
     def _tasks(self, survey: Survey, state: StreamState) -> Iterator[NatsPartition]:
         pushed = self.pushed
-        if pushed.subjects == () or (pushed.streams is not None and state.name not in pushed.streams):
+        if survey.subjects_of(state) == () or (pushed.streams is not None and state.name not in pushed.streams):
             return
         now = utc_now()
         start = survey.place(state, self.options.position("start", state.name, "all"), self.options.start_strategy, now)
@@ -70,9 +70,9 @@ class NatsReader(DataSourceReader):
             end = min(end, survey.at_time(state, pushed.until + CLOCK_MARGIN))
         if start >= end:
             return
-        check_there(state, Range(state.name, start, end), self.options)
+        check_there(survey, state, Range(state.name, start, end), self.options)
         for item in survey.cut(state, Range(state.name, start, end), limits(self.options)):
-            yield NatsPartition(item.stream, item.start, item.end, state.created)
+            yield partition_of(survey, state, item)
 
 
 class _PushFilters:
@@ -90,14 +90,21 @@ class _PushFilters:
         return filters  # Spark applies them all the same
 
 
+def partition_of(survey: Survey, state: StreamState, item: Range) -> NatsPartition:
+    """Give the task of a range."""
+    subjects = survey.subjects_of(state)
+    held = state.retention != "limits" and subjects is not None
+    return NatsPartition(item.stream, item.start, item.end, state.created, subjects, survey.hides(state), held)
+
+
 def limits(options: SourceOptions) -> Limits:
     """Give the limits of a task."""
     return Limits(options.min_partitions or 1, options.max_records_per_partition, options.max_bytes_per_partition)
 
 
-def check_there(state: StreamState, wanted: Range, options: SourceOptions) -> None:
+def check_there(survey: Survey, state: StreamState, wanted: Range, options: SourceOptions) -> None:
     """Refuse a range whose beginning is gone, unless the loss is allowed."""
-    if wanted.start < state.first and options.fail_on_data_loss:
+    if options.fail_on_data_loss and survey.lacks(state, wanted.start):
         raise loss(state, wanted.start, min(wanted.end, state.first))
 
 

@@ -28,7 +28,8 @@ KNOWN_SUBJECTS = 100_000  # how many checked subjects a task remembers
 _SUBJECT = re.compile(r"[^\s*>.\x00-\x20\x7f]+(\.[^\s*>.\x00-\x20\x7f]+)*")
 _TOKEN = re.compile(r"[^\s*>.\x00-\x20\x7f]+")
 _NAME = re.compile(r"[!-9;-~]+")
-_NO_LISTS = pa.array([], HEADERS.item_type)
+# Not pa.array: that one imports pandas, in every Python worker of Spark.
+_NO_LISTS = pa.nulls(0, HEADERS.item_type)
 _LEAD = re.compile(r"\{([^{}]*)\}")
 
 

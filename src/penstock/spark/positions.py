@@ -13,7 +13,6 @@ from typing import Literal
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
-from penstock.model import format_time, parse_time
 
 __all__ = ["Position", "parse_position"]
 
@@ -33,6 +32,8 @@ class Position:
 
     def __str__(self) -> str:
         if self.time is not None:
+            from penstock.model import format_time  # only here: every Python worker of Spark imports this module
+
             return format_time(self.time)
         return f"{self.ago:g}s ago" if self.ago is not None else str(self.sequence or self.kind)
 
@@ -45,6 +46,8 @@ def parse_position(text: str, *, option: str) -> Position:
     if re.fullmatch(r"[0-9]{1,19}", word) and 0 < int(word) < 2**63:
         return Position("sequence", sequence=int(word))
     if re.match(r"[0-9]{4}-", word):
+        from penstock.model import parse_time
+
         try:
             return Position("time", time=parse_time(word))
         except InputError as error:

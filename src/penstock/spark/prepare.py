@@ -51,10 +51,10 @@ def prepare(line: Line, options: SinkOptions) -> Prepared:
         raise InputError(f"Stream {name} is sealed, for ever.", remedy="Write to another one.")
     if options.exactly_once:
         _refuse_unsafe(line, config)
-        if changes := _missing(config, options):
-            config = _mend(line, config, changes, options)
-        if info["state"]["messages"] == 0:
-            _lay_origin(line, name)
+    if changes := _missing(config, options):
+        config = _mend(line, config, changes, options)
+    if options.exactly_once and info["state"]["messages"] == 0:
+        _lay_origin(line, name)
     limit = line.max_payload
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
@@ -104,13 +104,14 @@ def _renames(config: dict[str, Any]) -> bool:
 
 
 def _missing(config: dict[str, Any], options: SinkOptions) -> dict[str, Any]:
-    """Give the changes that exactly-once needs."""
+    """Give the changes that the write needs."""
     changes: dict[str, Any] = {}
-    if not config.get("allow_atomic"):
+    if options.exactly_once and not config.get("allow_atomic"):
         changes["allow_atomic"] = True
-    if not _covers(config.get("subjects") or [], config["name"]):
+    if options.exactly_once and not _covers(config.get("subjects") or [], config["name"]):
         changes["subjects"] = [*(config.get("subjects") or []), marker_filter(config["name"])]
-    if not config.get("allow_msg_ttl") and (config.get("max_age") or options.ttl or options.ttl_column):
+    expires = bool(config.get("max_age")) and options.exactly_once  # then markers must say that they do not
+    if not config.get("allow_msg_ttl") and (expires or options.ttl or options.ttl_column):
         changes["allow_msg_ttl"] = True
     return changes
 
@@ -130,7 +131,7 @@ def _mend(line: Line, config: dict[str, Any], changes: dict[str, Any], options: 
         }
         words = [word for change in changes for word in flags[change]]
         raise InputError(
-            f"Stream {name} is not ready to be written to exactly once: it lacks {' and '.join(changes)}.",
+            f"Stream {name} is not ready for this write ({options.guarantee}): it lacks {' and '.join(changes)}.",
             remedy=f"Run: penstock stream edit {name} {shlex.join(words)} --force. "
             'Or let the sink do it: .option("prepare", "true").',
         )

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.spark.link import PatientConnection
+from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.options import SourceOptions
 from penstock.spark.pushdown import covers
 from penstock.spark.rows import arrow_schema, conform
@@ -37,19 +38,23 @@ class NatsPartition(InputPartition):
     start: int
     end: int
     created: str
+    subjects: tuple[str, ...] | None = None
+    hides: bool = False
+    """Whether the sink's markers are to be picked out."""
+    held: bool = False
+    """Whether a bookmark keeps our messages, so that others which are gone are no loss of ours."""
 
 
 def read_partition(
     connection: ConnectionOptions,
     options: SourceOptions,
-    subjects: tuple[str, ...] | None,
     schema: StructType,
     partition: InputPartition,
 ) -> Iterator[pa.RecordBatch]:
     """Read a task's range: exactly the messages that are there, in order, once each."""
     if not isinstance(partition, NatsPartition):  # Spark's stand-in where a plan has no tasks
         return
-    wanted = arrow_schema(schema)
+    wanted, subjects = arrow_schema(schema), partition.subjects
     with PatientConnection(connection, options.outage_timeout, waits=True) as bulk:
         info = look(bulk, options, partition)
         if info is None:
@@ -67,9 +72,13 @@ def read_partition(
             # Without payloads the server adds a header of its own, which nobody sent.
             payloads="data" in wanted.names or "headers" in wanted.names,
             timeout=options.outage_timeout,
-            on_loss=None if options.fail_on_data_loss else _warn,
+            on_loss=_ignore if partition.held else None if options.fail_on_data_loss else _warn,
         ):
-            yield conform(pick(batch, subjects or ()) if picks else batch, wanted)
+            if picks:
+                batch = pick(batch, subjects or ())
+            if partition.hides:
+                batch = without_markers(batch)
+            yield conform(batch, wanted)
 
 
 def look(bulk: PatientConnection, options: SourceOptions, partition: NatsPartition) -> dict[str, Any] | None:
@@ -110,6 +119,18 @@ def pick(batch: pa.RecordBatch, subjects: tuple[str, ...]) -> pa.RecordBatch:
     column = batch.column("subject")
     fitting = [name for name in column.unique().to_pylist() if any(covers(item, name) for item in subjects)]
     return batch.filter(pc.is_in(column, value_set=pyarrow.array(fitting, pyarrow.string())))
+
+
+def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give the rows that are not the sink's own."""
+    import pyarrow.compute as pc
+
+    marked = pc.starts_with(batch.column("subject"), f"{MARKER_ROOT}.")
+    return batch.filter(pc.invert(marked)) if pc.any(marked).as_py() else batch
+
+
+def _ignore(error: DataLossError) -> None:
+    log.debug("%s None of it was ours.", error.what)
 
 
 def _warn(error: DataLossError) -> None:

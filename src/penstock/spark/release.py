@@ -31,11 +31,14 @@ log = logging.getLogger("penstock.spark")
 class Release:
     """What one query holds of one stream."""
 
-    def __init__(self, bulk: BulkConnection, state: StreamState, options: SourceOptions) -> None:
+    def __init__(
+        self, bulk: BulkConnection, state: StreamState, options: SourceOptions, subjects: tuple[str, ...] | None
+    ) -> None:
         self.bulk = bulk
         self.stream = state.name
         self.kind = state.retention
         self.options = options
+        self.subjects = subjects
         self.held: int | None = None
         self._check(state)
 
@@ -77,7 +80,7 @@ class Release:
         if not self.is_needed or (self.held is not None and mark.next <= self.held):
             return
         if self.kind == "workqueue":
-            for subject in self.options.subjects or (None,):
+            for subject in self.subjects or (None,):
                 body = {"seq": mark.next} | ({"filter": subject} if subject else {})
                 self.bulk.api(f"STREAM.PURGE.{self.stream}", body)
         else:
@@ -143,7 +146,7 @@ class Release:
         self._make(self._name(place), {"deliver_policy": "by_start_sequence", "opt_start_seq": place})
 
     def _make(self, name: str, config: dict[str, Any]) -> None:
-        subjects = self.options.subjects
+        subjects = self.subjects
         body = {
             "stream_name": self.stream,
             "config": {

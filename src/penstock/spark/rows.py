@@ -26,7 +26,7 @@ from penstock.spark.options import SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "arrow_schema", "check_schema", "conform", "source_schema"]
+__all__ = ["COLUMNS", "arrow_schema", "check_schema", "conform", "source_schema", "without_batch_headers"]
 
 COLUMNS: dict[str, DataType] = {
     "subject": StringType(),
@@ -77,5 +77,26 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)
+        if field.name == "headers":
+            column = without_batch_headers(column)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def without_batch_headers(column: pa.MapArray) -> pa.MapArray:
+    """Leave out the headers that say in which atomic batch a message was stored: they are the transport's."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(column.keys) == 0:
+        return column
+    theirs = pc.starts_with(column.keys, "Nats-Batch-")
+    if not pc.any(theirs).as_py():
+        return column
+    kept = pc.invert(theirs)
+    # How many headers are kept before each place in the flat list: the new offsets of the rows.
+    before = pc.cumulative_sum(pc.cast(kept, pa.int32()))
+    before = pa.concat_arrays([pa.array([0], pa.int32()), before])
+    offsets = before.take(column.offsets)  # the offsets of a slice still count from the whole
+    keys, items = column.keys.filter(kept), column.items.filter(kept)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=column.type)

@@ -168,7 +168,8 @@ class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
         if overwrite:
             raise InputError(
                 "A stream cannot be overwritten, and the output mode complete would write all results anew each time.",
-                remedy='Use .outputMode("update") or .outputMode("append").',
+                remedy='Use .outputMode("append") with a watermark; or .outputMode("update") and foreachBatch, writing '
+                "each frame with the options writeId and batchId.",
             )
         options.check_stream()
         super().__init__(connection, options, schema)
@@ -207,7 +208,7 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
         self.query = f"write-{options.write_id or secrets.token_hex(8)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
-        return self._write(iterator, self.query, 0)
+        return self._write(iterator, self.query, self.options.batch_id or 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages, forget=self.options.write_id is None)

@@ -31,6 +31,14 @@ MOST_ROWS = 999  # a thousand messages make an atomic batch, and one of them is 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+
+def number(name: str, value: str) -> int:
+    """Read a whole number, zero too."""
+    if not re.fullmatch(r"[0-9]{1,18}", value.strip()):
+        raise OptionError(f"The option {name} is {value!r}.", remedy="Give a whole number.", option=name, value=value)
+    return int(value)
+
+
 SINK: Final = (
     Option("stream", stream_name, "The stream that takes the rows."),
     Option(
@@ -76,6 +84,11 @@ SINK: Final = (
         "fail",
     ),
     Option("writeId", text, "Batch only: a name for this write. The same write done again under it adds nothing."),
+    Option(
+        "batchId",
+        number,
+        "With `writeId`, inside foreachBatch: the number of the micro-batch, which follows on the one before.",
+    ),
     Option("atomicRows", count, "The most rows that are stored together, up to 999.", MOST_ROWS),
     Option("atomicBytes", size, "About the most bytes that are stored together.", 8 * 2**20, shown="8m"),
     Option("inFlight", count, "How many such batches a task has under way.", 4),
@@ -118,6 +131,7 @@ class SinkOptions:
     on_missing_markers: str = "fail"
     on_changed_rows: str = "fail"
     write_id: str | None = None
+    batch_id: int | None = None
     atomic_rows: int = MOST_ROWS
     atomic_bytes: int = 8 * 2**20
     in_flight: int = 4
@@ -144,12 +158,13 @@ class SinkOptions:
 
     def check_stream(self) -> None:
         """Refuse what only makes sense in a batch."""
-        if self.write_id is not None:
-            raise OptionError(
-                "The option writeId cannot be used here.",
-                remedy="A streaming query has an id in its checkpoint: leave it out.",
-                option="writeId",
-            )
+        for name, value in (("writeId", self.write_id), ("batchId", self.batch_id)):
+            if value is not None:
+                raise OptionError(
+                    f"The option {name} cannot be used here.",
+                    remedy="A streaming query has an id in its checkpoint: leave it out.",
+                    option=name,
+                )
 
     def _check(self) -> None:
         if self.atomic_rows > MOST_ROWS:
@@ -160,6 +175,8 @@ class SinkOptions:
             self._refuse("retryTimeout", self.retry_timeout, 'Give a duration such as "60s".')
         if self.write_id is not None and not _WORD.fullmatch(self.write_id):
             self._refuse("writeId", self.write_id, "Use up to 64 letters, digits, - and _.")
+        if self.batch_id is not None and self.write_id is None:
+            self._refuse("batchId", self.batch_id, "Name the write that it is a batch of, with writeId.")
         if self.subject is not None:
             self._check_subject("subject", _FIELD.sub("x", self.subject))
             if any(not name for name in template_columns(self.subject)):

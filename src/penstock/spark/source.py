@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.errors import DataLossError, InputError
 from penstock.options import ConnectionOptions
-from penstock.spark.batch import check_there, limits, loss
+from penstock.spark.batch import check_there, limits, loss, partition_of
 from penstock.spark.link import PatientConnection
 from penstock.spark.offsets import Mark, Offset, Range
 from penstock.spark.options import SourceOptions
@@ -59,6 +59,9 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, StreamState] | None = None
         self._moved = time.monotonic()
         self._releases: dict[str, Release] = {}
+        # Where nothing of a stream was waiting for us, and when that was so.
+        self._caught_up: dict[str, tuple[int, float]] = {}
+        self._vetted: dict[str, int] = {}  # from where each stream was looked at for losses
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks get the options; the connection and the memory stay on the driver.
@@ -100,6 +103,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {} if self._is_too_little(ends) else self._limited(ends)
         if self._is_idle(ends):
             ends = {}
+        self._note(marks, ends)
         if not ends and not begin.fresh:
             return start
         moved = {name: marks[name].moved(ends[name].end) if name in ends else marks[name] for name in marks}
@@ -110,8 +114,12 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         # What latestOffset saw a moment ago: no request of its own for every trigger.
-        states = self._states or self._look(None)
-        return Offset({name: Mark(state.created, state.first, state.next) for name, state in states.items()}).to_json()
+        states, marks = self._states or self._look(None), {}
+        for name, state in states.items():
+            # What came and is not for us is nothing to be behind of.
+            place, _ = self._caught_up.get(name, (state.next, 0.0))
+            marks[name] = Mark(state.created, state.first, place)
+        return Offset(marks).to_json()
 
     # -- what the tasks of a micro-batch are ----------------------------------------------------------------------
 
@@ -124,7 +132,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self.connection, self.options, self.options.subjects, self.wanted, partition)
+        return read_partition(self.connection, self.options, self.wanted, partition)
 
     def _tasks(self, wanted: Range, mark: Mark) -> Iterator[NatsPartition]:
         state = self._states.get(wanted.stream)
@@ -135,9 +143,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise self._vanished(wanted.stream, wanted.start, wanted.end, state)
             log.warning("The stream %s is not the one that was read: [%d, %d) are skipped.", *_fields(wanted))
             return
-        check_there(state, wanted, self.options)
+        if self._vetted.get(wanted.stream) != wanted.start:  # a replay, which latestOffset has not looked at
+            check_there(self._survey(), state, wanted, self.options)
         for item in self._survey().cut(state, wanted, limits(self.options)):
-            yield NatsPartition(item.stream, item.start, item.end, state.created)
+            yield partition_of(self._survey(), state, item)
 
     # -- what is safe ---------------------------------------------------------------------------------------------
 
@@ -197,7 +206,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if state.name not in self._releases:
             self._survey()
             assert self._link is not None
-            self._releases[state.name] = Release(self._link, state, self.options)
+            self._releases[state.name] = Release(self._link, state, self.options, self._survey().subjects_of(state))
         return self._releases[state.name]
 
     def _is_wanted(self, state: StreamState) -> bool:
@@ -217,7 +226,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("The stream %s was made anew; it is read from %d on.", name, state.first)
             return Mark(state.created, state.first, state.first, mark.skipped)
         self._release(state).hold(mark, is_new=False)
-        if state.first > mark.next:
+        self._vetted[name] = mark.next
+        if self._survey().lacks(state, mark.next) and not self._only_markers_lie_between(mark, state):
             if fails:
                 raise loss(state, mark.next, state.first)
             log.warning("[%d, %d) of the stream %s are gone and skipped.", mark.next, state.first, name)
@@ -229,6 +239,27 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return mark.moved(state.next)
         return mark
 
+    def _note(self, marks: dict[str, Mark], ends: dict[str, Range]) -> None:
+        """Remember of which streams nothing is waiting for us."""
+        now = time.monotonic()
+        for name, mark in marks.items():
+            if name in ends:
+                self._caught_up.pop(name, None)
+            else:
+                self._caught_up[name] = (mark.next, now)
+
+    def _only_markers_lie_between(self, mark: Mark, state: StreamState) -> bool:
+        """Tell whether a stream whose first data lies ahead of us has lost none, in so far as we have watched it.
+
+        Where nothing was waiting for us a moment ago, less than the stream's age limit, nothing can have expired since.
+        """
+        place, when = self._caught_up.get(state.name, (0, 0.0))
+        if state.data_subjects is None or place != mark.next:
+            return False
+        limited = state.config.get("max_msgs", -1) > 0 or state.config.get("max_bytes", -1) > 0
+        age = state.config.get("max_age", 0) / 1e9 or float("inf")
+        return time.monotonic() - when < age and (state.head <= mark.next or not limited)
+
     def _first_mark(self, state: StreamState, begin: Offset) -> Mark:
         """Give where a stream that is new to the query is read from: a new query's start, or its first message."""
         place = state.first
@@ -237,9 +268,12 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place = self._survey().place(state, position, self.options.start_strategy, utc_now())
         mark = Mark(state.created, place, place)
         self._release(state).hold(mark, is_new=True)
-        if place < state.first and self.options.fail_on_data_loss:
+        self._vetted[state.name] = place
+        if not self._survey().lacks(state, place):
+            return mark
+        if self.options.fail_on_data_loss:
             raise loss(state, place, state.first)
-        return mark.moved(max(place, state.first), skipped=max(0, state.first - place))
+        return mark.moved(state.first, skipped=state.first - place)
 
     def _waiting(self, mark: Mark, state: StreamState | None) -> Range | None:
         """Give what a stream has for us, up to where it was when AvailableNow began."""
@@ -254,9 +288,13 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _count(self, item: Range) -> int:
         return self._survey().count(self._states[item.stream], item.start, item.end)
 
+    def _has_some(self, item: Range) -> bool:
+        """Tell whether a range surely or possibly holds a message for us."""
+        return self._survey().subjects_of(self._states[item.stream]) is None or self._count(item) > 0
+
     def _is_idle(self, ends: dict[str, Range]) -> bool:
         """Tell whether nothing that passed was for us, so that a micro-batch is not worth its cost yet."""
-        if self.options.subjects is None or not ends or any(self._count(item) for item in ends.values()):
+        if not ends or any(self._has_some(item) for item in ends.values()):
             return False
         return time.monotonic() - self._moved < IDLE_SECONDS
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.channels.names import stream_name
 from penstock.errors import InputError, JetStreamError, NotFoundError
-from penstock.model import format_time
+from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Limits, Point, Profile, cut, how_many, spread
 from penstock.spark.positions import Position
+from penstock.spark.pushdown import overlaps
 from penstock.wire.bulk import BulkConnection
 
 __all__ = ["Found", "StreamState", "Survey", "utc_now"]
@@ -30,14 +30,16 @@ MOST_PROBES = 256
 SAMPLES = 16
 # A trigger that is limited to so many messages may have a little less, if that saves requests.
 CLOSE_ENOUGH = 0.9
+EXACT = 100  # a smaller limit is met to the message
 
 
 @dataclass(frozen=True)
 class StreamState:
-    """A stream as the server describes it."""
+    """A stream as the server describes it; `head` is its first message, `first` its first one that is data."""
 
     name: str
     created: str
+    head: int
     first: int
     last: int
     messages: int
@@ -55,6 +57,7 @@ class StreamState:
         return cls(
             name=config["name"],
             created=info["created"],
+            head=max(1, state.get("first_seq", 0)),
             first=max(1, state.get("first_seq", 0)),
             last=state.get("last_seq", 0),
             messages=state.get("messages", 0),
@@ -65,6 +68,19 @@ class StreamState:
             deny_purge=config.get("deny_purge", False),
             config=config,
         )
+
+    @property
+    def data_subjects(self) -> tuple[str, ...] | None:
+        """The stream's subjects without those of the sink's markers; None where it has no markers."""
+        own = tuple(self.config.get("subjects") or ())
+        shown = tuple(subject for subject in own if not subject.startswith(f"{MARKER_ROOT}."))
+        return None if shown == own else shown
+
+    @property
+    def hides_markers(self) -> bool:
+        """Whether the sink's markers may lie among the data, so that only their subjects tell them from it."""
+        own = self.config.get("subjects") or (">",)  # a mirror has the subjects of whatever it copies
+        return any(overlaps(subject, f"{MARKER_ROOT}.>") for subject in own if not subject.startswith(MARKER_ROOT))
 
     @property
     def next(self) -> int:
@@ -100,6 +116,8 @@ class Survey:
         if options.stream is not None:
             return [options.stream]
         if options.channel is not None:
+            from penstock.channels.names import stream_name  # the package brings the whole gateway with it
+
             return [stream_name(options.cluster_id, options.channel)]
         given = options.streams or ()
         found = [name for name in given if not any(mark in name for mark in "*?")]
@@ -118,10 +136,33 @@ class Survey:
             if not names or seen >= answer.get("total", 0):
                 return
 
+    def subjects_of(self, state: StreamState) -> tuple[str, ...] | None:
+        """Give the subjects to read of a stream: those of the query, or all but the sink's markers; None for all."""
+        return state.data_subjects if self.subjects is None else self.subjects
+
+    def lacks(self, state: StreamState, place: int) -> bool:
+        """Tell whether messages of ours from a place on are gone.
+
+        Where acks remove messages and we read some subjects only, others' acks move the head of the stream; there the
+        query's bookmark keeps ours, and the head says nothing.
+        """
+        return state.first > place and (state.retention == "limits" or self.subjects_of(state) is None)
+
+    def hides(self, state: StreamState) -> bool:
+        """Tell whether markers must be picked out of what is read; who names them by their root wants them."""
+        if self.subjects is None:
+            return state.hides_markers
+        named = any(item.startswith(MARKER_ROOT) for item in self.subjects)
+        return not named and any(overlaps(item, f"{MARKER_ROOT}.>") for item in self.subjects)
+
     def state(self, name: str) -> StreamState:
         """Ask for a stream's state; InputError where it does not exist."""
         try:
-            return StreamState.from_info(self.bulk.api(f"STREAM.INFO.{name}"))
+            state = StreamState.from_info(self.bulk.api(f"STREAM.INFO.{name}"))
+            if state.data_subjects and state.config.get("max_age") and state.messages:
+                # A marker that never expires stands at the head, and says nothing about the data behind it.
+                state = replace(state, first=self._first_data(state))
+            return state
         except NotFoundError:
             known = list(self._all_names())
             shown = (
@@ -131,6 +172,17 @@ class Survey:
                 f"The stream {name} does not exist at {self.bulk.options.url}.",
                 remedy=f"{shown} Check the name, the account and the domain.",
             ) from None
+
+    def _first_data(self, state: StreamState) -> int:
+        """Ask the leader, which lags behind nobody, for the first message that is no marker."""
+        found = [state.next]
+        for subject in state.data_subjects or ():
+            body = {"seq": state.head, "next_by_subj": subject}
+            try:
+                found.append(int(self.bulk.api(f"STREAM.MSG.GET.{state.name}", body)["message"]["seq"]))
+            except NotFoundError:
+                continue
+        return min(found)
 
     # -- places -------------------------------------------------------------------------------------------------
 
@@ -153,13 +205,13 @@ class Survey:
         assert time is not None
         if time > now:
             raise InputError(
-                f"The option start is {format_time(time)}, which is yet to come.",
+                f"The option start is {_written(time)}, which is yet to come.",
                 remedy="Give a time that has passed, or new.",
             )
         found = self._at_time(state, time)
         if found is None and strategy == "error":
             raise InputError(
-                f"The stream {state.name} holds no message from {format_time(time)} on.",
+                f"The stream {state.name} holds no message from {_written(time)} on.",
                 remedy="Give an earlier start, or let startStrategy be latest, which begins with the next message.",
             )
         return state.next if found is None else found
@@ -183,10 +235,11 @@ class Survey:
         return state.next if found is None else found
 
     def _last(self, state: StreamState) -> int:
-        if not self.subjects:
+        subjects = self.subjects_of(state)
+        if subjects is None:
             return max(state.last, state.first)
         found = []
-        for subject in self.subjects:
+        for subject in subjects:
             try:
                 message = self.bulk.api(f"STREAM.MSG.GET.{state.name}", {"last_by_subj": subject})["message"]
                 found.append(int(message["seq"]))
@@ -198,9 +251,9 @@ class Survey:
         if state.messages == 0:
             return None
         if state.allow_direct:
-            found = self._direct(state.name, {"start_time": format_time(time), "batch": 1})
+            found = self._direct(state.name, {"start_time": _written(time), "batch": 1})
             return None if found is None else found.sequence
-        made = self._consumer(state.name, {"deliver_policy": "by_start_time", "opt_start_time": format_time(time)})
+        made = self._consumer(state, {"deliver_policy": "by_start_time", "opt_start_time": _written(time)})
         return int(made["delivered"]["stream_seq"]) + 1 if made["num_pending"] else None
 
     # -- counting -----------------------------------------------------------------------------------------------
@@ -210,7 +263,8 @@ class Survey:
         if not state.allow_direct:
             return self._probe_by_consumer(state, sequence)
         hits = []
-        for subject in self.subjects or (None,):
+        subjects = self.subjects_of(state)
+        for subject in (None,) if subjects is None else subjects:
             body = {"seq": sequence, "batch": 1} | ({"next_by_subj": subject} if subject else {})
             if hit := self._direct(state.name, body):
                 hits.append(hit)
@@ -227,7 +281,7 @@ class Survey:
 
     def is_dense(self, state: StreamState) -> bool:
         """Tell whether every sequence of the stream is a message that the query reads."""
-        return not self.subjects and state.deleted == 0
+        return self.subjects_of(state) is None and state.deleted == 0
 
     def seek(self, state: StreamState, start: int, end: int, count: int, *, exact: bool = False) -> int:
         """Give a place such that `count` messages or a little less lie between `start` and it; `end` if fewer do."""
@@ -242,7 +296,7 @@ class Survey:
         # Every sequence is at most one message, so the first `count` sequences are always within the limit.
         low = start + count
         low_count = base - self._remaining(state, low)
-        enough = count if exact else max(1, int(count * CLOSE_ENOUGH))
+        enough = count if exact or count < EXACT else int(count * CLOSE_ENOUGH)
         for number in range(64):
             if low_count >= enough or high - low <= 1:
                 break
@@ -363,11 +417,12 @@ class Survey:
         return Found(int(headers["Nats-Sequence"][0]), size, 1 + int(headers["Nats-Num-Pending"][0]))
 
     def _probe_by_consumer(self, state: StreamState, sequence: int) -> Found | None:
-        made = self._consumer(state.name, {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
+        made = self._consumer(state, {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
         return Found(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
 
-    def _consumer(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
-        filters: dict[str, Any] = {"filter_subjects": list(self.subjects)} if self.subjects else {}
+    def _consumer(self, state: StreamState, config: dict[str, Any]) -> dict[str, Any]:
+        stream, subjects = state.name, self.subjects_of(state)
+        filters: dict[str, Any] = {"filter_subjects": list(subjects)} if subjects else {}
         config = {
             **config,
             **filters,
@@ -384,3 +439,10 @@ class Survey:
 def utc_now() -> datetime:
     """Give the time on this machine's clock."""
     return datetime.now(UTC)
+
+
+def _written(time: datetime) -> str:
+    # Imported when a time is named: every Python worker of Spark imports this module, and most need none.
+    from penstock.model import format_time
+
+    return format_time(time)

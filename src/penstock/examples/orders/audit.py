@@ -17,7 +17,7 @@ from penstock.options import ConnectionOptions
 from penstock.pipelines.tables import Table
 from penstock.wire.bulk import BulkConnection
 
-__all__ = ["Stage", "audit_answers", "audit_streams", "audit_tables", "compare"]
+__all__ = ["Stage", "audit_answers", "audit_streams", "audit_tables", "compare", "read_revenue"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,12 @@ def _revenue(bulk: BulkConnection) -> Iterator[tuple[str, str, int, int]]:
     for data in _data(bulk, "REVENUE", "revenue.*"):
         row = json.loads(data)
         yield row["region"], row["minute"], row["cents"], row["orders"]
+
+
+def read_revenue(options: ConnectionOptions) -> list[tuple[str, str, int, int]]:
+    """Give what the stream REVENUE holds: region, minute, cents and orders of each message."""
+    with BulkConnection(options) as bulk:
+        return list(_revenue(bulk))
 
 
 def audit_tables(ledger: Ledger, warehouse: Path) -> list[Stage]:

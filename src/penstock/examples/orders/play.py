@@ -14,7 +14,7 @@ from penstock.connection import connect
 from penstock.contexts import load_options
 from penstock.errors import PipelineError
 from penstock.examples.orders import FOLDER
-from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables
+from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
 from penstock.examples.orders.ledger import Ledger, Plan
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
@@ -27,8 +27,12 @@ __all__ = ["Moment", "Play", "Result"]
 
 EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
-# Java lives for a minute here: compiling well takes longer than it saves.
-BRIEF = "-XX:TieredStopAtLevel=1"
+CONF = {
+    # Java lives for a minute here: compiling well takes longer than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Spark gives a Python worker ten seconds to start, which a busy machine may need more than once.
+    "spark.sql.pipelines.maxFlowRetryAttempts": "8",
+}
 PATIENCE = 600.0  # seconds for the whole pipeline
 
 
@@ -56,6 +60,8 @@ class Result:
     seconds: float = 0.0
     duplicates: int = 0
     top: list[dict[str, object]] = field(default_factory=list)
+    revenue: list[tuple[str, str, int, int]] = field(default_factory=list)
+    """Region, minute, cents and orders of each message in the stream REVENUE."""
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -137,7 +143,7 @@ class Play:
     async def _pipeline(self, traffic: Traffic, coming: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + PATIENCE
         for attempt in range(self._kills + 1):
-            order = Order(continuous=True, pause=0.2, conf={"spark.driver.extraJavaOptions": BRIEF})
+            order = Order(continuous=True, pause=0.2, conf=CONF)
             run = PipelineRun(self.project, self._options, order)
             try:
                 await asyncio.to_thread(run.start)
@@ -219,6 +225,7 @@ class Play:
         top = await ask(bus, "top-customers", limit="10")
         self.result.top = list(top)
         self.note(f"The service on the bus answered: {customer} has {len(orders)} orders.")
+        self.result.revenue = await asyncio.to_thread(read_revenue, self._options)
         streams = await asyncio.to_thread(audit_streams, self.ledger, self._options)
         tables = await asyncio.to_thread(audit_tables, self.ledger, self.warehouse)
         self.result.stages = [*streams[:3], *tables, streams[3], *audit_answers(self.ledger, customer, orders, top)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.examples.orders import FOLDER
 from penstock.examples.orders.charts import Line, Mark, bars, columns, lines
-from penstock.examples.orders.ledger import REGIONS, Ledger
+from penstock.examples.orders.ledger import REGIONS
 from penstock.examples.orders.play import Result
 
 __all__ = ["write_report"]
@@ -21,7 +21,6 @@ _COLOURS = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)")
 
 def write_report(result: Result, path: Path) -> Path:
     """Write the report, and give its path."""
-    ledger = result.ledger
     verdict = (
         '<span class="ok">nothing lost, nothing repeated</span>'
         if result.ok
@@ -35,7 +34,7 @@ def write_report(result: Result, path: Path) -> Path:
         _section("Rows over time", "Orders published, and orders that the pipeline has read for good.", _rows(result)),
         _section("Lag", "Orders that wait to be read.", _lag(result)),
         _section("Micro-batches", "How long each one took, by flow.", _batches(result)),
-        _section("Revenue", "Per minute and region, as it is in the stream REVENUE.", _revenue(ledger)),
+        _section("Revenue", "Per minute and region, as it is in the stream REVENUE.", _revenue(result)),
         _section("Top customers", "As the service on the bus answered.", _top(result)),
         _section("What happened", "", _notes(result)),
     ]
@@ -72,7 +71,7 @@ def _tiles(result: Result) -> str:
         (f"{len(ledger.legacy):,}", "from old clients"),
         (f"{len(ledger.orders) - len(ledger.whole):,}", "broken, in quarantine"),
         (f"{size / 2**20:,.0f} MiB", f"in {len(ledger.digests):,} documents"),
-        (f"{len(ledger.revenue()):,}", "sums sent exactly once"),
+        (f"{len(result.revenue):,}", "sums sent exactly once"),
     ]
     return (
         '<div class="tiles">'
@@ -135,10 +134,12 @@ def _batches(result: Result) -> str:
     return bars(rows, "var(--d)")
 
 
-def _revenue(ledger: Ledger) -> str:
-    sums = ledger.revenue()
+def _revenue(result: Result) -> str:
+    sums: dict[tuple[str, str], float] = {}
+    for region, minute, cents, _ in result.revenue:
+        sums[region, minute] = sums.get((region, minute), 0.0) + cents / 100
     minutes = sorted({minute for _, minute in sums})
-    series = {region: [sums.get((region, minute), (0, 0))[0] / 100 for minute in minutes] for region in REGIONS}
+    series = {region: [sums.get((region, minute), 0.0) for minute in minutes] for region in REGIONS}
     return columns("Revenue", [minute[11:16] for minute in minutes], series, _COLOURS)
 
 

@@ -39,6 +39,7 @@ class BulkConnection:
         self._last_sid = 1
         self._requests = 0
         self._closed = False
+        self.link.proof()  # before the clock starts
         self.connect(Deadline(self.options.connect_timeout))
 
     # -- the connection -------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class Link:
         self.parser = protocol.Parser()
         self._socket: socket.socket | None = None
         self._poll = select.poll()
+        self._proof: tuple[credentials.Login, ssl.SSLContext] | None = None
         self._discovered: tuple[str, ...] = ()
         self._last_words = ""
 
@@ -82,10 +83,16 @@ class Link:
         """Whether there is a connection, as far as we know."""
         return self._socket is not None
 
+    def proof(self) -> tuple[credentials.Login, ssl.SSLContext]:
+        """Read login and certificates, once: that is work of ours, and no server must be fast because of it."""
+        if self._proof is None:
+            self._proof = credentials.login(self.options), credentials.tls_context(self.options)
+        return self._proof
+
     def open(self, deadline: Deadline) -> None:
         """Connect and log in, trying every known address until one works or the deadline is over."""
         self.close()
-        login, tls = credentials.login(self.options), credentials.tls_context(self.options)
+        login, tls = self.proof()
         given = list(self.options.urls)
         found = [url for url in self._discovered if url not in given]
         urls = random.sample(given, len(given)) + random.sample(found, len(found))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Reading"]
 
-DIRECT_ROWS = 1000  # up to here one request by direct get beats making a consumer; measured by benchmarks/wire.py
+DIRECT_ROWS = 500  # up to here one request by direct get beats making a consumer; measured by benchmarks/wire.py
 DIRECT_BATCH = 10_000  # of one such request, where a long range must come this way
 FIRST_WINDOW = 1024 * 1024  # the first request is small, so that the first batch comes soon; they double from there
 MOST_ROWS = 1_000_000  # of one pull request; its bytes end it long before

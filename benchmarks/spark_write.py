@@ -1,0 +1,181 @@
+"""Writing with Spark, measured against raw senders and nats-py: one run, one machine, ratios.
+
+    python benchmarks/spark_write.py [--quick]
+
+A million rows of 128 bytes on `local[2]` into a file stream of the embedded server: exactly once and at least once,
+beside raw atomic batches and raw fast ingest (frames made before the clock starts, one connection), and nats-py's
+publish_async; under lazy sync and under `sync: always`. Spark's figures are those of the second of two runs. The result
+goes to artifacts/spark_write.json, or where --output says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as F
+
+import penstock
+from penstock.options import ConnectionOptions
+from penstock.spark.line import Line
+from penstock.spark.session import session
+from penstock.wire import compiled
+from penstock.wire.bulk import BulkConnection
+from penstock.wire.bulk.link import Deadline
+
+SIZE = 128
+STREAM = "BENCH"
+FOREVER = 600.0
+# What writing is meant to reach, each a ratio of two sides.
+GOALS = {
+    "2m": {
+        "exactly-once / raw atomic": 0.6,
+        "exactly-once / nats-py": 2.0,
+        "at-least-once / raw fast ingest": 0.6,
+    },
+    "always": {"exactly-once / nats-py": 10.0},
+}
+
+
+def raw_atomic(url: str, count: int) -> float:
+    """The limit: atomic batches of a thousand, frames made before the clock starts, four under way."""
+    payload = b"x" * SIZE
+    with BulkConnection(url) as bulk:
+        pieces = []
+        for start in range(0, count, 1000):
+            name, frames = secrets.token_hex(12).encode(), []
+            for number in range(1, min(1000, count - start) + 1):
+                last = number == min(1000, count - start)
+                end = b"Nats-Batch-Commit: 1\r\n" if last else b""
+                head = b"NATS/1.0\r\nNats-Batch-Id: %s\r\nNats-Batch-Sequence: %d\r\n%s\r\n" % (name, number, end)
+                reply = b" drain.%d" % start if last else b""
+                line = b"HPUB bench.a%s %d %d\r\n" % (reply, len(head), len(head) + SIZE)
+                frames.append(line + head + payload + b"\r\n")
+            pieces.append(b"".join(frames))
+        link, deadline = bulk.link, Deadline(FOREVER)
+        link.send(b"SUB drain.* 99\r\n", deadline)
+        waiting = deque(pieces)
+        begun = time.perf_counter()
+        under_way = 0
+        while waiting or under_way:
+            while waiting and under_way < 4:
+                link.send(waiting.popleft(), deadline)
+                under_way += 1
+            answer = json.loads(link.next_event(deadline).payload)  # type: ignore[attr-defined]  # only messages come
+            assert "error" not in answer, answer
+            under_way -= 1
+        return time.perf_counter() - begun
+
+
+def side(name: str, url: str, count: int) -> float:
+    """Run a side of the wire's benchmark in a process of its own, and give its rate."""
+    script = Path(__file__).with_name("_wire_sides.py")
+    done = subprocess.run(
+        [sys.executable, str(script), name, url, str(count), str(SIZE)], capture_output=True, text=True, check=True
+    )
+    return float(json.loads(done.stdout)["rate"])
+
+
+def clear(url: str) -> None:
+    """Begin with an empty stream each time."""
+    line = Line(ConnectionOptions(url, request_timeout=60))
+    line.api(f"STREAM.PURGE.{STREAM}")
+    line.close()
+
+
+def write(spark: Any, url: str, count: int, guarantee: str) -> float:
+    """Write rows with Spark and give the rate; the rows are counted afterwards."""
+    clear(url)
+    data = F.lit("x" * SIZE).cast("binary")
+    rows = spark.range(count, numPartitions=2).select(F.lit("bench.a").alias("subject"), data.alias("data"))
+    begun = time.perf_counter()
+    (
+        rows.write.format("nats")
+        .option("url", url)
+        .option("stream", STREAM)
+        .option("guarantee", guarantee)
+        .option("prepare", "true")
+        .option("requestTimeout", "60s")
+        .mode("append")
+        .save()
+    )
+    taken = time.perf_counter() - begun
+    line = Line(ConnectionOptions(url, request_timeout=60))
+    state = line.api(f"STREAM.INFO.{STREAM}", {"subjects_filter": "bench.a"})["state"]
+    line.close()
+    assert state["subjects"]["bench.a"] == count, state
+    return count / taken
+
+
+def measure(spark: Any, sync: str, count: int) -> dict[str, Any]:
+    """Measure all sides against one server."""
+    raw_count = count // 4
+    slow = count // 10 if sync == "2m" else count // 100
+    rates: dict[str, float] = {}
+    with penstock.Server(sync=sync) as server:
+        line = Line(ConnectionOptions(server.url))
+        config = {"name": STREAM, "subjects": ["bench.>"], "allow_atomic": True, "allow_batched": True}
+        line.api(f"STREAM.CREATE.{STREAM}", config)
+        line.close()
+        rates["raw atomic"] = raw_count / raw_atomic(server.url, raw_count)
+        clear(server.url)
+        rates["nats-py"] = side("nats_async", server.url, slow)
+        clear(server.url)
+        if sync == "2m":
+            rates["raw fast ingest"] = side("raw_fast", server.url, raw_count)
+        for guarantee in ("exactly-once", "at-least-once") if sync == "2m" else ("exactly-once",):
+            write(spark, server.url, count // 10, guarantee)  # warms up
+            rates[guarantee] = write(spark, server.url, count, guarantee)
+        clear(server.url)
+        # The raw side again: on a shared machine the first and the last moment differ.
+        rates["raw atomic"] = max(rates["raw atomic"], raw_count / raw_atomic(server.url, raw_count))
+    ratios = {}
+    for name, goal in GOALS[sync].items():
+        mine, _, other = name.partition(" / ")
+        ratios[name] = {"ratio": rates[mine] / rates[other], "goal": goal}
+    for name, rate in rates.items():
+        print(f"  sync {sync:7} {name:18} {rate:10,.0f} rows/s", flush=True)
+    for name, found in ratios.items():
+        print(f"  sync {sync:7} {name:34} {found['ratio']:6.2f}  (goal {found['goal']:g})", flush=True)
+    return {"rates": rates, "ratios": ratios}
+
+
+def main() -> None:
+    """Run everything."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
+    parser.add_argument("--output", type=Path, default=Path("artifacts/spark_write.json"))
+    given = parser.parse_args()
+    count = 100_000 if given.quick else 1_000_000
+    result: dict[str, Any] = {"compiled": compiled, "cores": os.cpu_count(), "size": SIZE, "rows": count}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        spark = session(
+            "bench",
+            master="local[2]",
+            spark__ui__enabled="false",
+            spark__ui__showConsoleProgress="false",
+            spark__local__dir=folder,
+            spark__sql__warehouse__dir=f"{folder}/warehouse",
+        )
+        try:
+            spark.sparkContext.setLogLevel("OFF")
+            for sync in GOALS:
+                result[sync] = measure(spark, sync, count)
+        finally:
+            spark.stop()
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    given.output.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"wrote {given.output}")
+
+
+if __name__ == "__main__":
+    main()

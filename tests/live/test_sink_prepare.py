@@ -1,0 +1,86 @@
+"""What a stream must have before it is written to, and the commands that the refusals name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import typer.main
+
+from penstock.cli.app import app
+from penstock.errors import InputError
+from penstock.options import ConnectionOptions
+from penstock.spark.line import Line
+from penstock.spark.markers import marker_filter, origin_subject
+from penstock.spark.prepare import prepare
+from penstock.spark.sink_options import SinkOptions
+from tests.live.command import Command
+
+
+@pytest.fixture
+def line(server):
+    made = Line(ConnectionOptions(server.url))
+    yield made
+    made.close()
+
+
+def test_the_command_of_a_refusal_makes_the_stream_ready(server, line, unique, tmp_path):
+    """The refusal names a command; run as it stands, it makes the stream ready."""
+    name = unique("PLAIN")
+    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "max_age": 3600 * 10**9})
+    options = SinkOptions(stream=name)
+    with pytest.raises(InputError) as caught:
+        prepare(line, options)
+    command = re.search(r"Run: (penstock .+?)\. Or", caught.value.remedy)
+    assert command
+    words = shlex.split(command.group(1))
+    root = typer.main.get_command(app)
+    assert words[2] in root.commands[words[1]].commands
+    done = Command(tmp_path, server.url)(*words[1:])
+    assert done.returncode == 0, done.stderr
+    ready = prepare(line, options)
+    assert ready.keep
+    assert ready.target.subjects == (f"{name}.>",)
+
+
+def test_prepare_adds_what_is_missing_and_nothing_else(line, unique):
+    """With consent the stream gets what it lacks; the rest of its configuration stays."""
+    name = unique("PLAIN")
+    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "max_bytes": 10**7, "discard": "new"})
+    before = line.api(f"STREAM.INFO.{name}")["config"]
+    prepare(line, SinkOptions(stream=name, prepare=True))
+    after = line.api(f"STREAM.INFO.{name}")["config"]
+    changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    assert changed <= {"allow_atomic", "subjects", "metadata"}
+    assert after["subjects"] == [f"{name}.>", marker_filter(name)]
+    assert after["allow_atomic"]
+
+
+def test_the_first_sequence_of_a_stream_stays(line, unique):
+    """An empty stream gets an origin once, so that purged markers do not look like lost messages."""
+    name = unique("PLAIN")
+    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    for _ in range(2):
+        prepare(line, SinkOptions(stream=name, prepare=True))
+    state = line.api(f"STREAM.INFO.{name}", {"subjects_filter": ">"})["state"]
+    assert state["subjects"] == {origin_subject(name): 1}
+
+
+def test_an_old_server_is_refused(line, unique, monkeypatch):
+    """A server without atomic batches cannot be written to exactly once, and that is the reason given."""
+    name = unique("PLAIN")
+    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    monkeypatch.setitem(line.bulk.link.info, "version", "2.11.9")
+    with pytest.raises(InputError, match=r"nats-server 2\.11\.9, and atomic batches came with 2\.12"):
+        prepare(line, SinkOptions(stream=name, prepare=True))
+    assert prepare(line, SinkOptions(stream=name, guarantee="at-least-once")).target.stream == name
+
+
+def test_times_to_live_need_their_switch_for_either_guarantee(line, unique):
+    """A write with a time to live is refused where the stream does not allow it."""
+    name = unique("PLAIN")
+    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    for guarantee in ("exactly-once", "at-least-once"):
+        with pytest.raises(InputError, match="allow_msg_ttl"):
+            prepare(line, SinkOptions(stream=name, ttl="1h0m0s", guarantee=guarantee))

@@ -1,0 +1,249 @@
+"""The source's readers, called as Spark calls them but without a JVM: offsets, limits, losses and markers."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from penstock.errors import DataLossError, InputError
+from penstock.options import ConnectionOptions
+from penstock.spark.batch import NatsReader
+from penstock.spark.options import SourceOptions
+from penstock.spark.rows import source_schema
+from penstock.spark.source import NatsStreamReader
+from tests.spark.conftest import Streams
+
+
+@pytest.fixture
+def streams(server):
+    """Streams that are gone after the test."""
+    made = Streams(server.url)
+    yield made
+    for name in made.made:
+        made.api(f"STREAM.DELETE.{name}")
+
+
+class Query:
+    """A streaming query with Spark left out: batches are planned and read, and the last offset is kept."""
+
+    def __init__(self, url: str, **options: str) -> None:
+        self.options = SourceOptions.parse(options)
+        self.connection = ConnectionOptions(url)
+        self.reader = NatsStreamReader(self.connection, self.options, source_schema(self.options))
+        try:
+            self.offset = self.reader.initialOffset()
+        except BaseException:
+            self.stop()  # as Spark does
+            raise
+
+    def restart(self, **options: str) -> None:
+        """Lose everything but the offset."""
+        self.stop()
+        self.options = SourceOptions.parse(options)
+        self.reader = NatsStreamReader(self.connection, self.options, source_schema(self.options))
+
+    def batch(self, limit=None) -> list[int] | None:
+        """Run one micro-batch and give its sequences; None where there is none to run."""
+        end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
+        if end == self.offset:
+            return None
+        reader = pickle.loads(pickle.dumps(self.reader))  # tasks get a copy
+        tasks = self.reader.partitions(self.offset, end)
+        found = [place for task in tasks for batch in reader.read(task) for place in batch["sequence"].to_pylist()]
+        self.reader.commit(self.offset)
+        self.offset = end
+        return found
+
+    def stop(self) -> None:
+        self.reader.stop()
+
+
+@pytest.fixture
+def query(server):
+    """Queries that are stopped after the test."""
+    made = []
+
+    def start(**options: str) -> Query:
+        made.append(Query(server.url, **options))
+        return made[-1]
+
+    yield start
+    for item in made:
+        item.stop()
+
+
+def read(url: str, **options: str) -> list[int]:
+    """Read in batch and give the sequences."""
+    given = SourceOptions.parse(options)
+    reader = NatsReader(ConnectionOptions(url), given, source_schema(given))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    return [place for batch in batches for place in batch["sequence"].to_pylist()]
+
+
+def test_limits(query, streams, unique):
+    """A limit is kept in every batch, Trigger.Once ignores it, and everything comes once."""
+    name = streams.make(unique("limits"))
+    streams.fill(name, 250)
+    running = query(stream=name, maxMessagesPerTrigger="100")
+    assert running.reader.getDefaultReadLimit() == ReadMaxRows(100)
+    assert [len(running.batch()), len(running.batch()), len(running.batch()), running.batch()] == [100, 100, 50, None]
+    streams.fill(name, 250)
+    assert running.batch(ReadAllAvailable()) == list(range(251, 501))
+
+
+def test_a_minimum_and_its_delay(query, streams, unique):
+    """Too few messages wait, but no longer than the delay."""
+    name = streams.make(unique("least"))
+    running = query(stream=name, minMessagesPerTrigger="10", maxTriggerDelay="1s")
+    assert running.reader.getDefaultReadLimit() == ReadMinRows(10)
+    assert running.batch() == []  # the first batch fixes the place
+    streams.fill(name, 5)
+    assert running.batch() is None
+    streams.fill(name, 6)
+    assert running.batch() == list(range(1, 12))
+    streams.fill(name, 3)
+    assert running.batch() is None
+    time.sleep(1.1)
+    assert running.batch() == [12, 13, 14]
+
+
+def test_what_is_not_for_us_is_no_batch_and_no_lag(query, streams, unique):
+    """Messages on other subjects neither move the query nor show as lag."""
+    name = streams.make(unique("idle"))
+    streams.fill(name, 5, subject="want")
+    running = query(stream=name, subjects=f"{name}.want")
+    assert running.batch() == [1, 2, 3, 4, 5]
+    streams.fill(name, 50, subject="skip")
+    assert running.batch() is None
+    assert running.reader.reportLatestOffset()["streams"][name]["next"] == 6
+    streams.fill(name, 1, subject="want")
+    assert running.batch() == [56]
+
+
+def test_markers_do_not_show(server, query, streams, unique):
+    """Batches, limits and lag see the data alone; who names the markers sees them."""
+    name = unique("marked")
+    streams.make(name, subjects=[f"{name}.>", f"$PENSTOCK.{name}.>"])
+
+    def fill(count: int) -> None:
+        for number in range(count):
+            streams.fill(name, [("x", str(number).encode())])
+            streams.fill(f"$PENSTOCK.{name}", [("q.head", b"{}")])
+
+    fill(6)
+    data = [1, 3, 5, 7, 9, 11]
+    assert read(server.url, stream=name) == data
+    assert read(server.url, stream=name, start="last") == [11]
+    assert read(server.url, stream=name, minPartitions="3") == data
+    assert len(read(server.url, stream=name, subjects=f"$PENSTOCK.{name}.>")) == 6
+    assert len(read(server.url, stream=name, subjects=">")) == 6
+    running = query(stream=name, maxMessagesPerTrigger="2")
+    assert [running.batch() for _ in range(4)] == [[1, 3], [5, 7], [9, 11], None]
+    streams.fill(f"$PENSTOCK.{name}", [("q.head", b"{}")])
+    assert running.batch() is None
+    at = running.offset["streams"][name]["next"]
+    assert running.reader.reportLatestOffset()["streams"][name]["next"] == at  # no lag
+
+
+def test_a_mirror_hides_them_row_by_row(server, streams, unique, eventually):
+    """Where no subject of the stream tells markers from data, rows are picked out one by one."""
+    origin, copy = unique("origin"), unique("copy")
+    streams.make(origin, subjects=[f"{origin}.>", f"$PENSTOCK.{origin}.>"])
+    for _ in range(3):
+        streams.fill(origin, 1)
+        streams.fill(f"$PENSTOCK.{origin}", [("q.head", b"{}")])
+    streams.api(f"STREAM.CREATE.{copy}", {"name": copy, "mirror": {"name": origin}, "allow_direct": True})
+    streams.made.insert(0, copy)
+    eventually(lambda: streams.info(copy)["state"]["messages"] == 6)
+    assert read(server.url, stream=copy) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("allow_direct", [True, False])
+def test_a_marker_at_the_head_hides_no_loss(query, streams, unique, allow_direct, eventually):
+    """Where a marker stands at the head and the data behind it expired, the loss is noticed all the same."""
+    name, hour, second = unique("head"), 3600 * 10**9, 10**9
+    config = {"allow_msg_ttl": True, "allow_direct": allow_direct, "duplicate_window": second, "max_age": hour}
+    streams.make(name, subjects=[f"{name}.>", f"$PENSTOCK.{name}.>"], **config)
+    streams.fill(f"$PENSTOCK.{name}", [("origin", b"{}", {"Nats-TTL": "never"})])
+    streams.fill(name, 5)
+    running = query(stream=name)
+    assert running.batch() == [2, 3, 4, 5, 6]
+    assert running.batch() is None  # nothing waits: what comes and goes from here on is known
+
+    def expire() -> None:
+        config = streams.info(name)["config"]
+        streams.api(f"STREAM.UPDATE.{name}", {**config, "max_age": second})
+        eventually(lambda: streams.info(name)["state"]["messages"] == 1, 30)
+        streams.api(f"STREAM.UPDATE.{name}", {**config, "max_age": hour})
+
+    expire()
+    streams.fill(f"$PENSTOCK.{name}", [("q.head", b"{}")])  # 7
+    streams.fill(name, 1)  # 8
+    assert streams.info(name)["state"]["first_seq"] == 1
+    assert running.batch() == [8]  # all older data is gone, and had been read
+    streams.fill(name, 4)
+    expire()
+    streams.fill(name, 1)
+    running.restart(stream=name)
+    with pytest.raises(DataLossError, match=r"\[9, 13\) of the stream"):
+        running.batch()
+    running.restart(stream=name, failOnDataLoss="false")
+    assert running.batch() == [13]
+    assert running.offset["streams"][name]["skipped"] == 4
+
+
+def test_work_queues_and_interest(query, streams, unique):
+    """What is not committed stays, what is committed goes, markers and other subjects stay."""
+    for retention in ("workqueue", "interest"):
+        name = unique(retention)
+        streams.make(name, retention=retention, subjects=[f"{name}.>", f"$PENSTOCK.{name}.>"])
+        running = query(stream=name, ack="commit", consumer="me", maxMessagesPerTrigger="4")
+        assert running.batch() == []
+        streams.fill(f"$PENSTOCK.{name}", [("origin", b"{}")])
+        streams.fill(name, 10)
+        kept = 1 if retention == "workqueue" else 0  # nobody is interested in a marker
+        counts = []
+        while (found := running.batch()) is not None:
+            counts.append((len(found), streams.info(name)["state"]["messages"] - kept))
+        # A batch is released while the next one is planned, so what a replay needs is there.
+        assert counts == [(4, 10), (4, 6), (2, 2)]
+
+
+def test_other_readers_of_an_interest_stream_are_no_loss(query, streams, unique):
+    """What others acknowledge on their own subjects moves the head of the stream, and is no loss of ours."""
+    name = streams.make(unique("mixed"), retention="interest")
+    running = query(stream=name, ack="commit", consumer="me", subjects=f"{name}.mine")
+    assert running.batch() == []
+    streams.fill(name, 20, subject="other")  # nobody wants these: they are gone at once
+    streams.fill(name, 5, subject="mine")
+    assert streams.info(name)["state"]["first_seq"] == 21
+    assert running.batch() == [21, 22, 23, 24, 25]
+
+
+def test_an_idle_trigger_costs_one_request(query, streams, unique, server):
+    """Where nothing comes, a trigger asks for the stream's state and no more."""
+    import json
+    import urllib.request
+
+    def asked() -> int:
+        with urllib.request.urlopen(f"{server.monitor_urls[0]}/jsz", timeout=10) as answer:
+            return int(json.loads(answer.read())["api"]["total"])
+
+    name = streams.make(unique("quiet"))
+    streams.fill(name, 3)
+    running = query(stream=name)
+    running.batch()
+    before = asked()
+    for _ in range(10):
+        assert running.batch() is None
+        running.reader.reportLatestOffset()
+    assert asked() - before == 10
+
+
+def test_a_stream_that_does_not_exist(server):
+    """It is said at once, with the streams that do exist."""
+    with pytest.raises(InputError, match="The stream nowhere does not exist"):
+        Query(server.url, stream="nowhere")

@@ -228,8 +228,8 @@ SOURCE: Final = (
     Option(
         "pushDown",
         truth,
-        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. Spark 4.3 "
-        "keeps what one query pushed down for all later queries of the same loaded frame: load one for each query.",
+        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. Spark 4.3"
+        " keeps what one query pushed down for all later queries of the same loaded frame: load one for each query.",
         False,
     ),
     Option(

@@ -65,7 +65,7 @@ async def test_handlers_of_a_partition(bus_pair, concurrency: int):
         async with bus.served(handler, concurrency=concurrency) as service:
             tasks = [asyncio.create_task(bus.request(resource=str(number))) for number in range(12)]
             await reached(lambda: service.active + service.waiting == 12)
-            assert service.active == concurrency
+            await reached(lambda: running == service.active == concurrency)
             go.set()
             assert [(await task).response.data.decode() for task in tasks] == [str(number) for number in range(12)]
         assert most == concurrency

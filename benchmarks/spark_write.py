@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 import penstock
 from penstock.options import ConnectionOptions
 from penstock.spark.line import Line
-from penstock.spark.session import session
+from penstock.spark.sessions import session
 from penstock.wire import compiled
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.bulk.link import Deadline

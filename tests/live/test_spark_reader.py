@@ -311,3 +311,44 @@ def test_patience_has_an_end(streams, unique, tmp_path):
             assert running.batch() == [6, 7]
         finally:
             running.stop()
+
+
+def test_messages_that_wait_for_enough_are_lag(query, streams, unique):
+    """What a minimum holds back is behind, and shows so."""
+    name = streams.make(unique("held"))
+    running = query(stream=name, minMessagesPerTrigger="10")
+    assert running.batch() == []
+    streams.fill(name, 4)
+    assert running.batch() is None
+    assert running.reader.reportLatestOffset()["streams"][name]["next"] == 5
+
+
+def test_a_purge_of_everything_is_skipped_and_counted(query, streams, unique):
+    """Where nothing is left after a loss that is allowed, the place moves on all the same."""
+    name = streams.make(unique("bare"))
+    streams.fill(name, 5)
+    running = query(stream=name, failOnDataLoss="false")
+    assert running.batch() == [1, 2, 3, 4, 5]
+    streams.fill(name, 5)
+    streams.api(f"STREAM.PURGE.{name}")
+    assert running.batch() == []
+    assert running.offset["streams"][name]["skipped"] == 5
+    assert running.batch() is None
+    streams.fill(name, 1)
+    assert running.batch() == [11]
+
+
+def test_a_bookmark_that_is_removed_under_the_query(query, streams, unique):
+    """A query notices at its next commit that nobody held its messages."""
+    name = streams.make(unique("robbed"), retention="interest")
+    running = query(stream=name, ack="commit", consumer="me")
+    assert running.batch() == []
+    for _ in range(2):
+        streams.fill(name, 5)
+        assert len(running.batch()) == 5
+    for consumer in streams.api(f"CONSUMER.NAMES.{name}")["consumers"]:
+        streams.api(f"CONSUMER.DELETE.{name}.{consumer}")
+    streams.fill(name, 5)
+    with pytest.raises(DataLossError, match="gone"):
+        for _ in range(2):
+            running.batch()

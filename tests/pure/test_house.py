@@ -44,6 +44,8 @@ FLOORS = {
     "penstock.spark.planning": 0,
     "penstock.spark.pushdown": 0,
     "penstock.spark.assembling": 0,
+    "penstock.spark.markers": 0,
+    "penstock.spark.sink_options": 0,
     "penstock.pipelines.outcome": 0,
     "penstock.examples.orders.charts": 0,
     "penstock.examples.orders.ledger": 0,

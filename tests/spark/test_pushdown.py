@@ -55,12 +55,12 @@ def scanned(frame) -> tuple[list[int], int]:
 )
 def test_filters_reach_the_server(pushed, read, name, condition, expected, read_rows):
     """Fewer rows are read, and the same are found."""
-    assert scanned(read(name).where(condition)) == (list(expected), read_rows)
+    assert scanned(read(name, pushDown="true").where(condition)) == (list(expected), read_rows)
 
 
 def test_filters_and_options_hold_together(pushed, read, name):
     """What is pushed narrows what the options say, and never widens it."""
-    frame = read(name, start="100", end="200", subjects=f"{name}.a.>")
+    frame = read(name, start="100", end="200", subjects=f"{name}.a.>", pushDown="true")
     assert scanned(frame.where("sequence > 50 AND sequence < 150")) == (list(range(101, 150, 2)), 25)
     assert scanned(frame.where(f"subject = '{name}.b.1'")) == ([], 0)
     assert len(scanned(frame.where(f"subject LIKE '{name}.%'"))[0]) == 50
@@ -70,11 +70,18 @@ def test_a_filter_on_time(pushed, read, name):
     """A filter on time reads from there on, with a margin for clocks that differ."""
     newest = max(row.time for row in read(name).select("time").collect())
     later = (newest.astimezone(UTC) + timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S")
-    assert scanned(read(name).where(f"time > timestamp'{later}'")) == ([], 0)
-    assert len(scanned(read(name).where("time > timestamp'2020-01-01 00:00:00'"))[0]) == 1000
+    assert scanned(read(name, pushDown="true").where(f"time > timestamp'{later}'")) == ([], 0)
+    assert len(scanned(read(name, pushDown="true").where("time > timestamp'2020-01-01 00:00:00'"))[0]) == 1000
 
 
 def test_reading_needs_no_setting(spark, read, name):
     """With push-down off, as Spark has it by default, the same query works and reads everything."""
     assert spark.conf.get(CONF) == "false"
-    assert scanned(read(name).where("sequence = 500")) == ([500], 1000)
+    assert scanned(read(name, pushDown="true").where("sequence = 500")) == ([500], 1000)
+
+
+def test_a_frame_that_is_used_again_has_all_its_rows(pushed, read, name):
+    """Without the option nothing is pushed down, and so a later query of the same frame misses nothing."""
+    frame = read(name)
+    assert scanned(frame.where("sequence = 500")) == ([500], 1000)
+    assert frame.count() == 1000

@@ -1,20 +1,23 @@
-"""Keeps freed memory at hand for the next chunk."""
+"""Keeps the memory of one chunk at hand for the next."""
 
 from __future__ import annotations
 
 import functools
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["FOR_PUBLISHERS", "FOR_RECEIVERS", "keep_freed_memory"]
 
-_KEPT = 2 * 1024 * 1024
+FOR_PUBLISHERS = 4 * 1024 * 1024
+"""The chunks of a window, which nats-py copies twice before they are written."""
+FOR_RECEIVERS = 1_100_000
+"""Two chunks, as they pass through the client. More would be held besides the payload, and is hardly faster."""
 
 
 @functools.cache
-def keep_freed_memory() -> None:
+def keep_freed_memory(size: int) -> None:
     """Let the C library reuse the memory of a chunk for the next one, instead of giving it back in between.
 
-    glibc returns the freed memory of a chunk to the system at once, and new memory comes page by page, at several times
-    the cost of copying. It learns from what is freed: a block of this size, which is never touched and so costs nothing,
-    makes it keep up to twice as much. Other C libraries pay no attention. Once for each process.
+    glibc returns the memory of large blocks to the system at once, and new memory comes page by page, at several times
+    the cost of copying a chunk. It learns from what is freed: a block of this size, which is never touched and so costs
+    nothing, makes it keep blocks up to this size. Other C libraries pay no attention.
     """
-    bytes(_KEPT)
+    bytes(size)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from penstock.chunks.allocator import keep_freed_memory
+from penstock.chunks.allocator import FOR_RECEIVERS, keep_freed_memory
 from penstock.chunks.assembly import Assembly, Counts, Ended, Key
 from penstock.chunks.digest import digest_of
 from penstock.chunks.flow import is_answerable, receiver_name
@@ -72,7 +72,7 @@ class Assembler:
                     remedy=f"Known: {', '.join(sorted(Limits.__dataclass_fields__))}.",
                     option=name,
                 )
-        keep_freed_memory()
+        keep_freed_memory(FOR_RECEIVERS)
         self._nc = nc
         self._limits = Limits(timeout=timeout, **limits)
         self._handler = None if handler is None else Handler(handler, self._limits.concurrency)

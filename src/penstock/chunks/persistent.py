@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
-from penstock.chunks.allocator import keep_freed_memory
+from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
 from penstock.chunks.archive import Archive, covers
 from penstock.chunks.digest import Digest
 from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, check_timeout, unfinished
@@ -61,7 +61,7 @@ class PersistentPublisher:
         digest: bool = True,
         timeout: float = 30.0,
     ) -> None:
-        keep_freed_memory()
+        keep_freed_memory(FOR_PUBLISHERS)
         self._nc = nc
         self.stream = stream
         self.chunk_size = check_chunk_size(nc, chunk_size, extra=self._extra("x" * 36))

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
-from penstock.chunks.allocator import keep_freed_memory
+from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
 from penstock.chunks.digest import Digest
 from penstock.chunks.flow import Flow, Silence
 from penstock.chunks.link import Link
@@ -58,7 +58,7 @@ class Publisher:
         timeout: float = 30.0,
         flow: bool = True,
     ) -> None:
-        keep_freed_memory()
+        keep_freed_memory(FOR_PUBLISHERS)
         self._nc = nc
         self.chunk_size = check_chunk_size(nc, chunk_size)
         self.digest = digest

@@ -226,6 +226,13 @@ SOURCE: Final = (
     ),
     Option("includeHeaders", truth, "Whether there is a column `headers`.", True),
     Option(
+        "pushDown",
+        truth,
+        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. Spark 4.3"
+        " keeps what one query pushed down for all later queries of the same loaded frame: load one for each query.",
+        False,
+    ),
+    Option(
         "failOnDataLoss",
         truth,
         "Whether messages that are gone before they were read stop the query; otherwise they are skipped and counted.",
@@ -352,6 +359,7 @@ class SourceOptions:
     end: dict[str, Position] | None = field(default=None, hash=False)
     start_strategy: str = "latest"
     include_headers: bool = True
+    push_down: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     max_records_per_partition: int | None = None

@@ -6,7 +6,7 @@ import pickle
 import time
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from penstock.channels.names import stream_name
 from penstock.errors import DataLossError, InputError, LinkError, LoginError
@@ -350,5 +350,32 @@ def test_a_bookmark_that_is_removed_under_the_query(query, streams, unique):
         streams.api(f"CONSUMER.DELETE.{name}.{consumer}")
     streams.fill(name, 5)
     with pytest.raises(DataLossError, match="gone"):
-        for _ in range(2):
-            running.batch()
+        running.batch()
+
+
+@pytest.mark.parametrize("allow_direct", [True, False])
+def test_limits_count_messages_not_sequences(query, streams, unique, allow_direct):
+    """With gaps and filters a limit counts what is read, with direct get and without."""
+    name = streams.make(unique("sparse"), allow_direct=allow_direct)
+    streams.fill(name, [("want" if number % 4 == 0 else "skip", b"") for number in range(2000)])
+    running = query(stream=name, subjects=f"{name}.want", maxMessagesPerTrigger="200")
+    batches = []
+    while (batch := running.batch()) is not None:
+        batches.append(batch)
+    assert [place for batch in batches for place in batch] == list(range(1, 2001, 4))
+    assert max(len(batch) for batch in batches) <= 200
+    assert len(batches) <= 4
+
+
+def test_a_limit_in_bytes(query, streams, unique):
+    """A limit in bytes makes batches of about that size."""
+    name = streams.make(unique("bytes"))
+    streams.fill(name, [("x", b"y" * 1000) for _ in range(300)])
+    running = query(stream=name, maxBytesPerTrigger="100k")
+    assert running.reader.getDefaultReadLimit() == ReadMaxBytes(100 * 1024)
+    sizes = []
+    while (batch := running.batch()) is not None:
+        sizes.append(len(batch))
+    assert sum(sizes) == 300
+    assert 3 <= len(sizes) <= 5
+    assert max(sizes) <= 110

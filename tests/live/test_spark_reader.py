@@ -6,7 +6,7 @@ import pickle
 import time
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from penstock.channels.names import stream_name
 from penstock.errors import DataLossError, InputError, LinkError, LoginError
@@ -311,3 +311,71 @@ def test_patience_has_an_end(streams, unique, tmp_path):
             assert running.batch() == [6, 7]
         finally:
             running.stop()
+
+
+def test_messages_that_wait_for_enough_are_lag(query, streams, unique):
+    """What a minimum holds back is behind, and shows so."""
+    name = streams.make(unique("held"))
+    running = query(stream=name, minMessagesPerTrigger="10")
+    assert running.batch() == []
+    streams.fill(name, 4)
+    assert running.batch() is None
+    assert running.reader.reportLatestOffset()["streams"][name]["next"] == 5
+
+
+def test_a_purge_of_everything_is_skipped_and_counted(query, streams, unique):
+    """Where nothing is left after a loss that is allowed, the place moves on all the same."""
+    name = streams.make(unique("bare"))
+    streams.fill(name, 5)
+    running = query(stream=name, failOnDataLoss="false")
+    assert running.batch() == [1, 2, 3, 4, 5]
+    streams.fill(name, 5)
+    streams.api(f"STREAM.PURGE.{name}")
+    assert running.batch() == []
+    assert running.offset["streams"][name]["skipped"] == 5
+    assert running.batch() is None
+    streams.fill(name, 1)
+    assert running.batch() == [11]
+
+
+def test_a_bookmark_that_is_removed_under_the_query(query, streams, unique):
+    """A query notices at its next commit that nobody held its messages."""
+    name = streams.make(unique("robbed"), retention="interest")
+    running = query(stream=name, ack="commit", consumer="me")
+    assert running.batch() == []
+    for _ in range(2):
+        streams.fill(name, 5)
+        assert len(running.batch()) == 5
+    for consumer in streams.api(f"CONSUMER.NAMES.{name}")["consumers"]:
+        streams.api(f"CONSUMER.DELETE.{name}.{consumer}")
+    streams.fill(name, 5)
+    with pytest.raises(DataLossError, match="gone"):
+        running.batch()
+
+
+@pytest.mark.parametrize("allow_direct", [True, False])
+def test_limits_count_messages_not_sequences(query, streams, unique, allow_direct):
+    """With gaps and filters a limit counts what is read, with direct get and without."""
+    name = streams.make(unique("sparse"), allow_direct=allow_direct)
+    streams.fill(name, [("want" if number % 4 == 0 else "skip", b"") for number in range(2000)])
+    running = query(stream=name, subjects=f"{name}.want", maxMessagesPerTrigger="200")
+    batches = []
+    while (batch := running.batch()) is not None:
+        batches.append(batch)
+    assert [place for batch in batches for place in batch] == list(range(1, 2001, 4))
+    assert max(len(batch) for batch in batches) <= 200
+    assert len(batches) <= 4
+
+
+def test_a_limit_in_bytes(query, streams, unique):
+    """A limit in bytes makes batches of about that size."""
+    name = streams.make(unique("bytes"))
+    streams.fill(name, [("x", b"y" * 1000) for _ in range(300)])
+    running = query(stream=name, maxBytesPerTrigger="100k")
+    assert running.reader.getDefaultReadLimit() == ReadMaxBytes(100 * 1024)
+    sizes = []
+    while (batch := running.batch()) is not None:
+        sizes.append(len(batch))
+    assert sum(sizes) == 300
+    assert 3 <= len(sizes) <= 5
+    assert max(sizes) <= 110

@@ -33,30 +33,6 @@ def test_a_purge_before_the_read(query, streams, unique):
     assert skipped(query, name) == 30
 
 
-def test_limits_that_overtake_a_query(query, streams, unique):
-    """What the stream's own limits removed is a loss, too."""
-    name = streams.make(unique("limits"), max_msgs=100)
-    streams.fill(name, 60)
-    query.run(stream=name)
-    streams.fill(name, 300)
-    fails(query, r"\[61, 261\) of the stream", stream=name)
-    query.run(stream=name, failOnDataLoss="false")
-    assert query.sequences() == [*range(1, 61), *range(261, 361)]
-    assert skipped(query, name) == 200
-
-
-def test_deleted_and_compacted_messages_are_no_loss(query, streams, unique):
-    """Single deletes, and older messages of a subject that a limit a subject removed, leave gaps, not losses."""
-    name = streams.make(unique("compact"), max_msgs_per_subject=1)
-    streams.fill(name, [(str(number % 10), b"") for number in range(95)])
-    streams.api(f"STREAM.MSG.DELETE.{name}", {"seq": 90})
-    query.run(stream=name, maxMessagesPerTrigger="4")
-    assert query.sequences() == [86, 87, 88, 89, 91, 92, 93, 94, 95]
-    streams.fill(name, [("new", b"")])
-    query.run(stream=name)
-    assert query.sequences()[-1] == 96
-
-
 def test_a_stream_that_was_made_anew(query, streams, unique):
     """A stream of the same name is another stream: noticed, and read from its first message where that is allowed."""
     name = streams.make(unique("anew"))
@@ -90,14 +66,3 @@ def test_a_batch_read_of_what_is_gone(read, streams, unique):
         read(name, start="5").collect()
     assert read(name, start="5", failOnDataLoss="false").count() == 30
     assert read(name).count() == 30
-
-
-def test_a_start_that_is_gone(query, streams, unique):
-    """A new query that is to start with a gone message says so."""
-    name = streams.make(unique("start"))
-    streams.fill(name, 50)
-    streams.api(f"STREAM.PURGE.{name}", {"seq": 21})
-    fails(query, r"\[5, 21\) of the stream", stream=name, start="5")
-    query.run(stream=name, start="5", failOnDataLoss="false")
-    assert query.sequences() == list(range(21, 51))
-    assert skipped(query, name) == 16

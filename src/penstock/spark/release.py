@@ -60,20 +60,23 @@ class Release:
             self._bookmark(mark.next)
             there = [mark.next]
         if not there or min(there) > mark.next:
-            error = DataLossError(
-                f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this "
-                f"query's place at {mark.next} is gone.",
-                remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
-                "false to go on with what there is.",
-                stream=self.stream,
-                start=mark.next,
-            )
-            if self.options.fail_on_data_loss:
-                raise error
-            log.warning("%s", error.what)
+            self._lose(mark.next)
             self._bookmark(mark.next)
             there = [*there, mark.next]
         self.held = min(there)
+
+    def _lose(self, place: int) -> None:
+        error = DataLossError(
+            f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this query's "
+            f"place at {place} is gone.",
+            remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
+            "false to go on with what there is.",
+            stream=self.stream,
+            start=place,
+        )
+        if self.options.fail_on_data_loss:
+            raise error
+        log.warning("%s", error.what)
 
     def commit(self, mark: Mark) -> None:
         """Release everything below a mark, which Spark's checkpoint has."""
@@ -84,8 +87,11 @@ class Release:
                 body = {"seq": mark.next} | ({"filter": subject} if subject else {})
                 self.bulk.api(f"STREAM.PURGE.{self.stream}", body)
         else:
+            there = self._bookmarks()
+            if not there or (self.held is not None and min(there) > self.held):
+                self._lose(self.held or mark.next)  # somebody removed it while the query ran
             self._bookmark(mark.next)
-            for place in self._bookmarks():
+            for place in there:
                 if place < mark.next:
                     self.bulk.api(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
         self.held = mark.next

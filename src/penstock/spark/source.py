@@ -97,20 +97,18 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, state in states.items():
             if name not in marks and self._is_wanted(state):
                 marks[name] = self._first_mark(state, begin)
-        waiting = {name: self._waiting(mark, states.get(name)) for name, mark in marks.items()}
-        ends = {name: found for name, found in waiting.items() if found is not None}
+        waiting = {name: item for name, mark in marks.items() if (item := self._waiting(mark, states.get(name)))}
+        idle = {name for name, item in waiting.items() if not self._has_some(item)}
+        self._note(marks, waiting.keys() - idle)
+        if idle == waiting.keys() and time.monotonic() - self._moved < IDLE_SECONDS:
+            waiting = {}  # nothing that came is for us, and a micro-batch is not worth its cost yet
         if not isinstance(limit, ReadAllAvailable):
-            ends = {} if self._is_too_little(ends) else self._limited(ends)
-        if self._is_idle(ends):
-            ends = {}
-        self._note(marks, ends)
-        if not ends and not begin.fresh:
+            waiting = {} if self._is_too_little(waiting) else self._limited(waiting)
+        moved = {name: marks[name].moved(waiting[name].end) if name in waiting else marks[name] for name in marks}
+        if moved == begin.marks and not begin.fresh:
             return start
-        moved = {name: marks[name].moved(ends[name].end) if name in ends else marks[name] for name in marks}
-        found = Offset(moved).to_json()
-        if found != start:
-            self._moved = time.monotonic()
-        return found
+        self._moved = time.monotonic()
+        return Offset(moved).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         # What latestOffset saw a moment ago: no request of its own for every trigger.
@@ -137,7 +135,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _tasks(self, wanted: Range, mark: Mark) -> Iterator[NatsPartition]:
         state = self._states.get(wanted.stream)
         if state is None or state.next < wanted.end or state.created != mark.created:
-            state = self._state(wanted.stream, wanted.end)
+            state = self._state(wanted.stream, mark)
         if state is None or state.created != mark.created:
             if self.options.fail_on_data_loss:
                 raise self._vanished(wanted.stream, wanted.start, wanted.end, state)
@@ -154,7 +152,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.ack != "commit":
             return
         for name, mark in Offset.from_json(end).marks.items():
-            state = self._states.get(name) or self._state(name, 0)
+            state = self._states.get(name) or self._state(name, mark)
             if state is not None and state.created == mark.created:
                 self._release(state).commit(mark)
 
@@ -175,15 +173,14 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         survey = self._survey()
         states = {}
         for name in survey.names(self.options):
-            known = begin is not None and name in begin.marks
-            state = self._state(name, begin.marks[name].next if known and begin is not None else 0, known=known)
+            state = self._state(name, begin.marks.get(name) if begin is not None else None)
             if state is not None:
                 states[name] = state
         self._states = states
         return states
 
-    def _state(self, name: str, least: int, *, known: bool = True) -> StreamState | None:
-        """Ask for a stream's state; None where a stream that was there is gone.
+    def _state(self, name: str, mark: Mark | None) -> StreamState | None:
+        """Ask for a stream's state; None where a stream that we know is gone.
 
         A leader that was just chosen may not know yet all that the one before it knew: it gets a little time.
         """
@@ -192,12 +189,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 state = survey.state(name)
             except InputError:
-                if known:
-                    return None
-                raise
-            if state.next >= least or state.created != getattr(self._states.get(name), "created", state.created):
-                return state
-            if time.monotonic() > deadline:
+                if mark is None:
+                    raise
+                return None
+            if mark is None or state.next >= mark.next or state.created != mark.created or time.monotonic() > deadline:
                 return state
             time.sleep(0.2)
 
@@ -224,7 +219,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if state is None:
                 return mark
             log.warning("The stream %s was made anew; it is read from %d on.", name, state.first)
-            return Mark(state.created, state.first, state.first, mark.skipped)
+            anew = Mark(state.created, state.first, state.first, mark.skipped)
+            self._releases.pop(name, None)  # what it held was held of another stream
+            self._release(state).hold(anew, is_new=True)
+            return anew
         self._release(state).hold(mark, is_new=False)
         self._vetted[name] = mark.next
         if self._survey().lacks(state, mark.next) and not self._only_markers_lie_between(mark, state):
@@ -239,11 +237,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return mark.moved(state.next)
         return mark
 
-    def _note(self, marks: dict[str, Mark], ends: dict[str, Range]) -> None:
+    def _note(self, marks: dict[str, Mark], busy: set[str]) -> None:
         """Remember of which streams nothing is waiting for us."""
         now = time.monotonic()
         for name, mark in marks.items():
-            if name in ends:
+            if name in busy:
                 self._caught_up.pop(name, None)
             else:
                 self._caught_up[name] = (mark.next, now)
@@ -291,12 +289,6 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _has_some(self, item: Range) -> bool:
         """Tell whether a range surely or possibly holds a message for us."""
         return self._survey().subjects_of(self._states[item.stream]) is None or self._count(item) > 0
-
-    def _is_idle(self, ends: dict[str, Range]) -> bool:
-        """Tell whether nothing that passed was for us, so that a micro-batch is not worth its cost yet."""
-        if not ends or any(self._has_some(item) for item in ends.values()):
-            return False
-        return time.monotonic() - self._moved < IDLE_SECONDS
 
     def _is_too_little(self, ends: dict[str, Range]) -> bool:
         least = self.options.min_messages_per_trigger

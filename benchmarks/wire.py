@@ -95,6 +95,9 @@ def measure(
     base = best[names[0]]
     for side in names:
         results.append({"side": side, "size": size, "sync": sync, "rate": round(best[side])})
+        if not best[side]:
+            print(f"  {sync:6} {size:6} B  {side:20} cut off by the server as a slow consumer", flush=True)
+            continue
         print(
             f"  {sync:6} {size:6} B  {side:20} {best[side]:12,.0f}/s   {best[side] / base:6.3f} of {names[0]}",
             flush=True,

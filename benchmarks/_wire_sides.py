@@ -60,19 +60,13 @@ def raw_pull(url: str, count: int, size: int) -> float:
 
 
 def raw_push(url: str, count: int, size: int) -> float:
-    """A push consumer without flow control, the bytes thrown away: a server that never waits for us.
-
-    It cuts off whoever is 64 MB behind, which may be us: that counts as a rate of nothing.
-    """
+    """A push consumer without flow control, the bytes thrown away: a server that never waits for us."""
     with BulkConnection(url) as bulk:
         begun = time.perf_counter()
         config = {"ack_policy": "none", "mem_storage": True, "num_replicas": 1, "deliver_subject": "drain.b"}
         body = json.dumps({"stream_name": STREAM, "config": config}).encode()
         create = f"PUB $JS.API.CONSUMER.CREATE.{STREAM} drain.c {len(body)}\r\n".encode() + body + b"\r\n"
-        try:
-            return _drain(bulk, begun, b"SUB drain.b 99\r\n" + create, size, rb"(?!)", b"", False)
-        except DisconnectedError:
-            return math.inf
+        return _drain(bulk, begun, b"SUB drain.b 99\r\n" + create, size, rb"(?!)", b"", False)
 
 
 def raw_push_flow(url: str, count: int, size: int) -> float:
@@ -295,7 +289,12 @@ SIDES: dict[str, Callable[..., object]] = {
 def main() -> None:
     """Run one side: name, address, messages, payload bytes."""
     name, url, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    found = SIDES[name](url, count, size)
+    try:
+        found = SIDES[name](url, count, size)
+    except DisconnectedError:
+        if not name.startswith("raw_push"):
+            raise
+        found = math.inf  # the server cuts off whoever is 64 MB behind
     taken = asyncio.run(found) if asyncio.iscoroutine(found) else found
     print(json.dumps({"seconds": taken, "rate": count / float(taken)}))  # type: ignore[arg-type]  # a float by now
 

@@ -219,7 +219,8 @@ async def memories(small: str, big: str) -> list[dict[str, Any]]:
         found.append(row)
         print(
             f"peak memory {size / MB:2.0f} MB   chunks {row['chunks']:.2f} × payload, {row['chunks_in_a_row']:.2f} × "
-            f"after four   chunks dropped as they come {row['dropped']:.2f} ×, {row['dropped_in_a_row']:.2f} ×   direct {row['direct']:.2f} ×, {row['direct_in_a_row']:.2f} ×   (reference 3 ×)"
+            f"after four   chunks dropped as they come {row['dropped']:.2f} ×, {row['dropped_in_a_row']:.2f} ×   "
+            f"direct {row['direct']:.2f} ×, {row['direct_in_a_row']:.2f} ×   (reference 3 ×)"
         )
     return found
 

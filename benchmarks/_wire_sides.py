@@ -292,9 +292,9 @@ def main() -> None:
     try:
         found = SIDES[name](url, count, size)
     except DisconnectedError:
-        if not name.startswith("raw_push"):
+        if name not in ("raw_push", "raw_push_flow", "raw_direct"):
             raise
-        found = math.inf  # the server cuts off whoever is 64 MB behind
+        found = math.inf  # nothing bounds what these ask for, and the server cuts off whoever is 64 MB behind
     taken = asyncio.run(found) if asyncio.iscoroutine(found) else found
     print(json.dumps({"seconds": taken, "rate": count / float(taken)}))  # type: ignore[arg-type]  # a float by now
 

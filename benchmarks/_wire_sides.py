@@ -125,8 +125,11 @@ def _drain(
         rest = window[-tail:]
 
 
+FETCH_BYTES = 32 * 1024 * 1024  # half of what the server lets pile up before it cuts a client off
+
+
 async def nats_pull(url: str, count: int, size: int) -> float:
-    """nats-py, pull consumer without acks, `fetch` of 1,000."""
+    """nats-py, pull consumer without acks, `fetch` of 1,000 or of 32 MiB."""
     import nats
     from nats.js.api import AckPolicy, ConsumerConfig
 
@@ -136,7 +139,7 @@ async def nats_pull(url: str, count: int, size: int) -> float:
     subscription = await nc.jetstream().pull_subscribe("", stream=STREAM, config=config)
     got = 0
     while got < count:
-        got += len(await subscription.fetch(min(1000, count - got), timeout=10))
+        got += len(await subscription.fetch(min(1000, FETCH_BYTES // size, count - got), timeout=10))
     taken = time.perf_counter() - begun
     await nc.close()
     return taken
@@ -157,7 +160,7 @@ async def nats_ordered(url: str, count: int, size: int) -> float:
 
 
 async def natsrpy_pull(url: str, count: int, size: int) -> float:
-    """natsrpy (a client in Rust), pull consumer, `fetch` of 5,000."""
+    """natsrpy (a client in Rust), pull consumer, `fetch` of 5,000 or of 32 MiB."""
     import natsrpy
     from natsrpy.js import AckPolicy, PullConsumerConfig
 
@@ -170,7 +173,7 @@ async def natsrpy_pull(url: str, count: int, size: int) -> float:
     consumer = await stream.consumers.create(PullConsumerConfig(ack_policy=AckPolicy.NONE, memory_storage=True))
     got = 0
     while got < count:
-        got += len(await consumer.fetch(min(5000, count - got), timeout=timedelta(seconds=10)))
+        got += len(await consumer.fetch(min(5000, FETCH_BYTES // size, count - got), timeout=timedelta(seconds=10)))
     taken = time.perf_counter() - begun
     await nats.shutdown()
     return taken

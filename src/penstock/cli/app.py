@@ -13,7 +13,20 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import apply, bus, channels, chunks, consumer, demo, doctor, messages, pipeline, server, stream
+from penstock.cli import (
+    apply,
+    bus,
+    channels,
+    chunks,
+    console,
+    consumer,
+    demo,
+    doctor,
+    messages,
+    pipeline,
+    server,
+    stream,
+)
 from penstock.cli.globals import Globals, hoist
 from penstock.cli.session import aliases
 from penstock.errors import InputError, PenstockError
@@ -38,6 +51,7 @@ app.add_typer(bus.app)
 app.command("apply")(apply.apply)
 app.add_typer(channels.app)
 messages.add_to(app)
+app.command("console")(console.console)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.console.masking import Mask
 from penstock.console.payload import visible
 from penstock.durations import format_duration
 from penstock.model import Consumer, Stream
@@ -17,7 +18,7 @@ _ALWAYS = {"subjects", "retention", "storage", "num_replicas", "discard", "max_a
 _BYTES = {"max_bytes", "max_msg_size"}
 
 
-def config_rows(config: Stream | Consumer) -> list[tuple[str, str]]:
+def config_rows(config: Stream | Consumer, mask: Mask) -> list[tuple[str, str]]:
     """Give a configuration as pairs for people; what is as it always is, is left out."""
     rows = []
     kind = type(config)
@@ -28,7 +29,13 @@ def config_rows(config: Stream | Consumer) -> list[tuple[str, str]]:
             continue
         if isinstance(config, Stream) and name == "subjects":
             value = [item for item in value if item != marker_filter(config.name)]
-        rows.append((name.replace("_", " "), _shown(name, value)))
+        if hasattr(value, "to_json"):
+            value = value.to_json()
+        if name == "metadata":
+            value = {key: text for key, text in value.items() if not key.startswith("_nats.")}  # the server's own
+        if name == "metadata" and not value:
+            continue
+        rows.append((name.replace("_", " "), _shown(name, mask.plain(value))))
     return rows
 
 
@@ -44,7 +51,5 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_shown("", item) for item in value) or "none"
     if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items() if not str(key).startswith("_nats.")) or "none"
-    if hasattr(value, "to_json"):
-        return ", ".join(f"{key}={item}" for key, item in value.to_json().items())
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "none"
     return visible(str(value))

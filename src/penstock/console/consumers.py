@@ -82,7 +82,7 @@ async def consumer(desk: Desk, ask: Ask) -> Data:
         "consumer": consumer_row(info),
         "created": iso(info.created),
         "config": desk.mask.plain(info.raw["config"]),
-        "config_rows": desk.mask.plain(config_rows(info.config)),
+        "config_rows": config_rows(info.config, desk.mask),
         "stream_last": state.last_sequence,
         "leader": info.placed.leader,
     }

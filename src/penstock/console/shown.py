@@ -67,9 +67,9 @@ def cut(value: Any, most: int = _LONG) -> str:
 
 def points(values: Sequence[float], width: int = 100, height: int = 20) -> str:
     """Give the points of a line through the values, for SVG; nothing where there are too few."""
-    if len(values) < 2:
+    top = max(values, default=0.0)
+    if len(values) < 2 or top <= 0:
         return ""
-    top = max(values) or 1.0
     step = width / (len(values) - 1)
     return " ".join(
         f"{place * step:.1f},{height - 1 - (height - 2) * max(0.0, value) / top:.1f}"

@@ -69,7 +69,7 @@ async def stream(desk: Desk, ask: Ask) -> Data:
         "stream": stream_row(desk, info),
         "created": iso(info.created),
         "config": desk.mask.plain(info.raw["config"]),
-        "config_rows": desk.mask.plain(config_rows(info.config)),
+        "config_rows": config_rows(info.config, desk.mask),
         "placed": {
             "cluster": info.placed.cluster,
             "leader": info.placed.leader,

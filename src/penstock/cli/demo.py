@@ -114,21 +114,26 @@ def _show(result: Result, place: Path) -> Path:
 
 
 async def keep_running(play: Play, url: str, report: Path) -> None:
-    """Leave it all running until Ctrl-C: the service on the bus, the pipeline, and the console that shows them."""
+    """Leave it all there until Ctrl-C: server, tables, the service on the bus, and the console that shows them.
+
+    Spark is not left running: it computes the table of top customers anew in each update, and whoever reads the
+    folder meanwhile, as the service does, finds half of it. One more update is one command.
+    """
     from penstock.console import Console
 
     with until_signal() as stop:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(play.service())
-            await stack.enter_async_context(play.pipeline())
             shown = play.options.replace(name="penstock console")
             console = await stack.enter_async_context(Console(shown, pipelines=[play.project]))
-            typer.echo("Everything goes on running, Spark included:")
-            typer.echo(f"  console  {console.url}")
-            typer.echo(f"  NATS     {url}")
-            typer.echo(f"  service  penstock bus call shop top-customers --query limit=5 -s {url}")
-            typer.echo(f"  tables   {play.warehouse}")
-            typer.echo(f"  report   {report}")
-            typer.echo("Ctrl-C ends it all.")
+            project = play.project
+            typer.echo("Everything goes on running, until Ctrl-C:")
+            typer.echo(f"  console   {console.url}")
+            typer.echo(f"  NATS      {url}")
+            typer.echo(f"  service   penstock bus call shop top-customers --query limit=5 -s {url}")
+            typer.echo(f"  tables    {play.warehouse}")
+            typer.echo(f"  report    {report}")
+            typer.echo("New orders go through with one more update of the pipeline:")
+            typer.echo(f"  penstock pipeline run {project.folder} --storage {project.local_storage} -s {url}")
             await stop.wait()
             typer.echo("Ending.")

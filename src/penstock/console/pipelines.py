@@ -130,8 +130,11 @@ def _pipeline(desk: Desk, project: Project, storage: Path, replay: str | None) -
 def _live(flow: dict[str, Any] | None) -> Data:
     """Give what the newest run says of a flow."""
     flow = flow or {}
+    status = str(flow["status"]).lower() if flow.get("status") else None
+    if not flow.get("batches"):  # it had nothing to do in this run, and every figure would be a zero
+        flow = {}
     return {
-        "status": str(flow["status"]).lower() if flow.get("status") else None,
+        "status": status,
         "rows_in": flow.get("rows_in"),
         "rows_out": flow.get("rows_out"),
         "rate": flow.get("rate"),

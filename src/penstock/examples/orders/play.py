@@ -35,7 +35,6 @@ CONF = {
     "spark.sql.pipelines.maxFlowRetryAttempts": "8",
 }
 PATIENCE = 600.0  # seconds for the whole pipeline
-KEPT_PAUSE = 5.0  # seconds between two updates once the play is over: the machine is somebody's
 
 
 @dataclass(frozen=True)
@@ -224,30 +223,6 @@ class Play:
                 yield bus
         finally:
             await client.close()
-
-    @contextlib.asynccontextmanager
-    async def pipeline(self) -> AsyncIterator[PipelineRun]:
-        """Go on running the pipeline after the play, so that whatever comes in goes through, until the block ends."""
-        run = PipelineRun(self.project, self._options, Order(continuous=True, pause=KEPT_PAUSE, conf=CONF))
-        over = asyncio.Event()
-
-        async def follow() -> None:
-            # The thread that polls is never left alone with a run that is being closed.
-            while not over.is_set() and await asyncio.to_thread(run.poll, 0.5):
-                pass
-            if not over.is_set():
-                self._say(f"Spark has ended: {run.outcome.failure or 'without a reason'}. See {run.log_path}.")
-
-        try:
-            await asyncio.to_thread(run.start)
-            following = asyncio.create_task(follow())
-            try:
-                yield run
-            finally:
-                over.set()
-                await asyncio.gather(following, return_exceptions=True)
-        finally:
-            await asyncio.to_thread(run.close)
 
     async def _audit(self, bus: Bus) -> None:
         sums = self.ledger.top()

@@ -76,7 +76,7 @@ def address(child: Running) -> str:
     return found.group()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One console on the shared server, for all that only look."""
     command = Command(tmp_path_factory.mktemp("home"), server.url)

@@ -16,7 +16,7 @@ from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.spark.markers import Head, Places
-from tests.live.browser import Browser, address, browser, client_of, fill  # noqa: F401  # a fixture
+from tests.live.browser import Browser, client_of, fill
 
 # -- the pages ---------------------------------------------------------------------------------------------------------
 

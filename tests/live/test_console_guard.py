@@ -13,7 +13,7 @@ from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from tests.live.browser import Browser, address, browser, client_of, fill  # noqa: F401  # a fixture
+from tests.live.browser import Browser, fill
 
 # -- who is let in -----------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ def test_the_console_only_reads(browser: Browser):
 
 def test_every_answer_forbids_what_comes_from_elsewhere(browser: Browser):
     """Every answer, refusals included, has a policy that lets nothing in from elsewhere and no frame around it."""
-    for path, known in (
+    for path, has_token in (
         ("/overview", True),
         ("/overview.json", True),
         ("/overview", False),

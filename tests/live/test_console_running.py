@@ -20,7 +20,7 @@ from penstock.jetstream import assets
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from tests.live.browser import Browser, address, browser, client_of, fill  # noqa: F401  # a fixture
+from tests.live.browser import Browser, address, fill
 from tests.live.command import Command
 
 # -- NATS that goes and comes ------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ def test_nothing_is_shown_without_the_token(browser: Browser):
         answer = browser.get(path, known=False)
         assert answer.status == 401, path
         assert "wants its token" in answer.text
+        assert "nats://" not in answer.text, "not even where NATS is"
         assert browser.get(path, Authorization="Bearer wrong-wrong-wrong").status == 401
     twin = browser.get("/streams.json", known=False)
     assert (twin.status, twin.json()["error"]["kind"]) == (401, "Refused")

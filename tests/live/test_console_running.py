@@ -172,3 +172,29 @@ async def test_from_python(server: Server):
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind((browser.host, browser.port))
     assert penstock.console.Settings is Settings
+
+
+async def test_whoever_asks_for_nothing_is_hung_up_on(server: Server):
+    """A connection that sends no request, or half of its second one, is closed; others are served meanwhile."""
+
+    def stay(browser: Browser, first: bytes, then: bytes) -> bytes:
+        said = b""
+        with socket.create_connection((browser.host, browser.port), timeout=30) as link:
+            link.sendall(first + then)
+            while piece := link.recv(65536):
+                said += piece
+        return said
+
+    async with Console(ConnectionOptions(server.url), Settings(idle=0.3)) as console:
+        browser = Browser(console.url)
+        whole = f"GET /about HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {browser.token}\r\n\r\n".encode()
+        answers = await asyncio.gather(
+            asyncio.to_thread(stay, browser, b"", b""),
+            asyncio.to_thread(stay, browser, b"", whole[:20]),
+            asyncio.to_thread(stay, browser, whole, whole[:20]),
+            asyncio.to_thread(browser.get, "/about"),
+        )
+        assert answers[0] == b""
+        assert answers[1] == b""
+        assert answers[2].startswith(b"HTTP/1.1 200")
+        assert answers[3].status == 200

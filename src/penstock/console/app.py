@@ -147,8 +147,9 @@ class Painter:
     # -- responses ---------------------------------------------------------------------------------------------------
 
     def html(self, template: str, data: Data, *, status: int = 200, **about: Any) -> Response:
-        """Paint a page."""
-        text = self.templates.get_template(template).render(data=data, server=self.desk.link.options.url, **about)
+        """Paint a page; who is turned away does not learn where NATS is."""
+        server = "" if status in (401, 421) else self.desk.link.options.url
+        text = self.templates.get_template(template).render(data=data, server=server, **about)
         # What others wrote may hold half a character, which cannot be written.
         return Response(text.encode("utf-8", "replace"), status_code=status, media_type="text/html; charset=utf-8")
 

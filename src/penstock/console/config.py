@@ -29,14 +29,20 @@ def config_rows(config: Stream | Consumer, mask: Mask) -> list[tuple[str, str]]:
             continue
         if isinstance(config, Stream) and name == "subjects":
             value = [item for item in value if item != marker_filter(config.name)]
-        if hasattr(value, "to_json"):
-            value = value.to_json()
+        value = _plain(value)
         if name == "metadata":
             value = {key: text for key, text in value.items() if not key.startswith("_nats.")}  # the server's own
         if name == "metadata" and not value:
             continue
         rows.append((name.replace("_", " "), _shown(name, mask.plain(value))))
     return rows
+
+
+def _plain(value: Any) -> Any:
+    """Give values of the model as the JSON they stand for."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.to_json() if hasattr(value, "to_json") else value
 
 
 def _shown(name: str, value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +37,8 @@ class Desk:
     mask: Mask
     projects: tuple[Project, ...] = ()
     rates: Rates = field(default_factory=Rates)
+    disk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "penstock-console"))
+    """Reads files, one look at a time: a slow disk must not fill up threads with looks that nobody waits for."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ _HISTORY = 60  # batches that are drawn
 async def pipelines(desk: Desk, ask: Ask) -> Data:
     """Show every pipeline that the console was told of, and every query that writes exactly once."""
     client = await desk.link.client()
-    shown = [item for project in desk.projects for item in await asyncio.to_thread(_look, desk, project)]
+    loop = asyncio.get_running_loop()
+    shown = [item for project in desk.projects for item in await loop.run_in_executor(desk.disk, _look, desk, project)]
     names = {stream for item in shown for flow in item["flows"] for stream in flow["streams"]}
     latest = dict(zip(names, await all_of(names, lambda name: _latest(client, name)), strict=True))
     for item in shown:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
 import uvicorn
@@ -33,17 +34,35 @@ _GOODBYE = 2  # seconds that pages in the making may take at the end
 class _Quiet(uvicorn.Server):
     """uvicorn's server, which leaves signals to us."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, idle: float) -> None:
         super().__init__(config)
+        self.idle = idle
         self.listening = asyncio.Event()
+        self._since: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
 
+    async def on_tick(self, counter: int) -> bool:
+        """Hang up on whoever is connected and asks for nothing: uvicorn lets them stay, and room is bounded."""
+        now = time.monotonic()
+        silent = [item for item in self.server_state.connections if _is_silent(item)]
+        self._since = {item: self._since.get(item, now) for item in silent}
+        for item, since in self._since.items():
+            if now - since > self.idle:
+                item.transport.close()
+        return await super().on_tick(counter)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _is_silent(connection: Any) -> bool:
+    """Tell whether a connection has no request in hand, and uvicorn's own timer for such ones does not run."""
+    cycle = connection.cycle
+    return (cycle is None or cycle.response_complete) and connection.timeout_keep_alive_task is None
 
 
 class Console:
@@ -119,7 +138,7 @@ class Console:
             timeout_graceful_shutdown=_GOODBYE,
             h11_max_incomplete_event_size=64 * 1024,
         )
-        self._server = _Quiet(config)
+        self._server = _Quiet(config, self.settings.idle)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         listening = asyncio.create_task(self._server.listening.wait())
         try:
@@ -142,6 +161,7 @@ class Console:
             self._task = None
         if self._socket is not None:
             self._socket.close()
+        self._desk.disk.shutdown(wait=False, cancel_futures=True)
         await self._link.close()
 
     async def __aenter__(self) -> Self:

@@ -46,6 +46,8 @@ class Settings:
     """Seconds for a whole page."""
     pages: int = 8
     """The most pages that are made at the same time; others wait."""
+    idle: float = 10.0
+    """Seconds that a connection may take to send its request."""
     connections: int = 100
     """The most browsers and programs that may be connected; more are answered with 503."""
 

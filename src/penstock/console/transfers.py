@@ -72,7 +72,7 @@ async def transfers(desk: Desk, ask: Ask) -> Data:
             "of": total,
             "kept_for_consumers": len(found) - len(plain),
             "newest": desk.settings.scan_messages,
-            "messages": sum(count for _, count in answers),
+            "messages": sum(max(0, count) for _, count in answers),
         },
         "failed": [info.name for info, (_, count) in zip(looked, answers, strict=True) if count < 0],
     }

@@ -133,10 +133,10 @@ def test_the_demo_keeps_everything_running(tmp_path: Path):
         child.wait_for("Nothing is lost", timeout=500)
         browser = Browser(child.wait_for("console").split()[-1])
         storage = Path(child.wait_for("tables").split()[-1]).parent
-        url = child.wait_for("penstock pipeline run").split()
+        update = child.wait_for("penstock pipeline run").split()
         assert browser.get("/overview").status == 200
-        again = command(*url[1:], JAVA_HOME=java_home() or "")
-        assert again.returncode == 0, again.stderr
+        with command.running(*update[1:], JAVA_HOME=java_home() or "") as again:
+            assert again.process.wait(500) == 0, again.rest()
         assert browser.get("/pipelines.json").json()["pipelines"][0]["run"]["updates"] == 1
         assert child.interrupt() == 0
     assert not storage.parent.exists()

@@ -168,9 +168,9 @@ class Painter:
 
     def refused(self, what: str, remedy: str, status: int, path: str) -> Response:
         """Turn a request away."""
-        return self.failed(
-            {"error": {"kind": "Refused", "what": what, "remedy": remedy}}, status, path, plain=path.endswith(".json")
-        )
+        kind = "NotFoundError" if status == 404 else "Refused"
+        error = {"kind": kind, "what": what, "remedy": remedy}
+        return self.failed({"error": error}, status, path, plain=path.endswith(".json"))
 
 
 def json_response(data: Data, status: int = 200) -> Response:

@@ -147,6 +147,30 @@ def test_a_missing_extra_is_one_sentence():
     assert (done.returncode, "console" in done.stdout) == (0, True)
 
 
+def test_it_needs_no_spark(server: Server):
+    """Every page of the menu is there in an installation that has the console and nothing of Spark."""
+    code = """
+import asyncio, sys
+for name in ("pyspark", "pyarrow", "pandas", "yaml", "prometheus_client", "aiohttp"):
+    sys.modules[name] = None
+from tests.live.browser import Browser
+from penstock.console import Console
+from penstock.console.pages import PAGES
+from penstock.options import ConnectionOptions
+
+async def main():
+    async with Console(ConnectionOptions(sys.argv[1])) as console:
+        browser = Browser(console.url)
+        for page in PAGES:
+            if page.menu:
+                print((await asyncio.to_thread(browser.get, page.path)).status)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, server.url], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["200"] * 5, done.stderr
+
+
 def test_help_loads_nothing_of_the_console():
     """`penstock --help` answers without the web framework."""
     code = (

@@ -22,6 +22,7 @@ from penstock.options import ConnectionOptions
 from penstock.server import Server
 from tests.live.browser import Browser, address, fill
 from tests.live.command import Command
+from tests.live.inprocess import invoke
 
 # -- NATS that goes and comes ------------------------------------------------------------------------------------------
 
@@ -50,6 +51,26 @@ def test_the_console_outlives_its_server(tmp_path: Path, eventually: Callable[..
             own.nodes[0].resume()
             eventually(lambda: browser.get("/overview").status == 200)
             assert child.interrupt() == 0
+            assert len(child.rest()) < 12, child.lines  # the log is no list of attempts
+
+
+async def test_the_end_does_not_wait_for_nats(caplog: pytest.LogCaptureFixture):
+    """A page that waits for a frozen server is answered when the console ends, and nothing is logged of it."""
+    with Server(sync="2m") as own:
+        console = await Console(ConnectionOptions(own.url), Settings(timeout=50.0, page_timeout=100.0)).start()
+        try:
+            browser = Browser(console.url)
+            assert await console.problem() is None
+            own.nodes[0].pause()
+            waiting = asyncio.create_task(asyncio.to_thread(browser.get, "/overview.json"))
+            while not console._server.server_state.tasks:
+                await asyncio.sleep(0.01)
+                assert not waiting.done()
+        finally:
+            await console.stop()
+            own.nodes[0].resume()
+        assert "is ending" in (await waiting).json()["error"]["what"]
+    assert not caplog.records
 
 
 def test_it_starts_without_a_server_and_finds_it_later(tmp_path: Path, eventually: Callable[..., Any]):
@@ -106,21 +127,19 @@ def test_ctrl_c_ends_it_while_a_page_is_open(server: Server, tmp_path: Path):
 
 def test_bad_input_is_said_before_anything_runs(server: Server, tmp_path: Path):
     """A port that is taken, an address that is not ours, a weak token, no pipeline: status 2 and a sentence."""
-    command = Command(tmp_path, server.url)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = command("console", "--port", str(taken.getsockname()[1]))
-        assert (done.returncode, "cannot listen" in done.stderr) == (2, True), done.stderr
-    for arguments, said in (
-        (("--host", "192.0.2.1"), "cannot listen"),
-        (("--host", "a b"), "neither an address nor a name"),
-        (("--name", "http://x"), "no host name"),
-        (("--pipeline", str(tmp_path)), "no spark-pipeline.yaml"),
-    ):
-        done = command("console", *arguments)
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-    weak = command("console", PENSTOCK_CONSOLE_TOKEN="short-one")
+        for arguments, said in (
+            (("--port", str(taken.getsockname()[1])), "cannot listen"),
+            (("--host", "192.0.2.1"), "cannot listen"),
+            (("--host", "a b"), "neither an address nor a name"),
+            (("--name", "http://x"), "no host name"),
+            (("--pipeline", str(tmp_path)), "no spark-pipeline.yaml"),
+        ):
+            done = invoke(server.url, "console", *arguments)
+            assert (done.status, said in done.stderr) == (2, True), done.stderr
+    weak = Command(tmp_path, server.url)("console", PENSTOCK_CONSOLE_TOKEN="short-one")
     assert (weak.returncode, "too short" in weak.stderr, "short-one" in weak.stderr) == (2, True, False)
 
 

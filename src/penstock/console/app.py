@@ -26,6 +26,7 @@ from penstock.console.shown import FILTERS
 from penstock.errors import (
     DeadlineError,
     InputError,
+    JetStreamError,
     LinkError,
     NotFoundError,
     PenstockError,
@@ -128,9 +129,13 @@ class Painter:
     ) -> tuple[Any, int]:
         """Make the content of a page, or say what went wrong and with which status."""
         ask = Ask(request.path_params, request.query_params)
+
+        async def in_turn() -> Any:
+            async with turn:
+                return await build(self.desk, ask)
+
         try:
-            async with asyncio.timeout(self.desk.settings.page_timeout), turn:
-                return await build(self.desk, ask), 200
+            return await self._in_time(asyncio.create_task(in_turn())), 200
         except PenstockError as error:
             return self._error(type(error).__name__, error.what, error.remedy), _status(error)
         except TimeoutError:
@@ -139,6 +144,24 @@ class Painter:
         except Exception:
             log.exception("The page %s failed.", request.url.path)
             return self._error("Exception", "The console made a mistake.", "Its log in the terminal tells more."), 500
+
+    async def _in_time(self, making: asyncio.Task[Any]) -> Any:
+        """Wait for a page; DeadlineError where the console is ending, TimeoutError where it takes too long."""
+        closing = asyncio.create_task(self.desk.closing.wait())
+        try:
+            await asyncio.wait(
+                [making, closing], timeout=self.desk.settings.page_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if making.done():
+                return making.result()
+            if closing.done():
+                raise DeadlineError("The console is ending.", remedy="Start it again: penstock console.")
+            raise TimeoutError
+        finally:
+            closing.cancel()
+            if not making.done():
+                making.cancel()
+                await asyncio.gather(making, return_exceptions=True)
 
     def _error(self, kind: str, what: str, remedy: str) -> Data:
         mask = self.desk.mask
@@ -186,7 +209,8 @@ def _status(error: PenstockError) -> int:
         return 400
     if isinstance(error, LinkError | DeadlineError):
         return 503
-    return 502
+    # A cluster without a leader says 503 of itself.
+    return 503 if isinstance(error, JetStreamError) and error.code == 503 else 502
 
 
 class Guard:

@@ -37,6 +37,8 @@ class Desk:
     mask: Mask
     projects: tuple[Project, ...] = ()
     rates: Rates = field(default_factory=Rates)
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the end: nobody waits for pages in the making."""
     disk: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "penstock-console"))
     """Reads files, one look at a time: a slow disk must not fill up threads with looks that nobody waits for."""
 

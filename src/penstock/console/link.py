@@ -1,4 +1,4 @@
-"""The console's way to NATS: one connection, made when a page needs it, and made again whenever it is gone."""
+"""The console's way to NATS: one connection, made when a page needs it, and made again when the next page does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Link:
         self.options = options.replace(
             connect_timeout=min(options.connect_timeout, timeout),
             request_timeout=min(options.request_timeout, timeout),
-            reconnect_attempts=-1,
+            # A page that wants NATS tries again; attempts while nobody looks would only fill the log.
+            reconnect=False,
         )
         self._client: Client | None = None
         self._lock = asyncio.Lock()
@@ -36,8 +37,7 @@ class Link:
                 self._client = await self._connect()
             if not self._client.is_connected:
                 raise DisconnectedError(
-                    f"The connection to {self.options.url} is gone, and is being made again.",
-                    remedy="Is the server still running?",
+                    f"The connection to {self.options.url} is just going.", remedy="Is the server still running?"
                 )
             return self._client
 

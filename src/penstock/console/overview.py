@@ -117,7 +117,7 @@ def _stream(info: StreamInfo) -> list[Data]:
     if info.placed.cluster and info.placed.leader is None:
         notes.append("no server leads it: it neither takes nor gives messages")
     if late := [name for name, current in info.placed.replicas if not current]:
-        notes.append(f"{', '.join(late)} is not up to date")
+        notes.append(f"{', '.join(late)} is down, or not up to date")
     # A stream that discards old messages is full by design.
     if config.discard == "new":
         for what, used, most in (("messages", info.messages, config.max_msgs), ("bytes", info.bytes, config.max_bytes)):

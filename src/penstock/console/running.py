@@ -155,6 +155,7 @@ class Console:
 
     async def stop(self) -> None:
         """Let pages in the making end, stop listening, and leave NATS."""
+        self._desk.closing.set()
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await asyncio.gather(self._task, return_exceptions=True)

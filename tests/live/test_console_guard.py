@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import Callable
+from html import unescape
 from urllib.parse import quote
 
 from penstock.connection import Client
@@ -109,7 +110,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&\u202e"
 
 def test_nothing_that_others_wrote_becomes_part_of_a_page(browser: Browser, server: Server, unique: Callable[..., str]):
     """Names, subjects, descriptions, headers and payloads full of markup are shown as text on every page."""
-    name = unique("E<b'\"&;")
+    name = unique("E<b'\"&;#?%41")
     root = unique("evil")
     consumer = "c<i'\"&"
     notes = {"note": HOSTILE, "db_password": "hunter2"}
@@ -157,6 +158,10 @@ def test_nothing_that_others_wrote_becomes_part_of_a_page(browser: Browser, serv
         assert "hunter2" not in text, path
     assert "&lt;script&gt;alert(document.domain)&lt;/script&gt;" in browser.get(f"/streams/{there}/messages/1").text
     assert "hunter2" not in browser.get(f"/streams/{there}.json").text
+    for path in (f"/streams/{there}", f"/streams/{there}/messages/1"):
+        links = [unescape(link) for link in re.findall(r'href="(/[^"]*)"', browser.get(path).text)]
+        assert any(link.startswith(f"{path}.json") for link in links)
+        assert [link for link in links if browser.get(link).status != 200] == [], "every link leads somewhere"
 
 
 def test_no_secret_reaches_a_page(browser: Browser, server: Server, unique: Callable[..., str]):

@@ -94,8 +94,8 @@ class Painter:
             data, status = await self._build(page.build, request, turn)
             if status != 200:
                 return self.failed(data, status, request.url.path, plain=False)
-            path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            twin = f"{request.url.path}.json" + (f"?{request.url.query}" if request.url.query else "")
+            path = asked_path(request)
+            twin = f"{path}.json" + (f"?{request.url.query}" if request.url.query else "")
             return self.html(
                 f"{page.name}.html", data, page=page, path=path, twin=twin, refresh=page.refresh, title=page.title
             )
@@ -270,11 +270,17 @@ class Guard:
             )
         # The token leaves the address at once, so that it stands in no history and no picture of the screen.
         rest = [(name, value) for name, value in request.query_params.multi_items() if name not in ("token", "code")]
-        place = ("/" + path.lstrip("/\\")) + (f"?{urlencode(rest)}" if rest else "")
+        place = ("/" + asked_path(request).lstrip("/\\")) + (f"?{urlencode(rest)}" if rest else "")
         entering = RedirectResponse(place, status_code=303)
         # Lax: an address that is clicked in a mail or in a terminal must work, and there is nothing here to change.
         entering.set_cookie(cookie, self.access.token, httponly=True, samesite="lax", path="/")
         return entering
+
+
+def asked_path(request: Request) -> str:
+    """Give the path as it was asked for: names may hold what means something else once it is decoded."""
+    raw: bytes = request.scope["raw_path"]
+    return raw.decode("ascii", "replace")
 
 
 def cookie_name(request: Request) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from penstock.connection import Client, connect
@@ -10,6 +11,8 @@ from penstock.errors import DisconnectedError, PenstockError
 from penstock.options import ConnectionOptions
 
 __all__ = ["Link"]
+
+log = logging.getLogger("penstock.console")
 
 _REST = 1.0  # seconds after a failure in which nobody tries again: many pages may ask at once
 
@@ -25,6 +28,7 @@ class Link:
             reconnect=False,
         )
         self._client: Client | None = None
+        self._lost = False
         self._lock = asyncio.Lock()
         self._failed: tuple[float, PenstockError] | None = None
 
@@ -32,9 +36,12 @@ class Link:
         """Give the connection; an error where NATS does not answer."""
         async with self._lock:
             if self._client is not None and self._client.is_closed:
-                self._client = None
+                self._client, self._lost = None, True
             if self._client is None:
                 self._client = await self._connect()
+                if self._lost:
+                    log.warning("Connected to %s again.", self.options.url)
+                self._lost = False
             if not self._client.is_connected:
                 raise DisconnectedError(
                     f"The connection to {self.options.url} is just going.", remedy="Is the server still running?"

@@ -70,6 +70,11 @@ COMMANDS = {
     "bus": Entry("bus", "app", "Requests with sectioned, flow-controlled replies."),
     "channels": Entry("channels", "app", "Serve NATS Streaming clients from JetStream, and move their channels over."),
     "pipeline": Entry("pipeline", "app", "Make, run and look at Spark pipelines over NATS."),
+    "console": Entry(
+        "console",
+        "console",
+        "Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, and changes nothing.",
+    ),
     "doctor": Entry(
         "doctor",
         "doctor",

@@ -73,7 +73,8 @@ COMMANDS = {
     "console": Entry(
         "console",
         "console",
-        "Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, and changes nothing.",
+        "Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, "
+        "and changes nothing.",
     ),
     "doctor": Entry(
         "doctor",

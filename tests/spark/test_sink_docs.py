@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.spark.conftest import ROOT
+from tests.spark.java import ROOT
 
 PAGE = ROOT / "docs" / "howto" / "spark-write.md"
 

@@ -205,8 +205,8 @@ def test_streams_that_cannot_be_written_to_exactly_once(spark, streams, line, sa
     [
         ({"stream": "NOWHERE"}, "There is no stream NOWHERE"),
         ({"mode": "overwrite"}, "cannot be overwritten"),
-        ({"mode": "ignore"}, "use Append"),
-        ({"mode": "error"}, "use Append"),
+        ({"mode": "ignore"}, "Please use either the .Append"),
+        ({"mode": "error"}, "Please use either the .Append"),
         ({"garantee": "exactly-once"}, "Did you mean guarantee"),
         ({"idColumn": "nothing"}, "idColumn names 'nothing'"),
     ],

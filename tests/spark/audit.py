@@ -43,7 +43,8 @@ from tests.spark.audit_driver import PATIENCE, Driver, send
 from tests.spark.java import QUICK_JVM, set_up_java
 
 WINDOW = 1.0  # seconds of the streams' duplicate window
-KINDS = ("driver", "worker", "task", "nats", "zombie")
+# What is killed, and how often. The death of a driver costs a start of Spark; where tasks fail it comes by itself, too.
+KINDS = {"driver": 1, "worker": 2, "task": 2, "nats": 2, "zombie": 1}
 BACKLOG = 6000  # rows that wait while the query is being hit: there must always be something to do
 
 
@@ -103,7 +104,7 @@ class Audit:
         seed: int = 1,
         nodes: int = 1,
         rows: int = BACKLOG,
-        kinds: tuple[str, ...] = KINDS,
+        kinds: tuple[str, ...] = tuple(KINDS),
         failures: float = 0.1,
         unfenced: bool = False,
         settings: dict[str, int] | None = None,
@@ -154,7 +155,7 @@ class Audit:
         if self.kills > 10:
             self._rehearse()
         for number in range(self.kills):
-            kind = self.kinds[number % len(self.kinds)] if number < len(self.kinds) else self.dice.choice(self.kinds)
+            kind = self._choose(number)
             began = time.monotonic()
             hit = False
             while not hit:
@@ -175,6 +176,12 @@ class Audit:
                 f"{self._stored()} of {self.sent} rows"
             )
         self._finish()
+
+    def _choose(self, number: int) -> str:
+        """Choose what to kill: each kind once, then as the dice fall."""
+        if number < len(self.kinds):
+            return self.kinds[number]
+        return self.dice.choices(self.kinds, [KINDS[kind] for kind in self.kinds])[0]
 
     def _finish(self) -> None:
         """Let the query come to its end; a run that fails, as queries do whose tasks failed too often, comes again."""
@@ -439,6 +446,7 @@ def main() -> None:
     if strange := set(kinds) - set(KINDS):
         parser.error(f"--kinds has {', '.join(sorted(strange))}; there are {', '.join(KINDS)}")
     set_up_java()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("the audit was told to end"))  # and takes everything along
     result = audit_in_rounds(
         given.kills,
         given.round,

@@ -141,6 +141,9 @@ def main() -> None:
         spark__driver__memory="700m",
         spark__local__dir=folder,
         spark__sql__warehouse__dir=folder,
+        # Compiling the plans would cost a JVM of some seconds more than it brings.
+        spark__sql__codegen__wholeStage="false",
+        spark__sql__codegen__factoryMode="NO_CODEGEN",
         # Small Arrow batches, so that a task passes many of them and can be hit between any two.
         spark__sql__execution__arrow__maxRecordsPerBatch="200",
     )

@@ -108,6 +108,7 @@ class Audit:
         failures: float = 0.1,
         unfenced: bool = False,
         settings: dict[str, int] | None = None,
+        classes: Path | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.dice = random.Random(seed)
@@ -119,6 +120,7 @@ class Audit:
         self.failures = failures
         self.unfenced = unfenced
         self.settings = settings or {}
+        self.classes = classes
         self.say = say
         self.mark = uuid.uuid4().hex
         self.jvm = QUICK_JVM
@@ -152,8 +154,8 @@ class Audit:
 
     def _audit(self) -> None:
         self._keep_busy()
-        if self.kills > 10:
-            self._rehearse()
+        if self.classes is not None:
+            self._use_archive(self.classes)
         for number in range(self.kills):
             kind = self._choose(number)
             began = time.monotonic()
@@ -295,17 +297,17 @@ class Audit:
             settings |= {"batch": 5000, "atomic_rows": 400}  # only what is unfinished is done in the old way
         self.driver.tell(settings)
 
-    def _rehearse(self) -> None:
-        """Run the query undisturbed once, and keep the classes that its JVM loaded: later ones start twice as fast."""
-        file = self.folder / "classes.jsa"
-        self.jvm = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={file}"
-        self._start(once=True)
-        assert self.driver is not None
-        if self.driver.finish() != 0:
-            raise AssertionError(f"the query does not run: {self.driver.last_words()}")
-        self.driver.wait_for_jvm()
+    def _use_archive(self, file: Path) -> None:
+        """Start JVMs from an archive of classes; where there is none, run the query undisturbed once and make it."""
+        if not file.exists():
+            self.jvm = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={file}"
+            self._start(once=True)
+            assert self.driver is not None
+            if self.driver.finish() != 0:
+                raise AssertionError(f"the query does not run: {self.driver.last_words()}")
+            self.driver.wait_for_jvm()
+            self.say(f"{time.strftime('%H:%M:%S')} seed {self.seed}: ran once undisturbed, {self._stored()} rows")
         self.jvm = f"{QUICK_JVM} -XX:SharedArchiveFile={file}" if file.exists() else QUICK_JVM
-        self.say(f"{time.strftime('%H:%M:%S')} seed {self.seed}: ran once undisturbed, {self._stored()} rows")
 
     def _made_progress(self) -> bool:
         """Wait until the running query stores something; False where it failed, its tasks having failed too often."""
@@ -402,17 +404,19 @@ def audit_in_rounds(kills: int, size: int, seed: int, results: Path | None = Non
     say = options.get("say", lambda text: None)
     total = Result()
     known = _read_results(results, options)
-    for number, start in enumerate(range(0, kills, size)):
-        this = min(size, kills - start)
-        result = known.get((seed + number, this))
-        if result is None:
-            result = Audit(kills=this, seed=seed + number, **options).run()
-            if results is not None:
-                line = {"seed": seed + number, "kills": this, **_facts(options), "result": asdict(result)}
-                with results.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-        total += result
-        say(f"seed {seed + number}: {result}")
+    with tempfile.TemporaryDirectory(prefix="penstock-audit-classes-") as folder:
+        classes = Path(folder) / "spark.jsa"
+        for number, start in enumerate(range(0, kills, size)):
+            this = min(size, kills - start)
+            result = known.get((seed + number, this))
+            if result is None:
+                result = Audit(kills=this, seed=seed + number, classes=classes, **options).run()
+                if results is not None:
+                    line = {"seed": seed + number, "kills": this, **_facts(options), "result": asdict(result)}
+                    with results.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+            total += result
+            say(f"seed {seed + number}: {result}")
     return total
 
 

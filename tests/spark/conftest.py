@@ -16,7 +16,7 @@ import penstock
 from penstock.connection import api_request
 from penstock.server import Server
 from tests.live.conftest import eventually, server, unique  # noqa: F401  # fixtures
-from tests.spark.java import set_up_java
+from tests.spark.java import ROOT, java_home, set_up_java  # noqa: F401  # tests take them from here, too
 
 set_up_java()
 

@@ -23,7 +23,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from penstock.spark.line import Line
 from penstock.spark.markers import MARKER_ROOT, is_marker
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
-from tests.spark.audit_driver import PATIENCE, Driver, send
+from tests.spark.audit_driver import PATIENCE, Driver, SessionDriver, send
 from tests.spark.java import QUICK_JVM, set_up_java
 
 WINDOW = 1.0  # seconds of the streams' duplicate window
@@ -109,6 +109,7 @@ class Audit:
         unfenced: bool = False,
         settings: dict[str, int] | None = None,
         classes: Path | None = None,
+        successor: SessionDriver | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.dice = random.Random(seed)
@@ -125,9 +126,9 @@ class Audit:
         self.mark = uuid.uuid4().hex
         self.jvm = QUICK_JVM
         self.line: Line | None = None
-        self.drivers: list[Driver] = []
-        self.driver: Driver | None = None
-        self.spare: Driver | None = None
+        self.drivers: list[Driver | SessionDriver] = []
+        self.driver: Any = None
+        self.spare: Driver | SessionDriver | None = successor
         self.sent = 0
         self.result = Result()
 
@@ -278,7 +279,10 @@ class Audit:
     def _start(self, *, once: bool = False) -> None:
         """Go on with the driver that stands by, or a new one; each runs the query in another way."""
         self._kill_driver()
-        self.driver, self.spare = self.spare or self._new_driver(), None
+        if not self.drivers:  # a successor is for later
+            self.driver = self._new_driver()
+        else:
+            self.driver, self.spare = self.spare or self._new_driver(), None
         self.result.starts += 1
         settings = {
             "url": self.server.url,
@@ -412,7 +416,7 @@ def audit_in_rounds(kills: int, size: int, seed: int, results: Path | None = Non
             if result is None:
                 result = Audit(kills=this, seed=seed + number, classes=classes, **options).run()
                 if results is not None:
-                    line = {"seed": seed + number, "kills": this, **_facts(options), "result": asdict(result)}
+                    line = {"seed": seed + number, "kills": this, **_facts(options), "result": vars(result)}
                     with results.open("a") as file:
                         file.write(json.dumps(line) + "\n")
             total += result

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.spark.audit_job import start
 from tests.spark.java import QUICK_JVM, ROOT
 
 MARK = "PENSTOCK_AUDIT"
@@ -132,6 +133,49 @@ class Driver:
             with contextlib.suppress(OSError):  # it ended
                 if word in Path(f"/proc/{pid}/cmdline").read_bytes():
                     yield pid
+
+
+class SessionDriver:
+    """A Spark that runs in this process, as the one that takes over from a driver that was killed."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+        self.query: Any = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the query runs."""
+        return self.query is not None and self.query.isActive
+
+    def tell(self, what: dict[str, Any]) -> None:
+        """Start the query with its settings, or let it come to its end."""
+        if "finish" in what:
+            self.query.processAllAvailable()
+            self.query.stop()
+        else:
+            self.query = start(self.spark, {**what, "failures": 0.0})  # this session tries no task a second time
+
+    def wait_for(self, word: str) -> bool:
+        """It is always ready."""
+        return True
+
+    def finish(self) -> int:
+        """Wait for the end of the query, and give 0 where it is a good one."""
+        return 0 if self.query.awaitTermination(PATIENCE) and self.query.exception() is None else 1
+
+    def last_words(self) -> str:
+        """Give the reason of its end."""
+        return str(self.query.exception())
+
+    def kill(self) -> None:
+        """Stop the query; the session is not ours."""
+        if self.query is not None:
+            self.query.stop()
+
+    kill_everything = kill
+
+    def wake_workers(self) -> None:
+        """None of its workers sleeps."""
 
 
 def marked(mark: str) -> list[int]:

@@ -11,6 +11,7 @@ from penstock.options import ConnectionOptions
 from penstock.spark.line import Line
 from tests.live.sinking import make_stream
 from tests.spark.audit import Audit, Result, account, audit_in_rounds, count
+from tests.spark.audit_driver import SessionDriver
 
 
 def say(text: str) -> None:
@@ -37,9 +38,10 @@ def test_what_is_lost_and_what_is_repeated_is_counted(server, unique):
 
 
 @pytest.mark.timeout(900)
-def test_a_handful_of_kills():
+def test_a_handful_of_kills(spark):
     """A worker, a task, NATS, and workers that wake up as zombies of a killed driver: every row is there once."""
-    result = audit(kills=4, rows=1500, seed=3, kinds=("worker", "task", "nats", "zombie"))
+    kinds = ("worker", "task", "nats", "zombie")
+    result = audit(kills=4, rows=1500, seed=3, kinds=kinds, successor=SessionDriver(spark))
     assert result.clean, result
     assert result.kills.total() == 4
 

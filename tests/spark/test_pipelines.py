@@ -32,7 +32,7 @@ from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
 from tests.live.browser import Browser
 from tests.live.command import Command
-from tests.spark.conftest import java_home
+from tests.spark.java import java_home
 
 SLOW = pytest.mark.timeout(600)  # Spark starts several times here, on a machine that may be busy
 

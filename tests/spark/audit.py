@@ -305,10 +305,7 @@ class Audit:
         """Start JVMs from an archive of classes; where there is none, run the query undisturbed once and make it."""
         if not file.exists():
             self.jvm = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={file}"
-            self._start(once=True)
-            assert self.driver is not None
-            if self.driver.finish() != 0:
-                raise AssertionError(f"the query does not run: {self.driver.last_words()}")
+            self._finish()
             self.driver.wait_for_jvm()
             self.say(f"{time.strftime('%H:%M:%S')} seed {self.seed}: ran once undisturbed, {self._stored()} rows")
         self.jvm = f"{QUICK_JVM} -XX:SharedArchiveFile={file}" if file.exists() else QUICK_JVM

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.channels.link import status_of
 from penstock.channels.store import WRONG_LAST
 from penstock.channels.wire import ConnectRequest
-from penstock.errors import DeadlineError, JetStreamError, LinkError, ServerError
+from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError, ServerError
 
 if TYPE_CHECKING:
     from penstock.channels.options import GatewayOptions
@@ -60,6 +60,8 @@ class Lease:
         Raises ServerError where somebody serves it and we are not to stand by.
         """
         while True:
+            if not self._front.is_connected:
+                raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
             if await self._somebody_serves():
                 if not self._options.standby:
                     raise ServerError(
@@ -101,7 +103,7 @@ class Lease:
         while True:
             try:
                 sequence, content = await self._state.last("beat")
-            except (LinkError, DeadlineError) as error:
+            except (LinkError, DeadlineError, JetStreamError) as error:
                 # We cannot see it; that does not mean that it is gone.
                 log.debug("Channels: watching the leader: %s", error)
                 since = self._loop.time()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from penstock.channels.client import Client
 from penstock.channels.limits import ChannelLimits
+from penstock.channels.messages import Stored
 from penstock.channels.store import BATCH, Entry, Log, Store
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, InputError, UnreachableError
@@ -158,7 +159,12 @@ async def verify_channel(source: Client, store: Store, channel: str, ends: tuple
     log = await store.open(described, _UNLIMITED)
     same = 0
     async for batch in _read(source, channel, ends[0], ends[1]):
-        copies = await store.fetch(log, [message.sequence for message in batch])
+        copies: dict[int, Stored] = {}
+        wanted = [message.sequence for message in batch]
+        while wanted:
+            found, done = await store.fetch(log, wanted)
+            copies |= found
+            del wanted[:done]
         for message in batch:
             copy = copies.get(message.sequence)
             if copy is None or (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):

@@ -26,7 +26,7 @@ from penstock.channels.outlet import Outlet
 from penstock.channels.records import MemberRecord, Position, decode_client, decode_member, decode_position
 from penstock.channels.store import BATCH, Log, Store
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, decode
-from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
+from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.lease import Lease
@@ -140,7 +140,8 @@ class Service:
     ) -> bool:
         """Bring back a subscription; False where there is nothing left for it."""
         channel, position = self.channels.get(record.channel), positions.get(record.group)
-        if channel is None or position is None:
+        online = record.online and self.clients.get(record.client) is not None
+        if channel is None or position is None or not (online or record.keep):
             return False
         group = groups.get(record.group)
         if group is None:
@@ -161,7 +162,7 @@ class Service:
             ack_wait=record.ack_wait,
         )
         member.pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
-        member.online = record.online and self.clients.get(record.client) is not None
+        member.online = online
         self.attach(channel, group, member)
         return True
 
@@ -364,9 +365,15 @@ class Service:
                     continue
                 known = channel.log.last
                 try:
-                    await self.store.refresh(channel.log)
+                    await self._look(channel)
                 except PenstockError as error:
                     log.debug("Channels: looking at %s: %s", channel.name, error)
                     continue
                 if channel.log.last > known:
                     channel.wake()
+
+    async def _look(self, channel: Channel) -> None:
+        try:
+            await self.store.refresh(channel.log)
+        except NotFoundError:
+            await self.store.make_again(channel.log)

@@ -8,6 +8,8 @@ The payload is the publisher's, untouched. What the protocol needs beside it sta
   as in a URL, `%0A` for a line break.
 - `Penstock-Batch`: the attempt that stored it, unless that was an atomic batch, which has a header of its own.
 - `Penstock-Sequence`: for a message that was copied from elsewhere, its sequence there.
+- `Penstock-Gap`: for a place that shall be empty because it was so where the channel was copied from; such a message is
+  deleted right after it was stored.
 
 A message that somebody else wrote to the stream has none of these; its time is the stream's.
 """
@@ -24,6 +26,7 @@ from penstock.errors import RemoteProtocolError
 __all__ = [
     "BATCH",
     "BYTES",
+    "GAP",
     "REPLY",
     "SEQUENCE",
     "TIME",
@@ -39,9 +42,10 @@ BYTES = "Penstock-Bytes"
 REPLY = "Penstock-Reply"
 SEQUENCE = "Penstock-Sequence"
 BATCH = "Penstock-Batch"
-_TIME, _BYTES, _REPLY, _SEQUENCE, _BATCH, _ATOMIC, _AT, _STAMP = (
+GAP = "Penstock-Gap"
+_TIME, _BYTES, _REPLY, _SEQUENCE, _GAP, _BATCH, _ATOMIC, _AT, _STAMP = (
     f"\r\n{name}:".encode()
-    for name in (TIME, BYTES, REPLY, SEQUENCE, BATCH, "Nats-Batch-Id", "Nats-Sequence", "Nats-Time-Stamp")
+    for name in (TIME, BYTES, REPLY, SEQUENCE, GAP, BATCH, "Nats-Batch-Id", "Nats-Sequence", "Nats-Time-Stamp")
 )
 
 
@@ -69,6 +73,11 @@ class Stored:
     def origin(self) -> int | None:
         """Its sequence where it was copied from."""
         return _number(_field(self.header, _SEQUENCE))
+
+    @property
+    def gap(self) -> bool:
+        """Whether it only holds the place of what was missing where the channel was copied from."""
+        return bool(_field(self.header, _GAP))
 
     def encode(self, channel: str) -> bytes:
         """Give the bytes of its first delivery."""

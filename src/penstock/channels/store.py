@@ -33,6 +33,7 @@ _RETRY = 0.05
 _REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
 _RUN = 256
+_AT_ONCE = 64  # requests to delete a message
 _NANO = 1_000_000_000
 
 
@@ -44,6 +45,7 @@ class Entry:
     reply: str = ""
     time: int | None = None
     origin: int | None = None
+    gap: bool = False
 
 
 @dataclass(slots=True)
@@ -130,6 +132,8 @@ def _frames(log: Log, entries: Sequence[Entry], batch: str, expected: int, *, at
             lines += f"Penstock-Reply: {quote_reply(entry.reply)}\r\n"
         if entry.origin is not None:
             lines += f"Penstock-Sequence: {entry.origin}\r\n"
+        if entry.gap:
+            lines += "Penstock-Gap: 1\r\n"
         heads.append(f"{lines}\r\n".encode())
 
     def _framed(reply: bytes) -> Iterator[bytes]:
@@ -375,18 +379,34 @@ class Store:
             )
 
     async def skip(self, log: Log, upto: int) -> None:
-        """Leave out the sequences up to `upto`: they are written empty, and deleted."""
+        """Leave out the sequences up to `upto`: they are written empty, marked as gaps, and deleted."""
         while log.last < upto:
+            count = min(BATCH, upto - log.last)
             first = log.last + 1
             # Their time must not be later than that of what follows.
-            await self.append(log, [Entry(b"", time=log.last_time)] * min(BATCH, upto - log.last))
-            for sequence in range(first, log.last + 1):
-                await api_request(
-                    self.link.client,
-                    f"STREAM.MSG.DELETE.{log.stream}",
-                    {"seq": sequence, "no_erase": True},
-                    timeout=self.link.timeout,
+            await self.append(log, [Entry(b"", time=log.last_time, gap=True)] * count)
+            await self._remove(log, range(first, log.last + 1))
+
+    async def clear_gaps(self, log: Log) -> None:
+        """Delete what a `skip` that was broken off left at the end."""
+        start = max(log.first, log.last - BATCH + 1)
+        while start <= log.last and (found := await self.read_on(log, start, BATCH)):
+            await self._remove(log, [item.sequence for item in found if item.gap])
+            start = found[-1].sequence + 1
+
+    async def _remove(self, log: Log, sequences: Sequence[int]) -> None:
+        for place in range(0, len(sequences), _AT_ONCE):
+            await asyncio.gather(
+                *(
+                    api_request(
+                        self.link.client,
+                        f"STREAM.MSG.DELETE.{log.stream}",
+                        {"seq": sequence, "no_erase": True},
+                        timeout=self.link.timeout,
+                    )
+                    for sequence in sequences[place : place + _AT_ONCE]
                 )
+            )
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

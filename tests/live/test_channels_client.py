@@ -572,3 +572,15 @@ async def test_messages_are_not_changed(stan):
         await client.publish("foo", payload)
     await got.count(4)
     assert got.data == payloads
+
+
+async def test_channels_that_no_subject_could_carry(stan):
+    """Blanks and line breaks in a channel's name do no harm to the connection; the channel is called that."""
+    await stan.serve()
+    client = await stan.client()
+    for name in ("a b", "tab\tbed", "line\r\nbreak", "é ü"):
+        got = Got()
+        await client.subscribe(name, got)
+        await client.publish(name, b"x")
+        await got.count(1)
+        assert got.messages[0].channel == name

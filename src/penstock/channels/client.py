@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -45,6 +46,7 @@ __all__ = ["Client"]
 log = logging.getLogger("penstock.channels")
 
 _UNSENT = 4 * 1024 * 1024  # bytes that a publisher may be ahead of the server
+_BLANK = re.compile(r"[\s\x00-\x1f\x7f]")
 PING_FAILURE = "stan: connection lost due to PING failure"
 Lost = Callable[[PenstockError], Awaitable[None]]
 Handler = Callable[[Message], Awaitable[None]]
@@ -338,7 +340,9 @@ class Client:
                 remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
             )
         future = self._unacked[guid] = loop.create_future()
-        made = frame(f"{subjects.pubPrefix}.{channel}".encode(), content, self._acks.encode())
+        # The server goes by the channel in the message; a subject cannot carry a blank.
+        last = channel if not _BLANK.search(channel) else "_"
+        made = frame(f"{subjects.pubPrefix}.{last}".encode(), content, self._acks.encode())
         if not self.connection.post(made):
             del self._unacked[guid]
             raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.channels import Client
 from penstock.channels.catalog import Catalog
+from penstock.channels.state import State
 from penstock.connection import api_request
 from penstock.errors import ChannelError, DeadlineError, DisconnectedError
 from penstock.server import Server
@@ -281,6 +282,54 @@ async def test_kill_of_the_nats_server(own_server, unique):
         await asyncio.to_thread(own_server.nodes[0].start)
         await traffic
         await until(lambda: set(got.data) == {b"%d" % number for number in range(2000)}, timeout=60)
+
+
+async def test_a_standby_outlives_an_outage_and_its_leader(own_server, unique, tmp_path):
+    """kill -9 of leader and NATS server together: the standby serves the same clients once NATS is back."""
+    async with cluster_of(own_server.url, unique("c")) as stan, gateways(stan, tmp_path) as start:
+        leader = await start("--lease", "1s")
+        standby = await stan.serve(standby=True, lease=1.0, timeout=0.5)
+        client = await stan.client(ack_timeout=0.5, ping_interval=600)
+        got = Got()
+        await client.subscribe("foo", got, durable="d", ack_wait=1)
+        await publish_surely(client, "foo", range(20))
+        await got.count(20)
+        await leader.kill()
+        await asyncio.to_thread(own_server.nodes[0].kill)
+        await asyncio.sleep(1.5)  # longer than the lease: the standby must not take the outage for its turn, nor die
+        assert not standby.leading
+        await asyncio.to_thread(own_server.nodes[0].start)
+        await asyncio.wait_for(standby.wait_leading(), 30)
+        await publish_surely(client, "foo", range(20, 40))
+        await until(lambda: set(got.data) == {b"%d" % number for number in range(40)})
+
+
+async def test_taking_over_is_tried_again(own_server, unique):
+    """A standby whose first steps as a leader fail, because NATS dies just then, takes them again."""
+    async with cluster_of(own_server.url, unique("c")) as stan:
+        first = await stan.serve()
+        client = await stan.client(ack_timeout=0.5, ping_interval=600)
+        got = Got()
+        await client.subscribe("foo", got, durable="d", ack_wait=1)
+        await publish_surely(client, "foo", range(5))
+        second = await stan.serve(standby=True, timeout=0.5)
+        lead, killed = State.lead, asyncio.Event()
+
+        async def lead_and_lose(state: State) -> bool:
+            won = await lead(state)
+            if not killed.is_set():
+                await asyncio.to_thread(own_server.nodes[0].kill)
+                killed.set()
+            return won
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(State, "lead", lead_and_lose)
+            await first.stop()
+            await asyncio.wait_for(killed.wait(), 20)
+        await asyncio.to_thread(own_server.nodes[0].start)
+        await asyncio.wait_for(second.wait_leading(), 30)
+        await publish_surely(client, "foo", range(5, 10))
+        await until(lambda: set(got.data) == {b"%d" % number for number in range(10)})
 
 
 async def test_nothing_piles_up_while_nats_is_away(own_server, unique):

@@ -584,3 +584,30 @@ async def test_channels_that_no_subject_could_carry(stan):
         await client.publish(name, b"x")
         await got.count(1)
         assert got.messages[0].channel == name
+
+
+async def test_a_subscribe_that_timed_out_leaves_nothing_at_the_server(stan):
+    """A client that gave up waiting for a subscription tells the server so, by the inbox, and asks for no answer."""
+    gateway = await stan.serve()
+    client = await stan.client()
+    client._connect_timeout = 1e-6
+    with pytest.raises(DeadlineError):
+        await client.subscribe("foo", Got())
+    await client.publish("foo", b"x")  # requests are handled in order
+    assert "foo" in gateway.service.channels
+    assert len(gateway.service.channels["foo"].subscribers) == 0
+    client._connect_timeout = 2.0
+
+
+async def test_on_lost_that_fails(stan, caplog):
+    """An on_lost that raises is told in the log, and the client is closed all the same."""
+
+    async def fail(reason) -> None:
+        raise RuntimeError("no luck")
+
+    gateway = await stan.serve()
+    client = await stan.client(ping_interval=-20, on_lost=fail)
+    known = gateway.service.clients
+    known.remove(known.get("me"))
+    await until(lambda: "on_lost failed itself" in caplog.text)
+    assert not client.connected

@@ -25,6 +25,7 @@ from penstock.channels.wire import (
     StartPosition,
     SubscriptionRequest,
     SubscriptionResponse,
+    UnsubscribeRequest,
     decode,
 )
 from penstock.connection import Client as Connection
@@ -279,7 +280,10 @@ class Client:
         self._lost = reason
         await self._shut(reason)
         if self._on_lost is not None:
-            await self._on_lost(reason)
+            try:
+                await self._on_lost(reason)
+            except Exception:  # nobody awaits this, so nobody else would hear of it
+                log.exception("Channels: on_lost failed itself.")
 
     async def failed(self, error: Exception) -> None:
         """Tell whoever listens that a handler raised."""
@@ -417,8 +421,12 @@ class Client:
         )
         try:
             answer = await self._request(subjects.subRequests, request, SubscriptionResponse)
-        except BaseException:
+        except BaseException as error:
             await subscription.end()
+            if not isinstance(error, ChannelError) and subjects.subCloseRequests and self._connection is not None:
+                # The server may have heard us all the same, and would keep a subscription that nobody listens to.
+                left = UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox).SerializeToString()
+                self._connection.post(frame(subjects.subCloseRequests.encode(), left))
             raise
         self._subscriptions[inbox] = subscription
         subscription.begin(answer.ackInbox)

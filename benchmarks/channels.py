@@ -27,6 +27,7 @@ from penstock.channels import Client
 SIZE = 128
 IN_FLIGHT = 256
 PAYLOAD = b"x" * SIZE
+PATIENCE = 900.0  # seconds for one part; a machine that needs longer is not worth measuring
 
 
 def say(text: str) -> None:
@@ -54,7 +55,7 @@ async def plain(url: str, count: int) -> dict[str, float]:
 
     began = time.perf_counter()
     await jetstream.subscribe("bench", cb=handle)
-    await done.wait()
+    await asyncio.wait_for(done.wait(), PATIENCE)
     received = time.perf_counter() - began
     await jetstream.delete_stream("bench")
     await client.close()
@@ -95,7 +96,7 @@ async def drain(client: Client, channel: str, count: int, watch: Callable[[int],
             done.set()
 
     subscription = await client.subscribe(channel, handle, start="First")
-    await done.wait()
+    await asyncio.wait_for(done.wait(), PATIENCE)
     await subscription.unsubscribe()
 
 
@@ -150,8 +151,15 @@ async def start_gateway(url: str) -> asyncio.subprocess.Process:
     return process
 
 
+async def pass_on(process: asyncio.subprocess.Process) -> None:
+    """Show what the gateway says, so that it never waits for a reader."""
+    while line := await process.stderr.readline():
+        say(f"  gateway: {line.decode().rstrip()}")
+
+
 async def run(url: str, count: int, rounds: int, messages: int) -> dict[str, object]:
     gateway = await start_gateway(url)
+    said = asyncio.ensure_future(pass_on(gateway))
     try:
         sides: dict[str, list[dict[str, float]]] = {"plain": [], "gateway": []}
         for number in range(1, rounds + 1):  # in turn, so that a noisy machine is noisy for both
@@ -173,6 +181,7 @@ async def run(url: str, count: int, rounds: int, messages: int) -> dict[str, obj
     finally:
         gateway.terminate()
         await gateway.wait()
+        await said
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.channels")
 
 _OLDEST = (2, 12)  # atomic batches
 _GOODBYE = 2.0
-_AGAIN = 0.5
+_AGAIN = 1.0
 
 
 class Gateway:
@@ -172,6 +172,7 @@ class Gateway:
                 await asyncio.gather(*work, return_exceptions=True)
                 await service.stop()
                 self._service = None
+            await asyncio.sleep(_AGAIN)  # whoever leads now may not answer for the cluster yet
 
     async def _begin(self, front: Client, link: Link, state: State, lease: Lease, *, patient: bool) -> Service | None:
         """Become the leader and take up its work; None where that must be tried again, if we are `patient`."""

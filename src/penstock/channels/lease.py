@@ -76,6 +76,7 @@ class Lease:
                 self._until = began + self._options.lease
                 self._renewed.set()
                 return
+            await asyncio.sleep(_PROBE)  # whoever was quicker may not answer for the cluster yet
 
     async def _somebody_serves(self) -> bool:
         reply = f"{self._front.given.inbox_prefix}.{secrets.token_hex(11)}"

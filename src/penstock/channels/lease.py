@@ -15,7 +15,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from penstock.channels.link import status_of
-from penstock.channels.store import WRONG_LAST
+from penstock.channels.store import IN_PROCESS, WRONG_LAST
 from penstock.channels.wire import ConnectRequest
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError, ServerError
 
@@ -128,7 +128,8 @@ class Lease:
                     self.end()
                     log.error("Channels: somebody else leads %s now.", self._options.cluster_id)
                     return
-                log.error("Channels: the server refuses the pulse: %s", error)
+                if error.err_code != IN_PROCESS:
+                    log.error("Channels: the server refuses the pulse: %s", error)
                 await asyncio.sleep(_RETRY)
             except (LinkError, DeadlineError) as error:
                 log.warning("Channels: no pulse: %s", error)

@@ -22,13 +22,14 @@ from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
 
-__all__ = ["BATCH", "Entry", "Log", "Store"]
+__all__ = ["BATCH", "IN_PROCESS", "UNAVAILABLE", "WRONG_LAST", "Entry", "Log", "Store"]
 
 _log = logging.getLogger("penstock.channels")
 
 BATCH = 1000  # the most that JetStream takes as one atomic batch
 WRONG_LAST = 10071
-_UNAVAILABLE = 503  # a stream without a leader, for now
+IN_PROCESS = 10164  # replicas are still busy with another message that has the same condition
+UNAVAILABLE = 503  # a stream without a leader, for now
 _RETRY = 0.05
 _REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
@@ -297,7 +298,7 @@ class Store:
             except (DeadlineError, LinkError):
                 kept = await self._find_stored(log, attempts, expected, len(entries))
             except JetStreamError as error:
-                if error.err_code != WRONG_LAST and error.code != _UNAVAILABLE:
+                if error.err_code != WRONG_LAST and error.code != UNAVAILABLE:
                     raise
                 # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or it has no leader now.
                 kept = await self._find_stored(log, attempts, expected, len(entries))
@@ -341,7 +342,7 @@ class Store:
             except (DeadlineError, LinkError):
                 await asyncio.sleep(_RETRY)
             except JetStreamError as error:
-                if error.code != _UNAVAILABLE:
+                if error.code != UNAVAILABLE:
                     raise
                 await asyncio.sleep(_RETRY)
 

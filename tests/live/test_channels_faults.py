@@ -342,7 +342,7 @@ async def test_nothing_piles_up_while_nats_is_away(own_server, unique):
         await client.publish("foo", b"x")
         await got.count(1)
         await asyncio.to_thread(own_server.nodes[0].kill)
-        await asyncio.sleep(3.2)
+        await asyncio.sleep(2.2)
         await asyncio.to_thread(own_server.nodes[0].start)
         await got.count(2)
         began = time.monotonic()

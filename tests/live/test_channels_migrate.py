@@ -18,6 +18,7 @@ from penstock.channels.subscription import Subscription
 from penstock.connection import api_request
 from penstock.errors import DataLossError, DisconnectedError
 from tests.live.command import Command, environment
+from tests.live.inprocess import invoke
 from tests.live.stan import cluster_of
 
 
@@ -174,8 +175,8 @@ async def test_a_killed_migrate_goes_on(stan, target, server, tmp_path):
         await asyncio.to_thread(running.process.wait, 10)
     before = await reached()
     assert 0 < before < total
-    done = await asyncio.to_thread(command, *arguments)
-    assert done.returncode == 0, done.stderr
+    done = await asyncio.to_thread(invoke, server.url, *arguments)
+    assert done.status == 0, done.stderr
     [row] = json.loads(done.stdout)
     assert (row["end"], row["copied"], row["verified"]) == (total + 1, total - before, total)
 

@@ -67,7 +67,7 @@ async def names_from_monitor(url: str) -> list[str]:
 async def find_ends(source: Client, channel: str) -> tuple[int, int] | None:
     """Find the first and the last message of a channel at the source; None where it has none."""
     first = await _find(source, channel, start="First")
-    last = await _find(source, channel, start="LastReceived")
+    last = None if first is None else await _find(source, channel, start="LastReceived")
     return None if first is None or last is None else (first, last)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.channels.delivery import Group, Member
+from penstock.channels.messages import encode
 from penstock.channels.wire import again
 from penstock.errors import DeadlineError, LinkError, PenstockError
 
@@ -28,7 +29,7 @@ __all__ = ["Desk", "Feed"]
 log = logging.getLogger("penstock.channels")
 
 _AHEAD = 512  # messages that one read asks for; the store bounds their bytes, too
-_LOW = 128  # with fewer than this read ahead, the next read begins, unless they are large
+_LOW = 1024  # with fewer than this read ahead the next read begins, while these go out, unless they are large
 _LOW_BYTES = 512 * 1024
 _HELD = 128 * 1024 * 1024  # read ahead by all feeds together; beyond it each reads one message at a time
 _LOOK = 32  # messages between two looks at whether the server still takes what we send
@@ -103,7 +104,7 @@ class Feed:
         if self._ended or not outlet.up:
             return
         records, recent, now = self.channel.log, self.channel.recent, self._loop.time()
-        before, unlooked = group.last, 0
+        before, unlooked, most = group.last, 0, outlet.client.max_payload
         while group.ready and group.last < records.last:
             sequence = group.last + 1
             if sequence < records.first:
@@ -124,25 +125,24 @@ class Feed:
             member = group.assign(sequence, now)
             if member is None:
                 break
-            self._send(member, sequence, content)
-            unlooked += len(content)
+            size = len(content)
+            unlooked += size
+            if size > most:
+                self._skip(member, sequence)
+            else:
+                outlet.deliver(member.inbox, content)
         if group.last != before:
             self.desk.state.touch(group)
         if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.desk.held < _HELD:
             self._read_ahead()
         self.arm()
 
-    def _send(self, member: Member, sequence: int, content: bytes) -> None:
-        if len(content) > self.desk.outlet.client.max_payload:
-            # Somebody wrote it to the stream directly, and no subscriber could ever receive it.
-            log.error(
-                "Channels: message %d of %s is larger than the server carries, and is skipped.",
-                sequence,
-                self.channel.name,
-            )
-            self.group.drop(member, sequence)
-            return
-        self.desk.outlet.deliver(member.inbox, content)
+    def _skip(self, member: Member, sequence: int) -> None:
+        """Move over a message that somebody wrote to the stream directly, and that no subscriber could ever receive."""
+        log.error(
+            "Channels: message %d of %s is larger than the server carries, and is skipped.", sequence, self.channel.name
+        )
+        self.group.drop(member, sequence)
 
     def _next_ahead(self) -> bytes | None:
         """Take the next message out of what was read ahead; where some are missing in between, move over them."""
@@ -153,7 +153,8 @@ class Feed:
             return None
         sequence, content = ahead.popleft()
         self._hold(-len(content))
-        group.skip_to(sequence - 1)
+        if sequence != group.last + 1:
+            group.skip_to(sequence - 1)
         return content
 
     def _read_ahead(self) -> None:
@@ -174,10 +175,12 @@ class Feed:
                 found = await self.desk.store.read_on(records, start, _AHEAD if self.desk.held < _HELD else 1)
             if self._ended:
                 return
+            name, size = self.channel.name, 0
             for item in found:
-                content = item.encode(self.channel.name)
+                content = encode(name, item.sequence, item.data, item.time, item.reply)
                 self._ahead.append((item.sequence, content))
-                self._hold(len(content))
+                size += len(content)
+            self._hold(size)
             if not found:
                 self._nothing = (start, known)
             if not found and not self._ahead and self.group.last + 1 == start:
@@ -259,7 +262,11 @@ class Feed:
         sent = self.group.redeliver(member, sequence, self._loop.time(), stay=stay)
         if sent is not None:
             target, count = sent
-            self._send(target, sequence, again(content, count))
+            whole = again(content, count)
+            if len(whole) > self.desk.outlet.client.max_payload:
+                self._skip(target, sequence)
+            else:
+                self.desk.outlet.deliver(target.inbox, whole)
             if target is not member:
                 self.desk.state.touch(self.group)
 

@@ -49,6 +49,9 @@ _TIME, _BYTES, _REPLY, _SEQUENCE, _GAP, _BATCH, _ATOMIC, _AT, _STAMP = (
 )
 
 
+_OURS = f"NATS/1.0\r\n{TIME}: ".encode()
+
+
 @dataclass(slots=True)
 class Stored:
     """A message as read from its stream, with its header block as it came."""
@@ -111,13 +114,16 @@ def parse_stored(data: bytes, header: bytes | None) -> Stored:
     """Read the answer to a direct get. A backlog comes this way: only what a delivery needs is looked for."""
     block = header or b""
     sequence = _number(_field(block, _AT))
-    stamp = _number(_field(block, _TIME))
+    if block.startswith(_OURS):  # as we write it
+        stamp = _number(block[len(_OURS) : block.find(b"\r\n", len(_OURS))])
+    else:
+        stamp = _number(_field(block, _TIME))
     if stamp is None:
         stamp = _nanoseconds(_field(block, _STAMP).decode("utf-8", "replace"))
     if sequence is None or stamp is None:
         raise RemoteProtocolError(f"The answer to a direct get has the headers {sorted(headers_of(header))}.")
-    reply = _field(block, _REPLY)
-    return Stored(sequence, stamp, data, unquote(reply.decode("utf-8", "replace")) if reply else "", block)
+    reply = unquote(_field(block, _REPLY).decode("utf-8", "replace")) if _REPLY in block else ""
+    return Stored(sequence, stamp, data, reply, block)
 
 
 def _field(block: bytes, name: bytes) -> bytes:

@@ -26,7 +26,7 @@ from penstock.pipelines.running import apply_topology
 from penstock.pipelines.template import write_project
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
-from tests.spark.conftest import java_home
+from tests.spark.java import java_home
 from tests.support import Authority, Operator
 
 

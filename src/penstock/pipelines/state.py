@@ -12,6 +12,7 @@ from penstock.errors import InputError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
 from penstock.pipelines.process import is_running
+from penstock.pipelines.progress import NAME as PROGRESS
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import blocking
 
@@ -82,7 +83,8 @@ async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int
 def state_paths(project: Project) -> list[Path]:
     """Give what a reset deletes, as far as it is there."""
     storage = _local(project)
-    paths = [storage / "_checkpoints", storage / "catalog", storage / "derby.log", storage / "spark.log"]
+    names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)
+    paths = [storage / name for name in names]
     if project.warehouse is not None:
         paths.append(project.warehouse)
     return [path for path in paths if path.exists()]

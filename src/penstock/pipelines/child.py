@@ -19,6 +19,9 @@ import warnings
 from pathlib import Path
 from typing import Any, TextIO
 
+from penstock.errors import PenstockError
+from penstock.pipelines import remote
+
 __all__ = ["main"]
 
 # Spark's names for what went wrong are for people who know Spark; these lines are for everybody.
@@ -66,6 +69,8 @@ def _start_local(master: str, conf: dict[str, str]) -> tuple[Any, str]:
 
 def _reason(error: BaseException) -> str:
     """Find the sentence that a person needs in what Spark says."""
+    if isinstance(error, PenstockError):
+        return str(error)
     text = str(error)
     for line in text.splitlines():
         if line.startswith(_OURS):
@@ -83,7 +88,10 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
     path = Path(order["spec"])
     spec = cli.load_pipeline_spec(path)
     graph = create_dataflow_graph(
-        spark, default_catalog=spec.catalog, default_database=spec.database, sql_conf=spec.configuration
+        spark,
+        default_catalog=spec.catalog,
+        default_database=order["database"] or spec.database,
+        sql_conf=spec.configuration,
     )
     cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
     mouth.say("registered")
@@ -114,6 +122,11 @@ def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
     spark = SparkSession.builder.remote(url).create()
     try:
         mouth.say("ready", spark=spark.version)
+        if classic is None:
+            mouth.say("looking")
+            remote.refuse_other(remote.look(spark, order["streams"]), remote.stream_ages(order["streams"]))
+        if order["database"]:
+            spark.sql(f"CREATE DATABASE IF NOT EXISTS {order['database']}")
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)

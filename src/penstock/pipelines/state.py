@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import InputError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
+from penstock.pipelines.lanes import Lane, beside, current_lane
 from penstock.pipelines.process import is_running
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import blocking
@@ -27,6 +28,8 @@ class PipelineState:
     flows: tuple[FlowState, ...]
     latest: Mapping[str, int | None]
     """For each stream, the next sequence that it will give out; None where it is gone."""
+    lane: Lane | None = None
+    """The replay that it was switched to."""
 
     def rows(self) -> Iterator[tuple[FlowState, str | None, int | None, int | None]]:
         """Give each flow with each stream that it reads, the next sequence, and how many wait."""
@@ -43,6 +46,7 @@ class PipelineState:
         return {
             "name": self.name,
             "running": self.running,
+            "replay": None if self.lane is None else {"name": self.lane.name, "into": dict(self.lane.into)},
             "flows": [
                 {
                     **asdict(flow),
@@ -56,11 +60,13 @@ class PipelineState:
 
 def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineState:
     """Read the checkpoints, and ask NATS how far the streams are."""
-    storage = _local(project)
-    flows = tuple(read_flows(storage))
+    _local(project)
+    lane = current_lane(project)
+    place = project if lane is None else beside(project, lane.name)
+    flows = tuple(read_flows(_local(place)))
     names = sorted({stream for flow in flows for stream in flow.streams})
     latest: dict[str, int | None] = blocking(_latest(options, names)) if names else {}
-    return PipelineState(project.name, is_running(project), flows, latest)
+    return PipelineState(project.name, is_running(place), flows, latest, lane)
 
 
 async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:
@@ -80,7 +86,9 @@ async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int
 
 
 def state_paths(project: Project) -> list[Path]:
-    """Give what a reset deletes, as far as it is there."""
+    """Give what a reset deletes, as far as it is there: of the replay, where the pipeline was switched to one."""
+    _local(project)
+    project = _place(project)
     storage = _local(project)
     paths = [storage / "_checkpoints", storage / "catalog", storage / "derby.log", storage / "spark.log"]
     if project.warehouse is not None:
@@ -90,13 +98,18 @@ def state_paths(project: Project) -> list[Path]:
 
 def reset_pipeline(project: Project) -> None:
     """Delete checkpoints, catalog and tables; refused while the pipeline runs."""
-    if is_running(project):
+    if is_running(_place(project)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     for path in state_paths(project):
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _place(project: Project) -> Project:
+    lane = current_lane(project)
+    return project if lane is None else beside(project, lane.name)
 
 
 def _local(project: Project) -> Path:

@@ -23,7 +23,7 @@ __all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages"]
 
 DEFAULT_PORT = 15002
 _PATIENCE = 10.0  # seconds for a connection to a Connect server
-_TASKS = 8
+_TASKS = 4
 
 
 @dataclass(frozen=True)

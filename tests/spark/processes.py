@@ -6,10 +6,8 @@ tests are killed: a worker takes its executors along, and they their Pythons.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -74,10 +72,6 @@ def spark_process(
             time.sleep(0.1)
         yield found
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
         _kill_session(process.pid)
         process.wait(10)
 

@@ -36,7 +36,9 @@ def _cells(flow: FlowProgress) -> tuple[str, ...]:
 
 
 def print_summary(outcome: Outcome, title: str = "Flows") -> None:
-    """Print what each flow has done."""
+    """Print what each flow has done, and on standard error what is to be known beside."""
+    for note in outcome.notes:
+        typer.echo(note, err=True)
     print_table(title, COLUMNS, [_cells(flow) for flow in outcome.flows.values()])
 
 

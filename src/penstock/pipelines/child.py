@@ -79,6 +79,23 @@ def _reason(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def _settings(spark: Any, given: dict[str, str], mouth: _Mouth, ours: bool) -> dict[str, str]:
+    """Give the settings that a session can have; others hold from the start of a Spark, and another's is not ours."""
+    from pyspark.errors import PySparkException
+
+    taken = {}
+    for name, value in given.items():
+        try:
+            spark.conf.set(name, value)
+            taken[name] = value
+        except PySparkException as error:
+            if not str(error.getCondition()).startswith("CANNOT_MODIFY"):
+                raise
+            if not ours:
+                mouth.say("note", text=f"{name} is left as that Spark has it: it can only be set where Spark starts.")
+    return taken
+
+
 def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> None:
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
@@ -91,7 +108,7 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
         spark,
         default_catalog=spec.catalog,
         default_database=order["database"] or spec.database,
-        sql_conf=spec.configuration,
+        sql_conf=order["settings"],
     )
     cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
     mouth.say("registered")
@@ -110,6 +127,7 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
 
 
 def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
+    from pyspark.pipelines.cli import load_pipeline_spec
     from pyspark.sql.connect.session import SparkSession
 
     mouth.say("starting")
@@ -127,6 +145,8 @@ def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
             remote.refuse_other(remote.look(spark, order["streams"]), remote.stream_ages(order["streams"]))
         if order["database"]:
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {order['database']}")
+        given = load_pipeline_spec(Path(order["spec"])).configuration
+        order["settings"] = _settings(spark, dict(given), mouth, ours=classic is not None)
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)

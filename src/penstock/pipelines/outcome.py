@@ -70,6 +70,8 @@ class Outcome:
         self.failure: str | None = None
         """Why it failed; None where it did not."""
         self.spark: str | None = None
+        self.notes: list[str] = []
+        """What the caller should know, beside figures."""
         self._jobs: dict[int, str] = {}  # stage -> flow
         self._names: dict[str, str] = {}  # query id -> flow
         self._by_sink: set[str] = set()  # flows whose sink counts its rows; the counts of their tasks are left out
@@ -98,6 +100,8 @@ class Outcome:
             self.spark, self.phase = line["spark"], "reading the definitions"
         elif kind == "looking":
             self.phase = "looking at the Connect server"
+        elif kind == "note":
+            self.notes.append(line["text"])
         elif kind == "registered":
             self.phase = "running"
         elif kind == "updated":

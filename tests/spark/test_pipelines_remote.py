@@ -106,7 +106,7 @@ def test_run_replay_and_switch(penstock: Penstock, nats: Server, connect: str, s
 
 
 def test_a_flow_that_fails_ends_the_run(penstock: Penstock, nats: Server, connect: str, tmp_path: Path):
-    """A flow that goes on failing is tried three times; then one sentence of ours, not Spark's, ends it with status 1."""
+    """A flow that goes on failing is tried three times; then one sentence of ours, not Spark's, ends it, status 1."""
     folder = quick_project(tmp_path, "wrong", **{"spark.sql.pipelines.execution.watchdog.minRetryTime": "1"})
     asyncio.run(runpy.run_path(str(folder / "traffic.py"))["publish"](nats.url, 300))
     (folder / "transformations" / "totals.sql").unlink()

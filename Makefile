@@ -16,7 +16,7 @@ demo: setup ## run the main job
 	@$(RUN) penstock demo
 
 test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
-	@$(RUN) pytest -m "not heavy" $(ARGS)
+	@$(RUN) pytest -n 2 -m "not heavy" $(ARGS)
 
 docs: setup ## write the generated reference pages anew
 	@$(RUN) python tools/reference.py

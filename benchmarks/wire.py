@@ -95,6 +95,9 @@ def measure(
     base = best[names[0]]
     for side in names:
         results.append({"side": side, "size": size, "sync": sync, "rate": round(best[side])})
+        if not best[side]:
+            print(f"  {sync:6} {size:6} B  {side:20} cut off by the server as a slow consumer", flush=True)
+            continue
         print(
             f"  {sync:6} {size:6} B  {side:20} {best[side]:12,.0f}/s   {best[side] / base:6.3f} of {names[0]}",
             flush=True,
@@ -202,6 +205,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--targets", action="store_true")
     parser.add_argument("--rounds", type=int, default=7, help="for --targets")
+    parser.add_argument("--sizes", type=int, nargs="+", help="payload bytes; 16, 128, 1024 and 65536 unless told")
     parser.add_argument("--only", choices=("read", "publish"))
     parser.add_argument("--messages", type=int, default=5_000_000, help="for --memory")
     parser.add_argument("--output", type=Path, default=Path("artifacts/wire.json"))
@@ -220,7 +224,7 @@ def main() -> None:
         report["targets"] = targets(given.rounds, 100_000)
     else:
         report["results"] = results = []
-        sizes = (128,) if given.quick else (16, 128, 1024, 65_536)
+        sizes = given.sizes or ((128,) if given.quick else (16, 128, 1024, 65_536))
         repeats = 2 if given.quick else 3
         with penstock.Server(sync="2m") as server:
             report["server"] = server.version
@@ -238,7 +242,7 @@ def main() -> None:
         if given.only != "read":
             with penstock.Server(sync="always") as server:
                 names = ("publish_atomic", "publish_acks", "publish_fast", "nats_async")
-                for size in (128,) if given.quick else (128, 1024):
+                for size in given.sizes or ((128,) if given.quick else (128, 1024)):
                     measure(server.url, names, size, 5_000 if given.quick else 10_000, 1, results, "always")
         if given.only is None:
             report["targets"] = targets(3 if given.quick else 7, 50_000 if given.quick else 100_000)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from penstock.errors import RemoteProtocolError
@@ -48,7 +48,6 @@ def test_markers_are_read_as_they_were_written():
     assert markers.read_claim(written["claim"])[1] == {1000: [True, False, True], 70000: [True] * 9}
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(
     some.dictionaries(
         some.integers(1, 2**60), some.lists(some.booleans(), min_size=1, max_size=999), min_size=0, max_size=20

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from penstock.errors import InputError, OptionError, RowError
@@ -205,7 +205,6 @@ def test_large_payloads_have_the_same_digest_as_ever():
     assert messages.digests() == blake2b(b"s\r\n\r\n" + b"z" * 70_000, digest_size=16).digest()
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(some.lists(some.integers(0, 9)), some.lists(some.lists(some.integers(0, 9)), max_size=4))
 def test_a_bag_gives_out_what_it_holds(held, asked):
     """A bag gives each digest as often as it holds it, first come first served."""

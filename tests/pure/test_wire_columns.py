@@ -351,7 +351,7 @@ _frames = st.lists(
     is_direct=st.booleans(),
     cut=st.integers(0, 600),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_both_forms_agree(frames: list[bytes], noise: list[tuple[int, int]], is_direct: bool, cut: int) -> None:
     """Whatever the bytes, broken ones too, the compiled and the plain form take and stop alike."""
     buffer = bytearray(b"".join(frames))

@@ -135,7 +135,7 @@ _row = st.fixed_dictionaries(
     with_counter=st.booleans(),
     number=st.sampled_from([1, 9, 10, 99, 123456789]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_both_forms_write_the_same_frames(
     rows: list[dict[str, Any]], cut: int, with_reply: bool, with_id: bool, with_counter: bool, number: int
 ) -> None:

@@ -153,7 +153,7 @@ def test_broken_frames(wire: Any, frame: bytes, before: bytes) -> None:
     frames=st.lists(st.sampled_from([item[1] for item in GOLDEN]), min_size=1, max_size=8),
     cuts=st.lists(st.integers(0, 400), max_size=12),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_split_gives_the_same_events(frames: list[bytes], cuts: list[int]) -> None:
     """However the bytes are cut, the events are the same, and both forms agree."""
     content = b"".join(frames)
@@ -182,7 +182,7 @@ _bits = st.one_of(
 
 
 @given(pieces=st.lists(_bits, max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_garbage_is_refused_or_understood(pieces: list[bytes]) -> None:
     """Whatever comes, the parser gives events or RemoteProtocolError, the same in both forms, and stays small."""
     outcomes = []

@@ -246,8 +246,8 @@ SOURCE: Final = (
         "maxBytesPerPartition",
         size,
         "How many bytes of messages one task should read, by estimate.",
-        64 * 2**20,
-        shown="64m",
+        128 * 2**20,
+        shown="128m",
     ),
     Option("maxMessagesPerTrigger", count, "The most messages in a micro-batch, all streams together."),
     Option("maxBytesPerTrigger", size, "About the most bytes in a micro-batch, all streams together."),
@@ -363,7 +363,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
-    max_bytes_per_partition: int = 64 * 2**20
+    max_bytes_per_partition: int = 128 * 2**20
     max_messages_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     min_messages_per_trigger: int | None = None

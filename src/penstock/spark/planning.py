@@ -28,7 +28,7 @@ class Limits:
     """The least number of tasks, where there are messages for so many."""
     records: int | None = None
     """The most messages in a task."""
-    bytes: int = 64 * 2**20
+    bytes: int = 128 * 2**20
     """How many bytes a task should have."""
 
 

@@ -1,0 +1,25 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no failure: no test asserts an absolute time, nor does the making of examples.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.load_profile("steady")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run side by side: whole files, and everything on Spark in one process, which has one session."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "tests/spark" if file.startswith("tests/spark/") else file
+
+    return Files(config, log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import HealthCheck, settings
 # A busy machine is no failure: no test asserts an absolute time, nor does the making of examples.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 settings.load_profile("steady")
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end a run as Ctrl-C does, so that fixtures give back what they hold."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -45,9 +45,8 @@ class _Mouth:
 def _listen(stop: threading.Event, folder: str) -> None:
     for _ in sys.stdin:
         stop.set()
-    if not stop.is_set():
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)  # the parent is gone; Java follows when our end of its pipe closes
+    shutil.rmtree(folder, ignore_errors=True)  # the connection is in it
+    os._exit(1)  # the parent is gone; Java follows when our end of its pipe closes
 
 
 def _start_local(master: str, conf: dict[str, str]) -> tuple[Any, str]:

@@ -15,8 +15,8 @@ import pytest
 from penstock.pipelines import remote
 from penstock.server import Server
 from tests.live.command import Command
-from tests.spark.processes import connect_server
-from tests.spark.projects import api, count, quick_project
+from tests.pipelines.processes import connect_server
+from tests.pipelines.projects import api, count, quick_project
 
 pytestmark = pytest.mark.timeout(600)  # each run starts several Pythons, on a machine that may be busy
 

@@ -10,7 +10,6 @@ import penstock
 from penstock.connection import api_request
 from penstock.pipelines.template import write_project
 from penstock.wire.bulk import BulkConnection
-from tests.spark import conftest  # noqa: F401  # finds Java
 
 
 def quick_project(folder: Path, name: str = "sensors", **configuration: str) -> Path:

@@ -11,11 +11,13 @@ from penstock.connection import api_request
 from penstock.pipelines.template import write_project
 from penstock.wire.bulk import BulkConnection
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a Java that lives for half a minute
+
 
 def quick_project(folder: Path, name: str = "sensors", **configuration: str) -> Path:
     """Write what `pipeline new` writes, with a Java that does not live long enough to compile well."""
     project = write_project(folder, name)
-    settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", **configuration}
+    settings = {"spark.driver.extraJavaOptions": QUICK, **configuration}
     with (project / "spark-pipeline.yaml").open("a") as spec:
         spec.writelines(f'  {key}: "{value}"\n' for key, value in settings.items())
     return project

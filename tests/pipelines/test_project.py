@@ -21,7 +21,7 @@ from penstock.pipelines.process import PipelineRun, _session
 from penstock.pipelines.template import write_project
 from penstock.server import Server
 from tests.live.command import Command
-from tests.pipelines.projects import api, count, quick_project
+from tests.pipelines.projects import QUICK, api, count, quick_project
 
 SLOW = pytest.mark.timeout(600)  # Spark starts here, on a machine that may be busy
 
@@ -35,7 +35,7 @@ def test_a_continuous_run_ends_cleanly(server: Server, tmp_path: Path, eventuall
     asyncio.run(traffic["publish"](server.url, 300))
     high = sum(reading["value"] > 90 for reading in traffic["sample"](300))
 
-    with command.running("pipeline", "run", str(folder), "--continuous", "--json") as child:
+    with command.running("pipeline", "run", str(folder), "--continuous", "--pause", "30s", "--json") as child:
         eventually(lambda: child.process.poll() is not None or count(server.url, "ALERTS", "alerts.*") == high, 300)
         children = list(_session_of(child.process.pid))
         with pytest.raises(InputError, match="runs already"):
@@ -78,7 +78,7 @@ def test_a_new_projects_own_test_passes(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
         cwd=tmp_path / "sensors",
-        env=command.env,
+        env={**command.env, "JAVA_TOOL_OPTIONS": QUICK},
         capture_output=True,
         text=True,
         timeout=400,

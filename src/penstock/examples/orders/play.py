@@ -29,7 +29,7 @@ EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
 CONF = {
     # Java lives for a minute here: compiling well takes longer than it saves.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # Spark gives a Python worker ten seconds to start, which a busy machine may need more than once.
     "spark.sql.pipelines.maxFlowRetryAttempts": "8",
 }

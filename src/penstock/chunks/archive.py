@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.chunks.store import join
+from penstock.chunks.pieces import Pieces
 from penstock.chunks.tasks import end
 from penstock.chunks.wire import Chunk, Reason, Refusal, Tiling, decode, message_id_of
 from penstock.connection import api_request, foreign_errors, jetstream
@@ -229,7 +229,7 @@ class Archive:
         return message.data or b""
 
 
-class StoredMessage:
+class StoredMessage(Pieces):
     """A stored message that is being read: iterate over it for its bytes in order, or `read` them.
 
     The end of the iteration says that the digest was right; AssemblyError is raised where it was not.
@@ -238,12 +238,11 @@ class StoredMessage:
     def __init__(
         self, archive: Archive, message_id: str, subject: str, tiling: Tiling, order: list[Stored], direct: bool
     ) -> None:
+        super().__init__()
         self.message_id = message_id
         self.subject = subject
         self.size = tiling.received
         """The size of the payload."""
-        self.position = 0
-        """Bytes read so far."""
         self._archive = archive
         self._expected = tiling.digest
         self._order = deque(order)
@@ -251,27 +250,6 @@ class StoredMessage:
         self._ahead: deque[tuple[Stored, asyncio.Task[bytes]]] = deque()
         self._asked = 0
         self._digest = hashlib.sha256() if tiling.digest is not None else None
-        self._rest = b""
-
-    def __aiter__(self) -> StoredMessage:
-        return self
-
-    async def __anext__(self) -> bytes:
-        piece, self._rest = self._rest or await self._next(), b""
-        if not piece:
-            raise StopAsyncIteration
-        self.position += len(piece)
-        return piece
-
-    async def read(self, size: int = -1) -> bytes:
-        """Give up to `size` bytes, nothing at the end. Without a size, all the rest."""
-        if size < 0:
-            return await join(self)
-        if not self._rest:
-            self._rest = await self._next()
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        self.position += len(piece)
-        return piece
 
     async def _next(self) -> bytes:
         while self._order and (self._asked < _AHEAD or not self._ahead):

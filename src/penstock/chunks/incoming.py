@@ -7,14 +7,15 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 
-from penstock.chunks.store import Backlog, join
+from penstock.chunks.pieces import Pieces
+from penstock.chunks.store import Backlog
 from penstock.chunks.wire import Reason
 from penstock.errors import AssemblyError, InputError
 
 __all__ = ["Inbox", "Incoming"]
 
 
-class Incoming:
+class Incoming(Pieces):
     """A message that is arriving: iterate over it for its bytes in order, or `read` them.
 
     The end of the iteration says that the payload was whole and its digest right. Until then the bytes are
@@ -29,12 +30,11 @@ class Incoming:
         taken: Callable[[], None],
         wrong: Callable[[AssemblyError], None],
     ) -> None:
+        super().__init__()
         self.message_id = message_id
         self.subject = subject
         self.size: int | None = None
         """The size of the payload, once all of it has come."""
-        self.position = 0
-        """Bytes read so far."""
         self.backlog = backlog
         self._taken = taken
         self._wrong = wrong
@@ -45,7 +45,6 @@ class Incoming:
         self._verified = False
         self._discarded = False
         self._digest = hashlib.sha256()
-        self._rest = b""
 
     # -- what the assembler says --------------------------------------------------------------------
 
@@ -77,30 +76,6 @@ class Incoming:
         self.backlog.close()
         self._changed.set()
         self._taken()
-
-    def __aiter__(self) -> Incoming:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._rest:
-            piece, self._rest = self._rest, b""
-            self.position += len(piece)
-            return piece
-        piece = await self._next()
-        if not piece:
-            raise StopAsyncIteration
-        self.position += len(piece)
-        return piece
-
-    async def read(self, size: int = -1) -> bytes:
-        """Give up to `size` bytes, waiting for the first of them; nothing at the end. Without a size, all the rest."""
-        if size < 0:
-            return await join(self)
-        if not self._rest:
-            self._rest = await self._next()
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        self.position += len(piece)
-        return piece
 
     async def _next(self) -> bytes:
         while True:

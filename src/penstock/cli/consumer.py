@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import consumer_read, consumer_samples
+from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
 from penstock.cli.consumer_show import show_consumer
 from penstock.cli.globals import Globals
@@ -50,7 +50,6 @@ app = typer.Typer(
 
 StreamName = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
 Name = Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="The consumer.")]
-Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
 
 
 async def picked(client: Client, stream: str | None, name: str | None) -> tuple[str, str]:
@@ -72,14 +71,10 @@ def add(
     ctx: typer.Context,
     stream: StreamName = None,
     name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Name of the new consumer.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="JSON configuration to begin with.")
-    ] = None,
-    validate: Annotated[bool, typer.Option("--validate", help="Check, and create nothing.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the configuration, and create nothing.")
-    ] = None,
-    defaults: Annotated[bool, typer.Option("--defaults", help="Ask nothing; take the defaults.")] = False,
+    config: Base = None,
+    validate: Validate = False,
+    output: Output = None,
+    defaults: Defaults = False,
     json: Json = False,
     *,
     flags: ConsumerFlags,
@@ -143,10 +138,8 @@ def edit(
     ctx: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
     name: Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer.")],
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="JSON configuration to change it to.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    config: Target = None,
+    dry_run: DryRun = False,
     force: Force = False,
     json: Json = False,
     *,

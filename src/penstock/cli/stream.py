@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli import stream_look, stream_messages
+from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, print_json, run
 from penstock.cli.session import aliases, ask, asking, confirm, read_json, session, with_flags, write_json
@@ -39,7 +39,6 @@ app = typer.Typer(
 )
 
 Needed = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
-Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
 
 
 # -- creating and changing -------------------------------------------------------------------------------------------
@@ -50,14 +49,10 @@ Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
 def add(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[STREAM]", help="Name of the new stream.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="JSON configuration to begin with.")
-    ] = None,
-    validate: Annotated[bool, typer.Option("--validate", help="Check, and create nothing.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the configuration, and create nothing.")
-    ] = None,
-    defaults: Annotated[bool, typer.Option("--defaults", help="Ask nothing; take the defaults.")] = False,
+    config: Base = None,
+    validate: Validate = False,
+    output: Output = None,
+    defaults: Defaults = False,
     json: Json = False,
     *,
     flags: StreamFlags,
@@ -122,10 +117,8 @@ async def _add(given: Globals, stream: Stream, json: bool) -> None:
 def edit(
     ctx: typer.Context,
     name: Needed,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="JSON configuration to change it to.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    config: Target = None,
+    dry_run: DryRun = False,
     force: Force = False,
     json: Json = False,
     *,

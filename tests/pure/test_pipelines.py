@@ -25,6 +25,7 @@ from penstock.pipelines.process import _take_lock
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import Sight, check_remote, refuse_other
 from penstock.pipelines.settings import VARIABLE, encode, start_position, target
+from penstock.pipelines.state import state_paths
 from penstock.pipelines.tables import Table
 from penstock.pipelines.template import write_project
 
@@ -134,7 +135,12 @@ def test_a_pipeline_switches_and_switches_back(tmp_path: Path):
     with pytest.raises(InputError, match=r"no replay v3.*There is v2"):
         switch(project, "v3")
     assert current_lane(project) is None
+    own, theirs = tmp_path / "sensors" / "storage", tmp_path / "sensors" / "storage" / "replays" / "v2"
+    for folder in (own, theirs):
+        (folder / "_checkpoints").mkdir()
+    assert state_paths(project) == [own / "_checkpoints"]
     assert switch(project, "v2") == lane == current_lane(project)
+    assert state_paths(project) == [theirs / "_checkpoints"], "a reset forgets the state that is in use"
     assert beside(project, "v2").warehouse == tmp_path / "sensors" / "storage" / "replays" / "v2" / "warehouse"
     lock = _take_lock(beside(project, "v2"))
     assert lock is not None

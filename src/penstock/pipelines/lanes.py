@@ -30,6 +30,7 @@ __all__ = [
     "current_lane",
     "database",
     "keep_lane",
+    "place",
     "read_lane",
     "switch",
     "switch_back",
@@ -117,6 +118,12 @@ def current_lane(project: Project) -> Lane | None:
     return lane
 
 
+def place(project: Project) -> Project:
+    """Give the project with its state where it is now: its own, or that of the replay that it was switched to."""
+    lane = current_lane(project)
+    return project if lane is None else beside(project, lane.name)
+
+
 def check_can_switch(project: Project) -> Path:
     """Refuse where a switch would be lost, or would pull the state away under a run."""
     local = project.local_storage
@@ -125,8 +132,7 @@ def check_can_switch(project: Project) -> Path:
             f"The storage of {project.name} is {project.storage}, where no switch can be noted.",
             remedy="Keep the storage in a folder, or write the new streams into the pipeline's files.",
         )
-    lane = current_lane(project) if (local / "switched.json").exists() else None
-    if is_running(project if lane is None else beside(project, lane.name)):
+    if is_running(place(project)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     return local
 

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.errors import InputError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
-from penstock.pipelines.lanes import Lane, beside, current_lane
+from penstock.pipelines.lanes import Lane, current_lane, place
 from penstock.pipelines.process import is_running
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import blocking
@@ -60,13 +60,12 @@ class PipelineState:
 
 def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineState:
     """Read the checkpoints, and ask NATS how far the streams are."""
-    _local(project)
     lane = current_lane(project)
-    place = project if lane is None else beside(project, lane.name)
-    flows = tuple(read_flows(_local(place)))
+    here = place(project)
+    flows = tuple(read_flows(_local(here)))
     names = sorted({stream for flow in flows for stream in flow.streams})
     latest: dict[str, int | None] = blocking(_latest(options, names)) if names else {}
-    return PipelineState(project.name, is_running(place), flows, latest, lane)
+    return PipelineState(project.name, is_running(here), flows, latest, lane)
 
 
 async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:
@@ -87,8 +86,7 @@ async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int
 
 def state_paths(project: Project) -> list[Path]:
     """Give what a reset deletes, as far as it is there: of the replay, where the pipeline was switched to one."""
-    _local(project)
-    project = _place(project)
+    project = place(project)
     storage = _local(project)
     paths = [storage / "_checkpoints", storage / "catalog", storage / "derby.log", storage / "spark.log"]
     if project.warehouse is not None:
@@ -98,18 +96,13 @@ def state_paths(project: Project) -> list[Path]:
 
 def reset_pipeline(project: Project) -> None:
     """Delete checkpoints, catalog and tables; refused while the pipeline runs."""
-    if is_running(_place(project)):
+    if is_running(place(project)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     for path in state_paths(project):
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _place(project: Project) -> Project:
-    lane = current_lane(project)
-    return project if lane is None else beside(project, lane.name)
 
 
 def _local(project: Project) -> Path:

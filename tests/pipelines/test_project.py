@@ -15,8 +15,9 @@ import pytest
 
 import penstock
 from penstock.errors import InputError, PipelineError
-from penstock.pipelines import Project, run
+from penstock.pipelines import Project, Table, replay, run
 from penstock.pipelines.checkpoints import read_flows
+from penstock.pipelines.lanes import switch_back
 from penstock.pipelines.process import PipelineRun, _session
 from penstock.pipelines.template import write_project
 from penstock.server import Server
@@ -56,6 +57,42 @@ def test_a_continuous_run_ends_cleanly(server: Server, tmp_path: Path, eventuall
     assert command("pipeline", "reset", str(folder), "--force").returncode == 0
     assert read_flows(folder / "storage") == []
     for stream in ("READINGS", "ALERTS"):
+        api(server.url, f"STREAM.DELETE.{stream}")
+
+
+@SLOW
+@pytest.mark.heavy
+def test_replays_keep_a_state_of_their_own(server: Server, tmp_path: Path):
+    """From a sequence, or all within an hour: a replay has streams and tables of its own, and switches go both ways."""
+    folder = quick_project(tmp_path)
+    traffic = runpy.run_path(str(folder / "traffic.py"))
+    sample = traffic["sample"](400)
+
+    def high(first: int, end: int) -> int:
+        return sum(reading["value"] > 90 for reading in sample[first:end])
+
+    def readings(storage: Path) -> int:
+        return len(Table(storage / "warehouse" / "readings").rows(["sequence"]))
+
+    storage = folder / "storage"
+    asyncio.run(traffic["publish"](server.url, 300))
+    run(folder, url=server.url)
+    late = replay(folder, url=server.url, start="101", into={"ALERTS": "LATE"}, name="late")
+    whole = replay(folder, url=server.url, start="1h", into={"ALERTS": "WHOLE"}, name="whole", switch_to_it=True)
+    (old,), (new,) = late.comparisons, whole.comparisons
+    assert (old.new_count, old.same, old.only_old, old.only_new) == (high(100, 300), high(100, 300), high(0, 100), 0)
+    assert (new.new_count, new.same, new.only_old, new.only_new) == (high(0, 300), high(0, 300), 0, 0)
+    assert [readings(place) for place in (storage, storage / "replays" / "late")] == [300, 200]
+
+    asyncio.run(traffic["publish"](server.url, 400))
+    run(folder, url=server.url)
+    assert count(server.url, "WHOLE", "WHOLE.alerts.*") == high(0, 400)
+    assert (count(server.url, "ALERTS", "alerts.*"), readings(storage)) == (high(0, 300), 300)
+    switch_back(Project.load(folder))
+    run(folder, url=server.url)
+    assert (count(server.url, "ALERTS", "alerts.*"), readings(storage)) == (high(0, 400), 400)
+    assert readings(storage / "replays" / "whole") == 400
+    for stream in ("READINGS", "ALERTS", "LATE", "WHOLE"):
         api(server.url, f"STREAM.DELETE.{stream}")
 
 

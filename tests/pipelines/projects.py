@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import penstock
 from penstock.connection import api_request
+from penstock.jetstream import Publisher
 from penstock.pipelines.template import write_project
 from penstock.wire.bulk import BulkConnection
 
@@ -23,17 +26,32 @@ def quick_project(folder: Path, name: str = "sensors", **configuration: str) -> 
     return project
 
 
-def api(url: str, method: str, body: object = None) -> Any:
+def api(options: str | penstock.ConnectionOptions, method: str, body: object = None) -> Any:
     """Call the JetStream API."""
 
     async def call() -> Any:
-        client = await penstock.connect(url)
+        client = await penstock.connect(options)
         try:
             return await api_request(client, method, body)
         finally:
             await client.close()
 
     return asyncio.run(call())
+
+
+def send(options: str | penstock.ConnectionOptions, readings: Iterable[dict[str, Any]]) -> None:
+    """Publish readings to the stream READINGS."""
+
+    async def publish() -> None:
+        client = await penstock.connect(options)
+        try:
+            async with Publisher(client, "READINGS") as publisher:
+                for reading in readings:
+                    await publisher.send(f"readings.{reading['sensor']}", json.dumps(reading).encode())
+        finally:
+            await client.close()
+
+    asyncio.run(publish())
 
 
 def count(options: str | penstock.ConnectionOptions, stream: str, subjects: str) -> int:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import runpy
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock.connection import api_request
-from penstock.jetstream import Publisher
 from penstock.pipelines import Table, run
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 from penstock.pipelines.template import write_project
 from penstock.server import Server
 from tests.pipelines.processes import standalone
-from tests.pipelines.projects import count
+from tests.pipelines.projects import api, count, send
 from tests.support import Authority, Operator
 
 
@@ -36,26 +32,14 @@ def test_the_same_pipeline_on_clusters(tmp_path: Path):
     sample = runpy.run_path(str(folder / "traffic.py"))["sample"](500)
     high = sum(reading["value"] > 90 for reading in sample)
 
-    async def publish(options: penstock.ConnectionOptions) -> dict[str, object]:
-        client = await penstock.connect(options)
-        try:
-            async with Publisher(client, "READINGS") as publisher:
-                for number, reading in enumerate(sample):
-                    await publisher.send(
-                        f"readings.{reading['sensor']}", json.dumps(reading).encode(), id=f"r-{number}"
-                    )
-            return await api_request(client, "STREAM.INFO.ALERTS")
-        finally:
-            await client.close()
-
     with (
         Server(nodes=3, sync="2m", auth=False, config=operator.config(), tls_cert=pair.cert, tls_key=pair.key) as nats,
         standalone(tmp_path) as master,
     ):
         options = penstock.ConnectionOptions(nats.url, credentials=str(creds), tls_ca=str(authority.ca))
         apply_topology(Project.load(folder), options)
-        info = asyncio.run(publish(options))
-        assert info["config"]["num_replicas"] == 3
+        send(options, sample)
+        assert api(options, "STREAM.INFO.ALERTS")["config"]["num_replicas"] == 3
         conf = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",

@@ -22,7 +22,7 @@ from penstock.pipelines.process import PipelineRun, _session
 from penstock.pipelines.template import write_project
 from penstock.server import Server
 from tests.live.command import Command
-from tests.pipelines.projects import QUICK, api, count, quick_project
+from tests.pipelines.projects import QUICK, api, count, quick_project, send
 
 SLOW = pytest.mark.timeout(600)  # Spark starts here, on a machine that may be busy
 
@@ -84,7 +84,7 @@ def test_replays_keep_a_state_of_their_own(server: Server, tmp_path: Path):
     assert (new.new_count, new.same, new.only_old, new.only_new) == (high(0, 300), high(0, 300), 0, 0)
     assert [readings(place) for place in (storage, storage / "replays" / "late")] == [300, 200]
 
-    asyncio.run(traffic["publish"](server.url, 400))
+    send(server.url, sample[300:])
     run(folder, url=server.url)
     assert count(server.url, "WHOLE", "WHOLE.alerts.*") == high(0, 400)
     assert (count(server.url, "ALERTS", "alerts.*"), readings(storage)) == (high(0, 300), 300)

@@ -16,7 +16,7 @@ from penstock.pipelines import remote
 from penstock.server import Server
 from tests.live.command import Command
 from tests.pipelines.processes import connect_server
-from tests.pipelines.projects import api, count, quick_project
+from tests.pipelines.projects import api, count, quick_project, send
 
 pytestmark = pytest.mark.timeout(600)  # each run starts several Pythons, on a machine that may be busy
 
@@ -86,7 +86,7 @@ def test_run_replay_and_switch(penstock: Penstock, nats: Server, connect: str, s
     assert count(nats.url, "ALERTS", "alerts.*") == high(), "the old stream is as it was"
 
     # Switched: a run goes on where the replay ended, into its stream alone.
-    asyncio.run(traffic["publish"](nats.url, 400))  # the first 300 are known by their ids
+    send(nats.url, sample[300:])
     assert json.loads(penstock("status", str(folder), "--json").stdout)["replay"]["name"] == "v2"
     done = penstock("run", str(folder), "--remote", connect)
     assert done.returncode == 0, done.stderr

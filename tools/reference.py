@@ -31,6 +31,7 @@ def pages() -> dict[Path, str]:
         FOLDER / "model.md": models(),
         FOLDER / "spark-source.md": spark_source(),
         FOLDER / "spark-sink.md": spark_sink(),
+        FOLDER / "console.md": console(),
     }
 
 
@@ -304,8 +305,11 @@ def spark_sink() -> str:
             "## Markers",
             "",
             "What the sink keeps in the stream. Consumers with a filter on the data's subjects, and the Spark source,",
-            "never see it; a consumer without a filter does, and tells it by the subject. A mirror copies it; a stream",
-            "that sources this one leaves it out with a filter. After a batch one small message a query is left.",
+            "never see it; a consumer without a filter does, and tells it by the subject. `penstock stream view`,",
+            "`get` and `subjects`, `consumer next` and `sub` pass it over (a consumer's markers are acknowledged) and",
+            "say how many; `--all`, or a subject that begins with `$PENSTOCK`, shows it; `stream info` counts it.",
+            "A mirror copies it; a stream that sources this one leaves it out with a filter. After a batch one small",
+            "message a query is left.",
             "",
             "```text",
             text.strip("\n"),
@@ -322,6 +326,51 @@ def spark_sink() -> str:
             "```sh",
             "penstock stream purge ORDERS --subject '$PENSTOCK.ORDERS.<query id>.>'",
             "```",
+            "",
+        ]
+    )
+
+
+# -- the console ---------------------------------------------------------------------------------------------------
+
+
+def console() -> str:
+    from penstock.console.pages import PAGES
+    from penstock.console.settings import Settings
+
+    pages = [
+        (
+            f"`{page.path}`",
+            _clean(page.sentence),
+            f"every {page.refresh:g} s" if page.refresh else "",
+        )
+        for page in PAGES
+    ]
+    settings = [
+        (f"`{name}`", sentence, f"`{Settings.__dataclass_fields__[name].default!r}`")
+        for name, sentence in field_sentences(Settings).items()
+    ]
+    return "\n".join(
+        [
+            "# The console",
+            "",
+            "`penstock console`, or `penstock.console.Console(options, settings)` as an asynchronous context manager.",
+            "[How to use it](../howto/console.md), and [why it is so](../why/console.md).",
+            "",
+            "## Pages",
+            "",
+            "Every page has a JSON twin: the same path with `.json` behind it, before the question mark. A page that",
+            "fails has a status of its own: 400 for what cannot be asked, 401 without the token, 404 for what is not",
+            "there, 405 for anything but reading, 421 under a name that is not known, 503 while NATS does not answer,",
+            '504 when a page takes too long. Its twin is then `{"error": {"kind", "what", "remedy"}}`.',
+            "",
+            _table(("path", "what it shows", "an open page asks again"), pages),
+            "",
+            "## Settings",
+            "",
+            "`--host`, `--port` and `--name` of the command set the first three; the others are set from Python.",
+            "",
+            _table(("setting", "meaning", "default"), settings),
             "",
         ]
     )

@@ -87,7 +87,7 @@ Time = Annotated[
 class Wire(BaseModel):
     """A frozen value whose JSON is the server's; unknown fields of the server are kept in `unknown`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
     unknown: dict[str, Any] = Field(default_factory=dict, repr=False)
     """What the server said in fields that this version does not know."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.server import Server
+from tests.live.browser import browser  # noqa: F401  # a fixture for the tests of the console
 from tests.live.bus_pair import bus_connections, bus_pair  # noqa: F401  # fixtures for the tests of the bus
 
 _numbers = itertools.count(1)

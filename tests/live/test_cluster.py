@@ -15,7 +15,9 @@ from nats.aio.client import Client
 from nats.js.errors import APIError
 
 import penstock
+from penstock.console import Console
 from penstock.server import Node, Server
+from tests.live.browser import Browser
 
 Eventually = Callable[..., Any]
 
@@ -205,6 +207,30 @@ async def test_a_cluster_store_survives(tmp_path: Path) -> None:
             assert message.data == b"for ever"
             assert [node.store for node in server.nodes] == [tmp_path / name for name in ("n1", "n2", "n3")]
     assert {"n1.log", "n2.log", "n3.log"} <= set(os.listdir(tmp_path))
+
+
+async def test_the_console_names_the_node_that_is_missing(cluster: Server, unique: Callable[..., str]) -> None:
+    """The console outlives a node: it goes on at another one, and says which node a stream misses."""
+    name = unique("seen")
+    client = await connect(cluster.url)
+    try:
+        await client.jetstream().add_stream(name=name, subjects=[name], num_replicas=3)
+        gone = await leader_of(client, cluster, name)
+    finally:
+        await client.close()
+    async with Console(penstock.ConnectionOptions(cluster.url)) as console:
+        browser = Browser(console.url)
+
+        async def missing() -> list[str]:
+            answer = await asyncio.to_thread(browser.get, "/overview.json")
+            notes = answer.json().get("attention", []) if answer.status == 200 else []
+            return [note["what"] for note in notes if note["about"] == name]
+
+        assert (await asyncio.to_thread(browser.get, f"/streams/{name}.json")).json()["placed"]["leader"] == gone.name
+        gone.kill()
+        async with asyncio.timeout(60):
+            while not any(what.startswith(gone.name) for what in await missing()):
+                await asyncio.sleep(0.1)
 
 
 def test_fixed_ports_follow_each_other(free_run: int) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import typer.main
 
 from penstock.cli.app import app
-from penstock.errors import InputError
+from penstock.errors import InputError, UnreachableError
 from penstock.options import ConnectionOptions
+from penstock.server import Server
 from penstock.spark.line import Line
 from penstock.spark.markers import marker_filter, origin_subject
 from penstock.spark.prepare import prepare
@@ -84,3 +86,46 @@ def test_times_to_live_need_their_switch_for_either_guarantee(line, unique):
     for guarantee in ("exactly-once", "at-least-once"):
         with pytest.raises(InputError, match="allow_msg_ttl"):
             prepare(line, SinkOptions(stream=name, ttl="1h0m0s", guarantee=guarantee))
+
+
+def stream_writer(url, name):
+    """Make what Spark makes on the driver at the beginning of each micro-batch."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from penstock.spark.sink import NatsStreamWriter
+
+    schema = StructType([StructField("subject", StringType()), StructField("data", StringType())])
+    return NatsStreamWriter(ConnectionOptions(url), SinkOptions(stream=name, prepare=True), schema, False)
+
+
+def test_a_query_outlives_a_server_that_is_away_between_batches(unique):
+    """A connection that died since the last batch is made again, and a server that is away is waited for."""
+    name = unique("PLAIN")
+    with Server(sync="2m") as server:
+        line = Line(ConnectionOptions(server.url))
+        line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+        line.close()
+        first = stream_writer(server.url, name)
+        server.nodes[0].kill()
+        server.nodes[0].start()
+        assert stream_writer(server.url, name).prepared == first.prepared
+        server.nodes[0].kill()
+        with ThreadPoolExecutor(1) as pool:
+            later = pool.submit(stream_writer, server.url, name)
+            with pytest.raises(TimeoutError):
+                later.result(0.5)  # it waits
+            server.nodes[0].start()
+            assert later.result(60).prepared == first.prepared
+
+
+def test_a_batch_write_says_at_once_that_nobody_answers(unique):
+    """Whoever waits for a write learns that the address is wrong, not after a minute of trying."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from penstock.spark.sink import NatsWriter
+
+    schema = StructType([StructField("data", StringType())])
+    with Server() as server:
+        url = server.url
+    with pytest.raises(UnreachableError):
+        NatsWriter(ConnectionOptions(url), SinkOptions(stream=unique("NONE"), subject="x"), schema, False)

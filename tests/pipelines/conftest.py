@@ -3,4 +3,6 @@
 from __future__ import annotations
 
 from tests.live.conftest import eventually, server, unique  # noqa: F401  # fixtures
-from tests.spark.conftest import java_home  # noqa: F401  # importing it also sets JAVA_HOME
+from tests.spark.java import set_up_java
+
+set_up_java()

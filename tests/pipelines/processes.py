@@ -18,8 +18,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.pipelines.process import _kill_session
-from tests.pipelines.projects import QUICK
-from tests.spark.conftest import java_home
+from tests.spark.java import QUICK_JVM, java_home
 
 # Runs before Spark's script takes its place: SIGTERM when the parent dies, and at once if it is dead already.
 _LAUNCH = """
@@ -114,7 +113,7 @@ def connect_server(
         "spark.master": "local[2]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": QUICK,
+        "spark.driver.extraJavaOptions": QUICK_JVM,
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         "spark.ui.enabled": "false",

@@ -13,14 +13,13 @@ from penstock.connection import api_request
 from penstock.jetstream import Publisher
 from penstock.pipelines.template import write_project
 from penstock.wire.bulk import BulkConnection
-
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a Java that lives for half a minute
+from tests.spark.java import QUICK_JVM
 
 
 def quick_project(folder: Path, name: str = "sensors", **configuration: str) -> Path:
     """Write what `pipeline new` writes, with a Java that does not live long enough to compile well."""
     project = write_project(folder, name)
-    settings = {"spark.driver.extraJavaOptions": QUICK, **configuration}
+    settings = {"spark.driver.extraJavaOptions": QUICK_JVM, **configuration}
     with (project / "spark-pipeline.yaml").open("a") as spec:
         spec.writelines(f'  {key}: "{value}"\n' for key, value in settings.items())
     return project

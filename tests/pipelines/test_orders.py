@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock.cli.demo import conclude
+from penstock.bus import Bus
+from penstock.cli.demo import conclude, keep_running
 from penstock.errors import PenstockError
 from penstock.examples.orders.audit import Stage, audit_streams, audit_tables
 from penstock.examples.orders.ledger import Plan
 from penstock.examples.orders.play import Play, Result
 from penstock.examples.orders.report import write_report
+from penstock.examples.orders.service import QUEUE, ask
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
+from tests.live.browser import Browser
+from tests.live.command import Command
 from tests.pipelines.projects import api
+from tests.spark.java import java_home
 
 SLOW = pytest.mark.timeout(600)  # Spark starts twice here, on a machine that may be busy
 
@@ -50,6 +57,68 @@ def test_nothing_is_lost_or_repeated_through_a_kill(played: tuple[Play, Result],
     assert page.count("<svg") >= 3
     assert "http" not in page, "the report needs nothing from elsewhere"
     assert conclude(result, tmp_path / "report.html") is None
+
+
+@SLOW
+def test_everything_stays_there_with_the_console_on_it(
+    played: tuple[Play, Result], shop: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """`--keep` leaves the service and the console until Ctrl-C; the console shows the pipeline, its flows and query."""
+    play, result = played
+
+    async def body() -> Browser:
+        keeping = asyncio.create_task(keep_running(play, shop.url, tmp_path / "report.html"))
+        said = ""
+        while "pipeline run" not in said:
+            assert not keeping.done(), said
+            await asyncio.sleep(0.02)
+            said += capsys.readouterr().out
+        browser = Browser(next(word for word in said.split() if word.startswith("http")))
+        page, data = await asyncio.to_thread(browser.both, "/pipelines")
+        (shown,) = data["pipelines"]
+        assert (shown["name"], shown["run"]["state"], shown["run"]["failure"]) == ("orders", "done", None)
+        flows = {flow["flow"]: flow for flow in shown["flows"]}
+        assert flows["incoming"]["lag"] == 0
+        assert sum(stream["next"] - 1 for stream in flows["incoming"]["streams"]) == len(result.ledger.orders)
+        assert flows["incoming"]["rows_in"] > 0, "the last run says what it read"
+        assert [sink["state"] for sink in data["sinks"] if sink["stream"] == "REVENUE"] == ["done"]
+        assert "all stored" in page
+        _, data = await asyncio.to_thread(browser.both, "/transfers")
+        assert [item["state"] for item in data["transfers"]] == ["whole"] * len(result.ledger.documents)
+        client = await penstock.connect(shop.url)
+        try:
+            async with Bus(client, {QUEUE: 1}) as bus:
+                assert await ask(bus, "top-customers", limit="3") == result.top[:3]
+        finally:
+            await client.close()
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.wait_for(keeping, 30)
+        return browser
+
+    browser = asyncio.run(body())
+    with pytest.raises(ConnectionRefusedError):
+        browser.get("/about")
+
+
+@SLOW
+@pytest.mark.heavy
+def test_the_demo_keeps_everything_running(tmp_path: Path):
+    """The whole command: it ends its audit, prints where everything is, and Ctrl-C ends and removes it all."""
+    command = Command(tmp_path)
+    small = ("--orders", "300", "--documents", "1", "--document-size", "100KB", "--kills", "0")
+    with command.running("demo", *small, "--keep", "--folder", str(tmp_path), JAVA_HOME=java_home() or "") as child:
+        pid = int(child.wait_for("nats-server").partition("(pid ")[2].partition(")")[0])
+        child.wait_for("Nothing is lost", timeout=500)
+        browser = Browser(child.wait_for("console").split()[-1])
+        storage = Path(child.wait_for("tables").split()[-1]).parent
+        update = child.wait_for("penstock pipeline run").split()
+        assert browser.get("/overview").status == 200
+        with command.running(*update[1:], JAVA_HOME=java_home() or "") as again:
+            assert again.process.wait(500) == 0, again.rest()
+        assert browser.get("/pipelines.json").json()["pipelines"][0]["run"]["updates"] == 1
+        assert child.interrupt() == 0
+    assert not storage.parent.exists()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @SLOW

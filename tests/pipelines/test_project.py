@@ -22,7 +22,7 @@ from penstock.pipelines.process import PipelineRun, _session
 from penstock.pipelines.template import write_project
 from penstock.server import Server
 from tests.live.command import Command
-from tests.pipelines.projects import QUICK, api, count, quick_project, send
+from tests.pipelines.projects import api, count, quick_project, send
 
 SLOW = pytest.mark.timeout(600)  # Spark starts here, on a machine that may be busy
 
@@ -115,7 +115,7 @@ def test_a_new_projects_own_test_passes(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
         cwd=tmp_path / "sensors",
-        env={**command.env, "JAVA_TOOL_OPTIONS": QUICK},
+        env=command.env,
         capture_output=True,
         text=True,
         timeout=400,

@@ -1,56 +1,62 @@
 """Counts every row of a pipeline that is being killed all the time: stream to shuffle to stream, lost 0, repeated 0.
 
-    python -m tests.spark.audit --kills 20 --nodes 3 --seed 7
+    python tests/spark/audit.py --kills 100 --nodes 3 --seed 7 --results audit.jsonl
 
 A driver reads numbered messages from the stream IN, shuffles them and writes them to OUT exactly once. At seeded random
-moments it is hit where it hurts: the driver, a Python worker, a task, a node of NATS (its leader, in a cluster), or a
-worker that sleeps through the death of its driver and wakes up as a zombie. Between some starts more time passes than
+moments it is hit where it hurts: the driver, a Python worker, a task, a node of NATS (its leader, in a cluster), or
+workers that sleep through the death of their driver and wake up as zombies. Between some starts more time passes than
 the streams' duplicate window. In the end every number in OUT is counted.
+
+Many kills are cut into rounds, each with a seed, servers and streams of its own, and counted by itself; with --results
+a run that was interrupted goes on with the first round that is not in the file.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+if __package__ in (None, ""):  # run as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.spark.line import Line
 from penstock.spark.markers import MARKER_ROOT, is_marker
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
+from tests.spark.audit_driver import PATIENCE, Driver, SessionDriver, send
+from tests.spark.java import QUICK_JVM, set_up_java
 
-ROOT = Path(__file__).resolve().parents[2]
-MARK = "PENSTOCK_AUDIT"
 WINDOW = 1.0  # seconds of the streams' duplicate window
-KINDS = ("driver", "worker", "nats", "zombie")
+# What is killed, and how often. The death of a driver costs a start of Spark; where tasks fail it comes by itself, too.
+KINDS = {"driver": 1, "worker": 2, "task": 2, "nats": 2, "zombie": 1}
+BACKLOG = 6000  # rows that wait while the query is being hit: there must always be something to do
 
 
 @dataclass
 class Result:
     """What the audit found."""
 
-    sent: int
-    lost: int
-    repeated: int
+    sent: int = 0
+    lost: int = 0
+    repeated: int = 0
     kills: Counter[str] = field(default_factory=Counter)
-    failed_tasks: float = 0.0
+    waits: int = 0
     starts: int = 0
     batches: int = 0
     seconds: float = 0.0
@@ -63,9 +69,29 @@ class Result:
     def __str__(self) -> str:
         hits = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kills.items()))
         return (
-            f"{self.sent} rows, {self.kills.total()} kills ({hits}), {self.starts} starts, {self.batches} batches, "
-            f"{self.seconds:.0f} s: lost {self.lost}, repeated {self.repeated}"
+            f"{self.sent} rows, {self.kills.total()} kills ({hits}), {self.waits} waits past the duplicate window, "
+            f"{self.starts} starts, {self.batches} batches, {self.seconds:.0f} s: lost {self.lost}, "
+            f"repeated {self.repeated}"
         )
+
+    def __add__(self, other: Result) -> Result:
+        return Result(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+
+def account(sent: int, found: Counter[bytes]) -> tuple[int, int]:
+    """Count what is lost of the numbers below `sent`, and what is there more often than once."""
+    lost = sum(1 for number in range(sent) if str(number).encode() not in found)
+    return lost, found.total() - len(found)
+
+
+def count(line: Line, stream: str) -> Counter[bytes]:
+    """Count every row in a stream, markers left out."""
+    found: Counter[bytes] = Counter()
+    first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
+    for batch in line.bulk.read(stream, first, timeout=60):
+        rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
+        found.update(data for subject, data in rows if not is_marker(subject))
+    return found
 
 
 class Audit:
@@ -77,11 +103,13 @@ class Audit:
         kills: int,
         seed: int = 1,
         nodes: int = 1,
-        rows: int = 20_000,
-        kinds: tuple[str, ...] = KINDS,
+        rows: int = BACKLOG,
+        kinds: tuple[str, ...] = tuple(KINDS),
         failures: float = 0.1,
         unfenced: bool = False,
         settings: dict[str, int] | None = None,
+        classes: Path | None = None,
+        successor: SessionDriver | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.dice = random.Random(seed)
@@ -93,71 +121,111 @@ class Audit:
         self.failures = failures
         self.unfenced = unfenced
         self.settings = settings or {}
+        self.classes = classes
         self.say = say
         self.mark = uuid.uuid4().hex
-        self.driver: subprocess.Popen[str] | None = None
-        self.asleep: list[int] = []
+        self.jvm = QUICK_JVM
+        self.line: Line | None = None
+        self.drivers: list[Driver | SessionDriver] = []
+        self.driver: Any = None
+        self.spare: Driver | SessionDriver | None = successor
         self.sent = 0
+        self.result = Result()
 
     def run(self) -> Result:
         """Kill and count."""
         began = time.monotonic()
-        result = Result(0, 0, 0)
-        with tempfile.TemporaryDirectory(prefix="penstock-audit-") as folder:
+        result = self.result
+        with tempfile.TemporaryDirectory(prefix="penstock-audit-", ignore_cleanup_errors=True) as folder:
             self.folder = Path(folder)
             # Only processes are killed here, not the machine, so the server need not sync before it acknowledges.
-            with Server(nodes=self.nodes, sync="2m") as self.server:
+            with Server(nodes=self.nodes, sync="2m", start_timeout=PATIENCE) as self.server:
                 try:
                     self._make_streams()
-                    self._feed(self.rows)
-                    self._audit(result)
+                    self._audit()
                     result.batches = len(list((self.folder / "checkpoint" / "commits").glob("[0-9]*")))
-                    found = self._count()
+                    line = self._connect()
+                    result.sent = self.sent
+                    result.lost, result.repeated = account(self.sent, count(line, "OUT"))
+                    line.close()
                 finally:
                     self._end_everything()
-        result.sent = self.sent
-        result.lost = sum(1 for number in range(self.sent) if str(number).encode() not in found)
-        result.repeated = found.total() - len(found)
         result.seconds = time.monotonic() - began
         return result
 
-    def _audit(self, result: Result) -> None:
-        self._start(once=False)
-        result.starts += 1
+    def _audit(self) -> None:
+        self._keep_busy()
+        if self.classes is not None:
+            self._use_archive(self.classes)
         for number in range(self.kills):
-            kind = self.kinds[number % len(self.kinds)] if number < len(self.kinds) else self.dice.choice(self.kinds)
-            if self.driver is None or self.driver.poll() is not None:
-                self._start(once=False)
-                result.starts += 1
-            self._feed(self.rows // 10)  # there must always be something to do, or nothing would be hit
-            self._wait_for_progress()
-            self._wait_for_a_moment(kind)
-            getattr(self, f"_kill_{kind}")()
-            result.kills[kind] += 1
-            self.say(f"{number + 1}/{self.kills} killed {kind}; OUT is at {self._stored()}")
-            if self.dice.random() < 0.3:
+            kind = self._choose(number)
+            began = time.monotonic()
+            hit = False
+            while not hit:
+                self._have_a_driver_at_work()
+                if kind in ("driver", "zombie"):
+                    self._stand_by()
+                    self._have_a_driver_at_work()
+                self._wait_for_a_moment(kind)
+                hit = getattr(self, f"_kill_{kind}")()
+            self.result.kills[kind] += 1
+            waits = self.dice.random() < 0.3
+            if waits:
                 time.sleep(WINDOW * 1.5)  # what the duplicate window remembered is forgotten
-        self._end_driver()
-        for attempt in range(5):
-            self._start(once=True)
-            result.starts += 1
-            assert self.driver is not None
-            if self.driver.wait(timeout=300) == 0:
-                break
-            self.say(f"the last run failed, attempt {attempt + 1}: {self._last_words()}")
-        else:
-            raise AssertionError(f"the query does not come to its end: {self._last_words()}")
+                self.result.waits += 1
+            self.say(
+                f"{time.strftime('%H:%M:%S')} seed {self.seed}: kill {number + 1}/{self.kills}, {kind}, "
+                f"{time.monotonic() - began:.1f} s{', waited past the window' if waits else ''}; "
+                f"{self._stored()} of {self.sent} rows"
+            )
+        self._finish()
+
+    def _choose(self, number: int) -> str:
+        """Choose what to kill: each kind once, then as the dice fall."""
+        if number < len(self.kinds):
+            return self.kinds[number]
+        return self.dice.choices(self.kinds, [KINDS[kind] for kind in self.kinds])[0]
+
+    def _finish(self) -> None:
+        """Let the query come to its end; a run that fails, as queries do whose tasks failed too often, comes again."""
         self._wake()
+        for attempt in range(6):
+            if self.driver is None or not self.driver.alive:
+                self._start(once=True)
+            else:
+                self.driver.tell({"finish": True})
+            assert self.driver is not None
+            if self.driver.finish() == 0:
+                return
+            self.say(f"the last run failed, attempt {attempt + 1}: {self.driver.last_words()}")
+        raise AssertionError("the query does not come to its end")
 
     # -- streams --------------------------------------------------------------------------------------------------
 
-    def _line(self) -> Line:
-        return Line(ConnectionOptions(self.server.url, connect_timeout=30, request_timeout=30))
+    def _connect(self) -> Line:
+        return Line(ConnectionOptions(self.server.url, connect_timeout=60, request_timeout=30))
+
+    def _api(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask on a connection that is kept, and made again where its server was killed."""
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                self.line = self.line or self._connect()
+                return self.line.api(method, body)
+            except PenstockError:
+                if time.monotonic() > deadline:
+                    raise
+                self._hang_up()
+                time.sleep(0.1)
+
+    def _hang_up(self) -> None:
+        if self.line is not None:
+            self.line.close()
+            self.line = None
 
     def _make_streams(self) -> None:
-        line = self._line()
         for name in ("IN", "OUT"):
-            line.api(
+            self._api(
                 f"STREAM.CREATE.{name}",
                 {
                     "name": name,
@@ -167,41 +235,57 @@ class Audit:
                     "duplicate_window": int(WINDOW * 1e9),
                 },
             )
+        line = self._connect()
         prepare(line, SinkOptions(stream="OUT", prepare=True))
         line.close()
 
-    def _feed(self, count: int) -> None:
-        line = self._line()
-        numbers = [str(number).encode() for number in range(self.sent, self.sent + count)]
-        batch = pa.record_batch({"data": pa.array(numbers, pa.binary())})
-        line.bulk.publish("IN", batch, mode="acks", subject="IN.x", timeout=60)
-        self.sent += count
-        line.close()
-
-    def _stored(self) -> int:
-        line = self._line()
-        try:
-            return int(line.api("STREAM.INFO.OUT")["state"]["last_seq"])
-        finally:
+    def _keep_busy(self) -> None:
+        """Feed the query, so that there is always something to hit."""
+        while self.sent - self._stored() < self.rows:
+            line = self._connect()
+            numbers = [str(number).encode() for number in range(self.sent, self.sent + self.rows // 2)]
+            batch = pa.record_batch({"data": pa.array(numbers, pa.binary())})
+            line.bulk.publish("IN", batch, mode="acks", subject="IN.x", timeout=120)
+            self.sent += len(numbers)
             line.close()
 
-    def _count(self) -> Counter[bytes]:
-        found: Counter[bytes] = Counter()
-        line = self._line()
-        first = line.api("STREAM.INFO.OUT")["state"]["first_seq"]
-        for batch in line.bulk.read("OUT", first, timeout=60):
-            rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
-            found.update(data for subject, data in rows if not is_marker(subject))
-        line.close()
-        return found
+    def _stored(self) -> int:
+        found = self._api("STREAM.INFO.OUT", {"subjects_filter": "OUT.>"})["state"].get("subjects") or {}
+        return sum(found.values())
 
-    # -- the driver -----------------------------------------------------------------------------------------------
+    # -- drivers --------------------------------------------------------------------------------------------------
 
-    def _start(self, *, once: bool) -> None:
-        self._end_driver()
+    def _new_driver(self) -> Driver:
+        made = Driver(self.folder, f"{self.mark}-{len(self.drivers)}", self.jvm)
+        self.drivers.append(made)
+        return made
+
+    def _stand_by(self) -> None:
+        """Have the next driver ready beside the one that runs: a kill and what follows it are moments apart."""
+        if self.spare is None:
+            self.spare = self._new_driver()
+        if not self.spare.wait_for("ready"):
+            raise AssertionError(f"Spark does not start: {self.spare.last_words()}")
+
+    def _have_a_driver_at_work(self) -> None:
+        """Wait until a driver stores something, and start one where there is none or it failed by itself."""
+        while True:
+            if self.driver is None or not self.driver.alive:
+                self._start()
+            self._keep_busy()
+            if self._made_progress():
+                return
+
+    def _start(self, *, once: bool = False) -> None:
+        """Go on with the driver that stands by, or a new one; each runs the query in another way."""
+        self._kill_driver()
+        if not self.drivers:  # a successor is for later
+            self.driver = self._new_driver()
+        else:
+            self.driver, self.spare = self.spare or self._new_driver(), None
+        self.result.starts += 1
         settings = {
             "url": self.server.url,
-            "folder": str(self.folder / "spark"),
             "checkpoint": str(self.folder / "checkpoint"),
             "seed": self.dice.randrange(10**6),
             "failures": self.failures,
@@ -213,167 +297,175 @@ class Audit:
             "unfenced": self.unfenced,
             **self.settings,
         }
-        self.log = self.folder / f"driver-{uuid.uuid4().hex[:6]}.log"
-        with self.log.open("w") as log:
-            self.driver = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.audit_job", json.dumps(settings)],
-                cwd=ROOT,
-                env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=log,
-                text=True,
-            )
+        if once:
+            settings |= {"batch": 5000, "atomic_rows": 400}  # only what is unfinished is done in the old way
+        self.driver.tell(settings)
 
-    def _wait_for_progress(self) -> None:
-        """Wait until the running query stores something, so that the next kill hits it at work."""
-        before = self._stored()
-        deadline = time.monotonic() + 240
-        while self._stored() == before:
+    def _use_archive(self, file: Path) -> None:
+        """Start JVMs from an archive of classes; where there is none, run the query undisturbed once and make it."""
+        if not file.exists():
+            self.jvm = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={file}"
+            self._start(once=True)
             assert self.driver is not None
-            if self.driver.poll() is not None:
-                return  # it failed by itself, as queries do whose task failed too often; it will be started again
+            if self.driver.finish() != 0:
+                raise AssertionError(f"the query does not run: {self.driver.last_words()}")
+            self.driver.wait_for_jvm()
+            self.say(f"{time.strftime('%H:%M:%S')} seed {self.seed}: ran once undisturbed, {self._stored()} rows")
+        self.jvm = f"{QUICK_JVM} -XX:SharedArchiveFile={file}" if file.exists() else QUICK_JVM
+
+    def _made_progress(self) -> bool:
+        """Wait until the running query stores something; False where it failed, its tasks having failed too often."""
+        before = self._last_sequence()
+        deadline = time.monotonic() + PATIENCE
+        while self._last_sequence() == before:
+            assert self.driver is not None
+            if not self.driver.alive:
+                return False
             if time.monotonic() > deadline:
-                raise AssertionError(f"the query makes no progress: {self._last_words()}")
+                raise AssertionError(f"the query makes no progress: {self.driver.last_words()}")
             time.sleep(0.05)
+        return True
+
+    def _last_sequence(self) -> int:
+        return int(self._api("STREAM.INFO.OUT")["state"]["last_seq"])
 
     def _wait_for_a_moment(self, kind: str) -> None:
         """Choose when to strike: just anywhen, or while a task is in the middle of its rows."""
         if kind != "zombie" and self.dice.random() < 0.5:
             time.sleep(self.dice.uniform(0.0, 1.0))
             return
-        deadline = time.monotonic() + 60
-        line = self._line()
-        filtered = {"subjects_filter": f"{MARKER_ROOT}.OUT.*.*.*.*"}
+        deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            # A few openings, and then journals.
-            if len(line.api("STREAM.INFO.OUT", filtered)["state"].get("subjects") or {}) > 6:
-                break
+            if self._journals() > 0:
+                time.sleep(self.dice.uniform(0.0, 0.05))
+                return
             time.sleep(0.01)
-        line.close()
 
-    def _last_words(self) -> str:
-        return self.log.read_text()[-3000:]
-
-    def _end_driver(self) -> None:
-        if self.driver is not None:
-            for pid in self._jvms():
-                _signal(pid, signal.SIGKILL)
-            self.driver.kill()
-            self.driver.wait()
-            self.driver = None
+    def _journals(self) -> int:
+        """Count the batches of rows that are stored and not yet known as a part of a finished micro-batch."""
+        asked = {"subjects_filter": f"{MARKER_ROOT}.OUT.*.*.*.*"}
+        found = self._api("STREAM.INFO.OUT", asked)["state"].get("subjects") or {}
+        return sum(1 for subject in found if len(subject.rpartition(".")[2]) == 24)
 
     def _end_everything(self) -> None:
-        self._end_driver()
-        for pid in self._ours():
-            _signal(pid, signal.SIGKILL)
+        self._hang_up()
+        for driver in self.drivers:
+            driver.kill_everything()
 
-    # -- kills ----------------------------------------------------------------------------------------------------
+    # -- kills: each says whether it hit something -----------------------------------------------------------------
 
-    def _kill_driver(self) -> None:
-        self._end_driver()
+    def _kill_driver(self) -> bool:
+        if self.driver is None:
+            return False
+        alive = self.driver.alive
+        self.driver.kill()
+        self.driver = None
+        return alive
 
-    def _kill_worker(self) -> None:
-        if workers := self._workers():
-            _signal(self.dice.choice(workers), signal.SIGKILL)
+    def _kill_worker(self) -> bool:
+        assert self.driver is not None
+        workers = self.driver.workers()
+        return bool(workers) and send(self.dice.choice(workers), signal.SIGKILL)
 
-    def _kill_nats(self) -> None:
+    def _kill_task(self) -> bool:
+        assert self.driver is not None
+        number = self.dice.randrange(10**6)
+        self.driver.tell({"task": number})
+        return self.driver.wait_for(f"task: {number}\n") and self.driver.said(f"killed a task: {number}\n")
+
+    def _kill_nats(self) -> bool:
         node = self._leader()
         node.kill()
         time.sleep(self.dice.uniform(0.0, 0.5))
         node.start()
+        return True
 
-    def _kill_zombie(self) -> None:
+    def _kill_zombie(self) -> bool:
         """Put the workers to sleep, kill their driver, let another one write, and wake them up."""
         self._wake()
-        self.asleep = self._workers()
-        for pid in self.asleep:
-            _signal(pid, signal.SIGSTOP)
-        for pid in self._daemons():  # a daemon that sees its driver die would take its workers along
-            _signal(pid, signal.SIGKILL)
-        self._end_driver()
-        self._feed(self.rows // 10)
-        self._start(once=False)
-        self._wait_for_progress()
-        time.sleep(self.dice.uniform(0.0, 1.0))
-        self._wake()
+        assert self.driver is not None
+        slept = self.driver.put_workers_to_sleep()
+        self._start()
+        self._made_progress()
+        if self.dice.random() < 0.7:
+            time.sleep(self.dice.uniform(0.0, 1.0))
+            self._wake()  # the others sleep on until the next zombies, or the end: batches later
+        return slept > 0
 
     def _wake(self) -> None:
-        for pid in self.asleep:
-            _signal(pid, signal.SIGCONT)
-        self.asleep = []
+        for driver in self.drivers:
+            driver.wake_workers()
 
     def _leader(self) -> Any:
         if self.nodes == 1:
             return self.server.nodes[0]
-        line = self._line()
-        try:
-            name = line.api("STREAM.INFO.OUT").get("cluster", {}).get("leader")
-        finally:
-            line.close()
+        name = self._api("STREAM.INFO.OUT").get("cluster", {}).get("leader")
         return next((node for node in self.server.nodes if node.name == name), self.server.nodes[0])
 
-    # -- processes ------------------------------------------------------------------------------------------------
 
-    def _ours(self) -> list[int]:
-        """Every process of the drivers, orphans too: all of them carry our mark in their environment."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-        return found
-
-    def _having(self, word: bytes) -> Iterator[int]:
-        for pid in self._ours():
-            with contextlib.suppress(OSError):
-                if word in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    yield pid
-
-    def _jvms(self) -> list[int]:
-        return list(self._having(b"org.apache.spark.deploy.SparkSubmit"))
-
-    def _workers(self) -> list[int]:
-        """The Python workers: children of the daemon, not the daemon itself."""
-        known = set(self._having(b"pyspark.daemon"))
-        return sorted(pid for pid in known if _parent(pid) in known)
-
-    def _daemons(self) -> list[int]:
-        known = set(self._having(b"pyspark.daemon"))
-        return sorted(pid for pid in known if _parent(pid) not in known)
+def audit_in_rounds(kills: int, size: int, seed: int, results: Path | None = None, **options: Any) -> Result:
+    """Run rounds of `size` kills, each with the next seed, and add them up; those in the file of results are done."""
+    say = options.get("say", lambda text: None)
+    total = Result()
+    known = _read_results(results, options)
+    with tempfile.TemporaryDirectory(prefix="penstock-audit-classes-") as folder:
+        classes = Path(folder) / "spark.jsa"
+        for number, start in enumerate(range(0, kills, size)):
+            this = min(size, kills - start)
+            result = known.get((seed + number, this))
+            if result is None:
+                result = Audit(kills=this, seed=seed + number, classes=classes, **options).run()
+                if results is not None:
+                    line = {"seed": seed + number, "kills": this, **_facts(options), "result": vars(result)}
+                    with results.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+            total += result
+            say(f"seed {seed + number}: {result}")
+    return total
 
 
-def _parent(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
+def _facts(options: dict[str, Any]) -> dict[str, Any]:
+    return {"nodes": options.get("nodes", 1), "unfenced": options.get("unfenced", False)}
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it was faster
-        os.kill(pid, number)
+def _read_results(file: Path | None, options: dict[str, Any]) -> dict[tuple[int, int], Result]:
+    found = {}
+    if file is not None and file.exists():
+        for text in file.read_text().splitlines():
+            line = json.loads(text)
+            if line.items() >= _facts(options).items():
+                fields = line["result"]
+                found[line["seed"], line["kills"]] = Result(**{**fields, "kills": Counter(fields["kills"])})
+    return found
 
 
 def main() -> None:
     """Run an audit from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--round", type=int, default=25, help="how many kills before the rows are counted")
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; the next one has the next number")
     parser.add_argument("--kinds", default=",".join(KINDS), help="which kills, separated by commas")
     parser.add_argument("--unfenced", action="store_true", help="break the sink: the audit must find repeated rows")
+    parser.add_argument("--results", type=Path, help="a file that keeps what each round found; go on behind it")
     given = parser.parse_args()
-    audit = Audit(
-        kills=given.kills,
+    kinds = tuple(given.kinds.split(","))
+    if strange := set(kinds) - set(KINDS):
+        parser.error(f"--kinds has {', '.join(sorted(strange))}; there are {', '.join(KINDS)}")
+    set_up_java()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("the audit was told to end"))  # and takes everything along
+    result = audit_in_rounds(
+        given.kills,
+        given.round,
+        given.seed,
+        given.results,
         nodes=given.nodes,
-        seed=given.seed,
-        rows=given.rows,
-        kinds=tuple(given.kinds.split(",")),
+        kinds=kinds,
         unfenced=given.unfenced,
         settings={"batch": 3000, "atomic_rows": 10, "in_flight": 2} if given.unfenced else None,
         say=lambda text: print(text, flush=True),
     )
-    result = audit.run()
     print(result)
     sys.exit(0 if result.clean else 1)
 

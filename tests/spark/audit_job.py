@@ -1,14 +1,18 @@
 """The query under audit, a process of its own: stream to shuffle to stream, in an order that is never the same.
 
-Run by `tests.spark.audit` with its settings as JSON on the command line. Ends by itself with `once`, else by being
-killed.
+Run by `tests.spark.audit_driver` with the folder of Spark's files on the command line. It starts Spark, says that it is
+ready and waits for a line of JSON with the settings of the query: so the next driver can stand by while this one runs.
+Later lines say which running task to kill. It ends with its input, by itself with `once`, or by being killed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,22 +42,59 @@ def unruly(seed: int, share: float) -> Any:
     return step
 
 
-def main() -> None:
-    """Run the query until it is done or killed."""
-    given = json.loads(sys.argv[1])
-    spark = session(
-        "audit",
-        master="local[2,4]",
-        spark__ui__enabled="false",
-        spark__ui__showConsoleProgress="false",
-        spark__driver__host="127.0.0.1",
-        spark__driver__memory="700m",
-        spark__local__dir=given["folder"],
-        spark__sql__warehouse__dir=given["folder"],
-        # Small Arrow batches, so that a task passes many of them and can be hit between any two.
-        spark__sql__execution__arrow__maxRecordsPerBatch="200",
-    )
-    spark.sparkContext.setLogLevel("OFF")
+def running_tasks(spark: Any) -> list[int]:
+    """Ask Spark which task attempts are running just now."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    found = []
+    stages = store.activeStages()
+    for place in range(stages.size()):
+        stage = stages.apply(place)
+        tasks = store.taskList(stage.stageId(), stage.attemptId(), 1000)
+        found += [tasks.apply(one).taskId() for one in range(tasks.size()) if tasks.apply(one).status() == "RUNNING"]
+    return found
+
+
+def kill_a_task(spark: Any, seed: int) -> None:
+    """Kill one of the tasks that run; wait for one where there is none just now."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if tasks := running_tasks(spark):
+            spark.sparkContext._jsc.sc().killTaskAttempt(tasks[seed % len(tasks)], True, "the audit wants it dead")
+            print(f"killed a task: {seed}", flush=True)
+            return
+        time.sleep(0.01)
+    print(f"found no task: {seed}", flush=True)
+
+
+def obey(spark: Any, query: Any) -> None:
+    """Do what the lines of the input say; end with it, so that nothing is left when the audit dies."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "task" in order:
+            kill_a_task(spark, order["task"])
+        else:
+            try:
+                query.processAllAvailable()
+                query.stop()
+            except Exception as error:  # whatever it is: the main thread meets it, too, and ends with it
+                print(f"could not finish: {error}", flush=True)
+            return
+    os._exit(3)
+
+
+def warm_up(spark: Any) -> None:
+    """Load what the first batch of the query would have to wait for."""
+
+    def step(batches: Iterator[Any]) -> Iterator[Any]:
+        import penstock.spark.sink  # noqa: F401  # the workers of the query are forked from the same daemon
+
+        yield from batches
+
+    spark.range(4).repartition(2).mapInArrow(step, "id long").write.format("noop").mode("append").save()
+
+
+def start(spark: Any, given: dict[str, Any]) -> Any:
+    """Start the query."""
     if given["unfenced"]:
         from tests.spark.unfenced import UnfencedSource
 
@@ -72,7 +113,7 @@ def main() -> None:
             F.col("id").cast("string").alias("data"),
         )
     )
-    query = (
+    return (
         rows.writeStream.format("unfenced" if given["unfenced"] else "nats")
         .option("url", given["url"])
         .option("stream", "OUT")
@@ -84,7 +125,38 @@ def main() -> None:
         .trigger(**({"availableNow": True} if given["once"] else {"processingTime": "0 seconds"}))
         .start()
     )
+
+
+def main() -> None:
+    """Stand by, then run the query until it is done or killed."""
+    folder = sys.argv[1]
+    spark = session(
+        "audit",
+        master="local[2,4]",
+        spark__ui__enabled="false",
+        spark__ui__showConsoleProgress="false",
+        # What runs is asked for to kill it: it must not be old news.
+        spark__ui__liveUpdate__period="0ms",
+        spark__driver__host="127.0.0.1",
+        spark__driver__memory="700m",
+        spark__local__dir=folder,
+        spark__sql__warehouse__dir=folder,
+        # Compiling the plans would cost a JVM of some seconds more than it brings.
+        spark__sql__codegen__wholeStage="false",
+        spark__sql__codegen__factoryMode="NO_CODEGEN",
+        # Small Arrow batches, so that a task passes many of them and can be hit between any two.
+        spark__sql__execution__arrow__maxRecordsPerBatch="200",
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    warm_up(spark)
+    print("ready", flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        spark.stop()
+        return
+    query = start(spark, json.loads(line))
     print("started", flush=True)
+    threading.Thread(target=obey, args=(spark, query), daemon=True).start()
     query.awaitTermination()
     spark.stop()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,18 +16,9 @@ import penstock
 from penstock.connection import api_request
 from penstock.server import Server
 from tests.live.conftest import eventually, server, unique  # noqa: F401  # fixtures
+from tests.spark.java import ROOT, java_home, set_up_java  # noqa: F401  # tests take them from here, too
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def java_home() -> str | None:
-    """Give the Java that the set-up found, unless the environment names one."""
-    noted = ROOT / ".venv" / ".java-home"
-    return os.environ.get("JAVA_HOME") or (noted.read_text().strip() if noted.exists() else None)
-
-
-if home := java_home():
-    os.environ["JAVA_HOME"] = home
+set_up_java()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
-from tests.spark.conftest import ROOT
+from tests.spark.java import ROOT
 
 
 class Traffic(threading.Thread):

@@ -7,20 +7,41 @@ from typing import Any
 
 import pytest
 
-from tests.spark.audit import Audit, Result
+from penstock.options import ConnectionOptions
+from penstock.spark.line import Line
+from tests.live.sinking import make_stream
+from tests.spark.audit import Audit, Result, account, audit_in_rounds, count
+from tests.spark.audit_driver import SessionDriver
+
+
+def say(text: str) -> None:
+    """Tell how it goes on: these tests take their time."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def audit(**options: Any) -> Result:
     """Run an audit that tells how it goes on, and show what it found."""
-    result = Audit(say=lambda text: print(text, file=sys.stderr, flush=True), **options).run()
-    print(result, file=sys.stderr)
+    result = Audit(say=say, **options).run()
+    say(str(result))
     return result
 
 
+def test_what_is_lost_and_what_is_repeated_is_counted(server, unique):
+    """The count can fail: it finds the one row that is missing and the two that are there too often."""
+    line = Line(ConnectionOptions(server.url))
+    name = unique("SINK")
+    make_stream(line, name)
+    for number in (0, 1, 1, 3, 3, 4):
+        line.ask(f"{name}.rows", b"%d" % number)
+    assert account(5, count(line, name)) == (1, 2)
+    line.close()
+
+
 @pytest.mark.timeout(900)
-def test_a_handful_of_kills():
-    """A worker, NATS, the driver, and workers that wake up as zombies: every row is there once."""
-    result = audit(kills=4, rows=2000, seed=3, kinds=("worker", "nats", "zombie", "driver"))
+def test_a_handful_of_kills(spark):
+    """A worker, a task, NATS, and workers that wake up as zombies of a killed driver: every row is there once."""
+    kinds = ("worker", "task", "nats", "zombie")
+    result = audit(kills=4, rows=1500, seed=3, kinds=kinds, successor=SessionDriver(spark))
     assert result.clean, result
     assert result.kills.total() == 4
 
@@ -30,21 +51,23 @@ def test_a_handful_of_kills():
 def test_the_audit_notices_a_broken_fence():
     """The audit can fail: with the fence taken out of the sink, zombies repeat rows and the audit counts them."""
     settings = {"batch": 3000, "atomic_rows": 10, "in_flight": 2, "partitions": 2}
-    result = audit(kills=6, rows=6000, seed=5, kinds=("zombie",), unfenced=True, settings=settings)
+    result = audit(kills=6, seed=5, kinds=("zombie",), unfenced=True, settings=settings)
     assert result.repeated > 0, result
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3 * 3600)
 def test_a_hundred_kills():
     """A hundred kills of every kind on one node: every row is there once."""
-    result = audit(kills=100, rows=20_000, seed=7)
+    result = audit_in_rounds(100, 25, seed=7, say=say)
     assert result.clean, result
+    assert result.kills.total() == 100
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
 def test_a_cluster_under_kills():
     """The same on three nodes, with the leader killed: every row is there once."""
-    result = audit(kills=30, rows=10_000, seed=11, nodes=3)
+    result = audit_in_rounds(30, 15, seed=11, nodes=3, say=say)
     assert result.clean, result
+    assert result.kills.total() == 30

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.spark.conftest import ROOT
+from tests.spark.java import ROOT
 
 
 @pytest.fixture

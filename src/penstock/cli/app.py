@@ -1,6 +1,6 @@
 """The tree of commands, the global flags, and what becomes of errors.
 
-Heavy modules are imported inside the commands that need them, so that `penstock --help` answers at once.
+Commands load when they are wanted (`tree`), and import heavy modules inside, so that `penstock --help` answers at once.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+import typer.main
 
 from penstock import __version__
-from penstock.cli import apply, bus, channels, chunks, consumer, demo, doctor, messages, pipeline, server, stream
 from penstock.cli.globals import Globals, hoist
-from penstock.cli.session import aliases
+from penstock.cli.tree import Tree
 from penstock.errors import InputError, PenstockError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    cls=aliases({"str": "stream", "st": "stream", "s": "stream", "con": "consumer", "c": "consumer"}),
+    cls=Tree,
     name="penstock",
     help="NATS streams through Spark and back, each message exactly once.",
     epilog="The flags above may also follow the command: penstock pub orders.new hello -s nats://host:4222",
@@ -29,17 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(server.app)
-app.add_typer(stream.app)
-app.add_typer(consumer.app)
-app.add_typer(pipeline.app)
-app.add_typer(chunks.app)
-app.add_typer(bus.app)
-app.command("apply")(apply.apply)
-app.add_typer(channels.app)
-messages.add_to(app)
-app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
 
 
 def _version(wanted: bool) -> None:
@@ -129,7 +118,8 @@ def _globals(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command: 0 when it did what it was asked, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
     try:
-        app(hoist(app, list(sys.argv[1:] if arguments is None else arguments)), prog_name="penstock")
+        command = typer.main.get_command(app)
+        command(hoist(command, list(sys.argv[1:] if arguments is None else arguments)), prog_name="penstock")
     except PenstockError as error:
         typer.echo(f"penstock: {error}", err=True)
         sys.exit(2 if isinstance(error, InputError) else 1)

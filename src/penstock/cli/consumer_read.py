@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.consumer_show import delivery_json, show_delivery
 from penstock.cli.globals import Globals
+from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
 from penstock.cli.session import confirm, session
 from penstock.cli.stream_show import local
@@ -52,6 +53,7 @@ def next_(
         str | None, typer.Option("--wait", metavar="DURATION", help="How long to wait; --timeout otherwise.")
     ] = None,
     raw: Raw = False,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Take the next messages of a pull consumer, and acknowledge them."""
@@ -59,36 +61,52 @@ def next_(
         raise InputError("--nak and --term are given together.", remedy="Leave one of them out.")
     answer = "nak" if nak else "term" if term else "ack" if ack else "none"
     seconds = parse_duration(wait, option="--wait") if wait else ctx.obj.seconds
-    run(_next(ctx.obj, stream, name, count, answer, seconds, raw, json))
+    run(_next(ctx.obj, stream, name, count, answer, seconds, raw, Sieve(everything), json))
 
 
 async def _next(
-    given: Globals, stream: str, name: str, count: int, answer: str, seconds: float, raw: bool, json: bool
+    given: Globals,
+    stream: str,
+    name: str,
+    count: int,
+    answer: str,
+    seconds: float,
+    raw: bool,
+    sieve: Sieve,
+    json: bool,
 ) -> None:
     from penstock.jetstream.consume import Deliveries
 
-    shown = []
+    shown: list[Delivery] = []
     async with session(given) as client:
         expires = max(seconds, 1.0)
-        async with Deliveries(
-            client,
-            stream,
-            name,
-            batch=count,
-            limit=count,
-            wait=seconds,
-            expires=expires,
-            heartbeat=min(5.0, expires / 2),
-        ) as deliveries:
-            assert deliveries.info is not None
-            acks = deliveries.info.config.ack_policy != "none"
-            async for delivery in deliveries:
-                shown.append(delivery)
-                if not json:
-                    show_delivery(delivery, raw=raw)
-                said = await _answer(delivery, answer if acks else "none")
-                if said and not raw and not json:
-                    typer.echo(f"{said}\n")
+        more = True
+        while more and len(shown) < count:  # once more where markers came instead
+            hidden = sieve.hidden
+            async with Deliveries(
+                client,
+                stream,
+                name,
+                batch=count - len(shown),
+                limit=count - len(shown),
+                wait=seconds,
+                expires=expires,
+                heartbeat=min(5.0, expires / 2),
+            ) as deliveries:
+                assert deliveries.info is not None
+                acks = deliveries.info.config.ack_policy != "none"
+                async for delivery in deliveries:
+                    if not sieve.shows(delivery.subject):
+                        await _pass_over(delivery, acks and answer != "none")
+                        continue
+                    shown.append(delivery)
+                    if not json:
+                        show_delivery(delivery, raw=raw)
+                    said = await _answer(delivery, answer if acks else "none")
+                    if said and not raw and not json:
+                        typer.echo(f"{said}\n")
+            more = sieve.hidden > hidden
+    sieve.tell()
     if json:
         print_json([delivery_json(delivery) for delivery in shown])
     if len(shown) < count:
@@ -96,6 +114,12 @@ async def _next(
             f"{'No' if not shown else f'Only {len(shown)} of {count}'} messages came in {seconds:g} s.",
             remedy=f"`penstock consumer info {stream} {name}` tells what waits.",
         )
+
+
+async def _pass_over(marker: Delivery, ack: bool) -> None:
+    """Acknowledge a marker whatever becomes of messages: given back, it would come again and again."""
+    if ack:
+        await marker.ack_sync()
 
 
 async def _answer(delivery: Delivery, answer: str) -> str | None:
@@ -124,10 +148,11 @@ def sub(
     wait: Annotated[
         str | None, typer.Option("--wait", metavar="DURATION", help="Stop when nothing came for so long.")
     ] = None,
+    everything: All = False,
 ) -> None:
     """Show what a consumer delivers, push or pull, until Ctrl-C."""
     silence = parse_duration(wait, option="--wait") if wait else None
-    run(_sub(ctx.obj, stream, name, ack, count, deliver_group, raw, silence))
+    run(_sub(ctx.obj, stream, name, ack, count, deliver_group, _Screen(raw, Sieve(everything)), silence))
 
 
 async def _sub(
@@ -137,7 +162,7 @@ async def _sub(
     ack: bool,
     count: int,
     group: str | None,
-    raw: bool,
+    screen: _Screen,
     silence: float | None,
 ) -> None:
     from penstock.jetstream import assets
@@ -148,30 +173,43 @@ async def _sub(
             ack = ack and info.config.ack_policy != "none"
             reader = _pushed if info.config.deliver_subject else _pulled
             typer.echo(f"Reading {stream} > {name}", err=True)
-            await first(stop.wait(), reader(client, info, ack, count, group, raw, silence))
+            await first(stop.wait(), reader(client, info, ack, count, group, screen, silence))
+    screen.sieve.tell()
 
 
-async def _show(delivery: Delivery, ack: bool, raw: bool) -> None:
-    show_delivery(delivery, raw=raw)
-    if ack:
-        await delivery.ack()
+class _Screen:
+    """Shows deliveries and counts them; markers of the Spark sink are acknowledged, and that is all."""
+
+    def __init__(self, raw: bool, sieve: Sieve) -> None:
+        self.raw, self.sieve, self.shown = raw, sieve, 0
+
+    async def show(self, delivery: Delivery, ack: bool) -> None:
+        if self.sieve.shows(delivery.subject):
+            show_delivery(delivery, raw=self.raw)
+            self.shown += 1
+        if ack:
+            await delivery.ack()
 
 
 async def _pulled(
-    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, raw: bool, silence: float | None
+    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, screen: _Screen, silence: float | None
 ) -> None:
     from penstock.jetstream.consume import Deliveries
 
     if group:
         raise InputError(f"{info.name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
-    async with Deliveries(client, info.stream, info.name, limit=count or None, wait=silence) as deliveries:
-        async for delivery in deliveries:
-            await _show(delivery, ack, raw)
-        await client.flush()
+    more = True
+    while more:  # once more where markers came instead
+        limit, hidden = count - screen.shown if count else None, screen.sieve.hidden
+        async with Deliveries(client, info.stream, info.name, limit=limit, wait=silence) as deliveries:
+            async for delivery in deliveries:
+                await screen.show(delivery, ack)
+            await client.flush()
+        more = screen.shown < count and screen.sieve.hidden > hidden
 
 
 async def _pushed(
-    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, raw: bool, silence: float | None
+    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, screen: _Screen, silence: float | None
 ) -> None:
     from penstock.connection import foreign_errors
     from penstock.jetstream.delivery import Delivery, is_delivery
@@ -186,8 +224,8 @@ async def _pushed(
     with foreign_errors(config.deliver_subject):
         await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
     beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
-    seen, idle = 0, 0.0
-    while not count or seen < count:
+    idle = 0.0
+    while not count or screen.shown < count:
         limit = min((item for item in (beat, None if silence is None else silence - idle) if item), default=None)
         try:
             async with asyncio.timeout(limit):
@@ -199,8 +237,8 @@ async def _pushed(
                 ) from None
             return
         if is_delivery(message):
-            seen, idle = seen + 1, 0.0
-            await _show(Delivery(client, message), ack, raw)
+            idle = 0.0
+            await screen.show(Delivery(client, message), ack)
         else:
             idle += config.idle_heartbeat or 0.0
             # A flow control request is answered; a heartbeat may carry one that we missed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 import webbrowser
@@ -18,7 +19,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.examples.orders.play import Play, Result
 
-__all__ = ["conclude", "demo"]
+__all__ = ["conclude", "demo", "keep_running"]
 
 
 def demo(
@@ -35,7 +36,7 @@ def demo(
         typer.Option("--folder", metavar="DIR", help="Where the report goes; artifacts/demo where nothing is said."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the server and the service running until Ctrl-C.")
+        bool, typer.Option("--keep", help="Leave everything running, with the console on it, until Ctrl-C.")
     ] = False,
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
@@ -46,6 +47,10 @@ def demo(
     from penstock.spark.sessions import check_java
 
     check_java()
+    if keep:
+        from penstock.console import check_installed
+
+        check_installed()
     size = parse_size(document_size, option="--document-size")
     if documents * size > 2 * 2**30:
         raise InputError("These are more than 2 GB of documents.", remedy="Send fewer or smaller ones.")
@@ -84,7 +89,7 @@ async def _demo(plan: object, place: Path, kills: int, keep: bool) -> tuple[Resu
             result = await play.run()
         report = _show(result, place)
         if keep:
-            await _keep(play, server.url)
+            await keep_running(play, server.url, report)
         return result, report
     finally:
         await asyncio.to_thread(server.stop)
@@ -108,10 +113,27 @@ def _show(result: Result, place: Path) -> Path:
     return report
 
 
-async def _keep(play: Play, url: str) -> None:
-    """Go on serving until Ctrl-C."""
-    async with play.service():
-        typer.echo(f"Still running. NATS: {url}")
-        typer.echo(f"The tables: {play.warehouse}. Ctrl-C ends it all.")
-        with until_signal() as stop:
+async def keep_running(play: Play, url: str, report: Path) -> None:
+    """Leave it all there until Ctrl-C: server, tables, the service on the bus, and the console that shows them.
+
+    Spark is not left running: it computes the table of top customers anew in each update, and whoever reads the
+    folder meanwhile, as the service does, finds half of it. One more update is one command.
+    """
+    from penstock.console import Console
+
+    with until_signal() as stop:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(play.service())
+            shown = play.options.replace(name="penstock console")
+            console = await stack.enter_async_context(Console(shown, pipelines=[play.project]))
+            project = play.project
+            typer.echo("Everything goes on running, until Ctrl-C:")
+            typer.echo(f"  console   {console.url}")
+            typer.echo(f"  NATS      {url}")
+            typer.echo(f"  service   penstock bus call shop top-customers --query limit=5 -s {url}")
+            typer.echo(f"  tables    {play.warehouse}")
+            typer.echo(f"  report    {report}")
+            typer.echo("New orders go through with one more update of the pipeline:")
+            typer.echo(f"  penstock pipeline run {project.folder} --storage {project.local_storage} -s {url}")
             await stop.wait()
+            typer.echo("Ending.")

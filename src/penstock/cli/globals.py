@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import typer
-import typer.main
+from typing import TYPE_CHECKING, Any
 
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
@@ -76,12 +73,11 @@ class Globals:
         )
 
 
-def hoist(app: typer.Typer, arguments: list[str]) -> list[str]:
+def hoist(group: Any, arguments: list[str]) -> list[str]:
     """Move global flags that follow the command to its front, where the parser wants them.
 
     A flag that the command itself has under the same name stays where it is.
     """
-    group = typer.main.get_command(app)
     values = {name: not getattr(option, "is_flag", False) for option in group.params for name in option.opts}
     values = {name: takes for name, takes in values.items() if name.startswith("-") and "help" not in name}
     own = _own_flags(group, arguments)
@@ -104,7 +100,7 @@ def hoist(app: typer.Typer, arguments: list[str]) -> list[str]:
     return front + rest
 
 
-def _own_flags(group: object, arguments: list[str]) -> set[str]:
+def _own_flags(group: Any, arguments: list[str]) -> set[str]:
     """Collect the flags of the command that these arguments name."""
     own: set[str] = set()
     current = group

@@ -21,7 +21,7 @@ from penstock.errors import DeadlineError, InputError
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-__all__ = ["add_to"]
+__all__ = ["pub", "reply", "req", "rtt", "sub"]
 
 Headers = Annotated[
     list[str] | None,
@@ -29,18 +29,6 @@ Headers = Annotated[
 ]
 Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
 MAX_BODY = 64 * 1024 * 1024
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("pub")(pub)
-    app.command("publish", hidden=True)(pub)
-    app.command("sub")(sub)
-    app.command("subscribe", hidden=True)(sub)
-    app.command("req")(req)
-    app.command("request", hidden=True)(req)
-    app.command("reply")(reply)
-    app.command("rtt")(rtt)
 
 
 def parse_headers(given: list[str] | None) -> dict[str, str] | None:

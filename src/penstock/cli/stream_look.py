@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.globals import Globals
+from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, print_table, run
 from penstock.cli.session import pick, session
 from penstock.cli.stream_show import ago, local, print_sections, show_stream
 from penstock.errors import InputError
 from penstock.sizes import format_size
+from penstock.spark.markers import marker_filter
 
 if TYPE_CHECKING:
     from penstock.connection import Client
@@ -52,10 +54,13 @@ async def _info(given: Globals, name: str | None, state: bool, json: bool) -> No
 
     async with session(given) as client:
         found = await assets.stream_info(client, await picked(client, name))
+        markers = {}
+        if not json and found.config.allow_atomic:  # the sink writes to no other stream
+            markers = await assets.stream_subjects_held(client, found.name, marker_filter(found.name))
     if json:
         print_json(found.raw["state"] if state else found.raw)
     else:
-        show_stream(found, state_only=state)
+        show_stream(found, state_only=state, markers=sum(markers.values()))
 
 
 def ls(
@@ -167,20 +172,24 @@ def subjects(
     pattern: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only subjects that match.")] = ">",
     sort: Annotated[str, typer.Option("--sort", metavar="name|messages", help="Order.")] = "messages",
     names: Annotated[bool, typer.Option("-n", "--names", help="Only the subjects.")] = False,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Count the messages of each subject that a stream holds."""
     if sort not in ("name", "subjects", "messages", "count"):
         raise InputError(f"--sort is {sort!r}.", remedy="Use name or messages.")
-    run(_subjects(ctx.obj, name, pattern, sort, names, json))
+    run(_subjects(ctx.obj, name, pattern, sort, names, Sieve(everything, pattern), json))
 
 
-async def _subjects(given: Globals, name: str | None, pattern: str, sort: str, names: bool, json: bool) -> None:
+async def _subjects(
+    given: Globals, name: str | None, pattern: str, sort: str, names: bool, sieve: Sieve, json: bool
+) -> None:
     from penstock.jetstream import assets
 
     async with session(given) as client:
         stream = await picked(client, name)
-        counts = await assets.stream_subjects_held(client, stream, pattern)
+        held = await assets.stream_subjects_held(client, stream, pattern)
+    counts = {subject: count for subject, count in held.items() if sieve.shows(subject)}
     if sort in ("messages", "count"):
         counts = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     if json:
@@ -196,6 +205,7 @@ async def _subjects(given: Globals, name: str | None, pattern: str, sort: str, n
             ("Subject", "#Count"),
             [(subject, f"{count:,}") for subject, count in counts.items()],
         )
+    sieve.tell()
 
 
 def size(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.globals import Globals
+from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, progress, run
 from penstock.cli.session import asking, confirm, pick, read_json, session
 from penstock.cli.stream_show import show_message, show_stream
@@ -42,13 +43,14 @@ def view(
     since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Begin so long ago.")] = None,
     subject: Annotated[str, typer.Option("--subject", help="Only messages that match.")] = ">",
     raw: Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")] = False,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
     begin = None
     if since is not None:
         begin = datetime.now(UTC) - timedelta(seconds=parse_duration(since, option="--since"))
-    run(_view(ctx.obj, name, size, start, begin, subject, raw, json))
+    run(_view(ctx.obj, name, size, start, begin, subject, Sieve(everything, subject), raw, json))
 
 
 async def _view(
@@ -58,6 +60,7 @@ async def _view(
     start: int,
     begin: datetime | None,
     subject: str,
+    sieve: Sieve,
     raw: bool,
     json: bool,
 ) -> None:
@@ -73,8 +76,9 @@ async def _view(
                     message = await assets.get_message(client, stream, start, next_for=subject, since=begin)
                 except NotFoundError:
                     break
-                page.append(message)
                 begin, start = None, (message.sequence or 0) + 1
+                if sieve.shows(message.subject):
+                    page.append(message)
             if json:
                 print_json([message.to_json() for message in page])
             else:
@@ -83,9 +87,10 @@ async def _view(
             if len(page) < size:
                 if not json and not raw:
                     typer.echo("Reached the end of what the stream holds.", err=True)
-                return
+                break
             if not asking() or not typer.confirm("Next Page?", default=True, err=True):
-                return
+                break
+    sieve.tell()
 
 
 def get(
@@ -95,15 +100,16 @@ def get(
     last_for: Annotated[
         str | None, typer.Option("-S", "--last-for", metavar="SUBJECT", help="The last message of this subject.")
     ] = None,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Show one message."""
     if (sequence is None) == (last_for is None):
         raise InputError("Which message?", remedy="Give a sequence, or -S and a subject.")
-    run(_get(ctx.obj, name, sequence, last_for, json))
+    run(_get(ctx.obj, name, sequence, last_for, Sieve(everything, last_for), json))
 
 
-async def _get(given: Globals, name: str, sequence: int | None, last_for: str | None, json: bool) -> None:
+async def _get(given: Globals, name: str, sequence: int | None, last_for: str | None, sieve: Sieve, json: bool) -> None:
     from penstock.jetstream import assets
 
     async with session(given) as client:
@@ -114,6 +120,11 @@ async def _get(given: Globals, name: str, sequence: int | None, last_for: str | 
                 raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
             what = f"no message {sequence}" if sequence else f"no message on {last_for}"
             raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None
+    if not sieve.shows(message.subject):
+        raise InputError(
+            f"Message {message.sequence} of stream {name} is a marker of the Spark sink, no data.",
+            remedy="Name a sequence or a subject of the data, or give --all to see it.",
+        )
     if json:
         print_json(message.to_json())
     else:

@@ -155,8 +155,8 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
     ]
 
 
-def show_stream(info: StreamInfo, *, state_only: bool = False) -> None:
-    """Print a stream: configuration, where it lives, how it stands."""
+def show_stream(info: StreamInfo, *, state_only: bool = False, markers: int = 0) -> None:
+    """Print a stream: configuration, where it lives, how it stands; how many messages are the Spark sink's markers."""
     state: list[tuple[str, Rows]] = [
         ("Cluster Information", placed_rows(info.placed)),
         (
@@ -170,6 +170,7 @@ def show_stream(info: StreamInfo, *, state_only: bool = False) -> None:
             "State",
             [
                 ("Messages", info.messages),
+                ("Markers of the Spark sink", markers or None),
                 ("Bytes", format_size(info.bytes)),
                 ("First Sequence", _at(info.first_sequence, info.first_time)),
                 ("Last Sequence", _at(info.last_sequence, info.last_time)),

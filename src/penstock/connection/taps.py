@@ -97,12 +97,15 @@ class _TapParser(Parser):
             if line_end < 0:
                 break
             words = buffer[place:line_end].split()
-            kind = words[0].upper() if words else b""
-            if kind not in (b"MSG", b"HMSG"):
+            kind = words[0] if words else b""
+            if kind == b"MSG":
+                least = 4
+            elif kind == b"HMSG":
+                least = 5
+            else:
                 await super().parse(buffer[place : line_end + 2])
                 place = line_end + 2
                 continue
-            least = 4 if kind == b"MSG" else 5
             try:
                 sid, total = int(words[2]), int(words[-1])
                 head = 0 if least == 4 else int(words[-2])

@@ -68,8 +68,16 @@ def _read(target: str, flow: str, version: Path) -> FlowState:
     if done is not None:
         for offset in _nats_offsets(version / "offsets" / str(done)):
             streams |= {name: mark.next for name, mark in offset.marks.items()}
-    size = sum(path.stat().st_size for path in (version / "state").rglob("*") if path.is_file())
-    return FlowState(target, flow, planned, done, streams, size)
+    return FlowState(target, flow, planned, done, streams, sum(_sizes(version / "state")))
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path in folder.rglob("*"):
+        try:
+            if path.is_file():
+                yield path.stat().st_size
+        except FileNotFoundError:
+            continue  # Spark tidies up while we look
 
 
 def _numbers(folder: Path) -> Iterator[int]:

@@ -30,6 +30,7 @@ from penstock.errors import InputError, PipelineError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.eventlog import EventLog
 from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.progress import ProgressFile
 from penstock.pipelines.project import Project
 from penstock.pipelines.settings import VARIABLE
 from penstock.spark.sessions import check_java
@@ -95,6 +96,7 @@ class PipelineRun:
         self._folder: Path | None = None
         self._lock: int | None = None
         self._log: EventLog | None = None
+        self._progress: ProgressFile | None = None
 
     # -- beginning and end -----------------------------------------------------------------------
 
@@ -152,6 +154,10 @@ class PipelineRun:
         finally:
             os.close(send)
         self._pipe = receive
+        self._progress = ProgressFile(
+            self.project.local_storage, self._options, self._process.pid, continuous=self.order.continuous
+        )
+        self._progress.write(self.outcome)
 
     @property
     def pid(self) -> int:
@@ -188,6 +194,9 @@ class PipelineRun:
             if self._process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
                     self._process.stdin.close()
+        if self._progress is not None:
+            self._progress.write(self.outcome, over=True)
+            self._progress = None
         self._release()
 
     def _release(self) -> None:
@@ -222,6 +231,8 @@ class PipelineRun:
             status = self._process.wait(_DIE)
             if not self.outcome.ended and self.outcome.failure is None:
                 self.outcome.failure = _sudden(status)
+        if self._progress is not None:
+            self._progress.write(self.outcome, over=not alive)
         return alive
 
     def wait(self, timeout: float | None = None) -> Outcome:

@@ -13,6 +13,7 @@ from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
 from penstock.pipelines.lanes import Lane, current_lane, place
 from penstock.pipelines.process import is_running
+from penstock.pipelines.progress import NAME as PROGRESS
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import blocking
 
@@ -88,7 +89,8 @@ def state_paths(project: Project) -> list[Path]:
     """Give what a reset deletes, as far as it is there: of the replay, where the pipeline was switched to one."""
     project = place(project)
     storage = _local(project)
-    paths = [storage / "_checkpoints", storage / "catalog", storage / "derby.log", storage / "spark.log"]
+    names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)
+    paths = [storage / name for name in names]
     if project.warehouse is not None:
         paths.append(project.warehouse)
     return [path for path in paths if path.exists()]

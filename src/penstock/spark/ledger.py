@@ -24,6 +24,7 @@ from penstock.spark.markers import (
     read_lane,
     seal_body,
 )
+from penstock.spark.steady import recover, steadily
 from penstock.wire.bulk.link import Deadline
 
 __all__ = ["Epoch", "Journal", "Ledger", "Slot"]
@@ -342,30 +343,11 @@ class Ledger:
 
     def steadily(self, action: Callable[[], _Result]) -> _Result:
         """Do something that may be done twice, again and again while the trouble is a passing one."""
-        deadline = Deadline(self.patience)
-        pause = 0.02
-        while True:
-            try:
-                return action()
-            except PenstockError as error:
-                if not is_passing(error) or deadline.left == 0:
-                    raise
-                self.recover(error, deadline)
-            time.sleep(min(pause * random.uniform(0.5, 1.5), deadline.left))  # noqa: S311  # spreads retries only
-            pause = min(pause * 2, 1.0)
+        return steadily(self.line, action, self.patience)
 
     def recover(self, error: PenstockError, deadline: Deadline) -> None:
         """Make the connection usable again after a passing error."""
-        if isinstance(error, DeadlineError) or not isinstance(error, JetStreamError):
-            self.line.drop()
-        while True:
-            try:
-                self.line.restore()
-                return
-            except PenstockError as again:
-                if not is_passing(again) or deadline.left == 0:
-                    raise
-                time.sleep(min(0.2, deadline.left))
+        recover(self.line, error, deadline)
 
     def _attempt(self, action: Callable[[], int]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""

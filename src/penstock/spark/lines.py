@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 from penstock.options import ConnectionOptions
 from penstock.spark.line import Line
+from penstock.spark.steady import until_reached
+from penstock.wire.bulk.link import Deadline
 
 __all__ = ["borrow"]
 
@@ -18,15 +20,20 @@ KEPT = 4  # connections of a process that wait for the next task
 
 
 @contextmanager
-def borrow(options: ConnectionOptions) -> Iterator[Line]:
-    """Give a connection for one task; it is kept for the next one, unless the task failed."""
+def borrow(options: ConnectionOptions, patience: float = 0.0) -> Iterator[Line]:
+    """Give a connection for one task; it is kept for the next one, unless the task failed.
+
+    `patience`: for how many seconds to try where nobody answers. A connection that was kept may have died meanwhile,
+    which shows only when it is used.
+    """
+    deadline = Deadline(patience)
     key = (os.getpid(), options)  # a forked process must not speak on its parent's socket
     with _lock:
         line = _idle.pop(key, None)
     if line is None:
-        line = Line(options)
+        line = until_reached(lambda: Line(options), deadline)
     try:
-        line.restore()
+        until_reached(line.restore, deadline)
         yield line
     except BaseException:
         line.close()

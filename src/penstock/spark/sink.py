@@ -23,6 +23,7 @@ from penstock.spark.markers import Places
 from penstock.spark.outgoing import Messages, Shape, check_columns
 from penstock.spark.prepare import Prepared, prepare
 from penstock.spark.sink_options import SinkOptions
+from penstock.spark.steady import steadily
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,14 +51,19 @@ class Report(WriterCommitMessage):
 class _Writing:
     """What writing a batch and writing a stream share. Made on the driver, carried to the tasks."""
 
-    def __init__(self, connection: ConnectionOptions, options: SinkOptions, schema: StructType) -> None:
+    def __init__(
+        self, connection: ConnectionOptions, options: SinkOptions, schema: StructType, patience: float
+    ) -> None:
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
         self.connection = connection
         self.options = options
         # A name for this execution of the batch: the tasks of a later one know by it that they replace us.
         self.run = secrets.token_hex(8)
-        with borrow(connection) as line:
-            self.prepared: Prepared = prepare(line, options)
+        with borrow(connection, patience) as line:
+            # Every step of it may be done twice, and the connection may be one that died since the last batch.
+            self.prepared: Prepared = steadily(
+                line, lambda: prepare(line, options), max(patience, connection.connect_timeout)
+            )
 
     def _ledger(self, line: Line, query: str, batch: int, run: str) -> Ledger:
         return Ledger(
@@ -78,7 +84,7 @@ class _Writing:
         partition, task = context.partitionId(), context.taskAttemptId()
         shape = Shape(self.options, self.prepared.target)
         with ExitStack() as stack:
-            line = stack.enter_context(borrow(self.connection))
+            line = stack.enter_context(borrow(self.connection, self.options.retry_timeout))
             letters = DeadLetters(self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}")
             stack.callback(letters.close)
             rows = _shaped(batches, shape, letters)
@@ -115,7 +121,7 @@ class _Writing:
             return
         first = reports[0]
         epochs = {report.epoch for report in reports if report.epoch is not None}
-        with borrow(self.connection) as line:
+        with borrow(self.connection, self.options.retry_timeout) as line:
             ledger = self._ledger(line, first.query, first.batch, first.run)
             if len(epochs) > 1:
                 raise ledger.fenced(None)
@@ -172,7 +178,8 @@ class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
                 "each frame with the options writeId and batchId.",
             )
         options.check_stream()
-        super().__init__(connection, options, schema)
+        # This runs at every micro-batch: a query outlives a server that is away between two of them.
+        super().__init__(connection, options, schema, options.retry_timeout)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
         context = TaskContext.get()
@@ -204,7 +211,7 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
                 "A stream cannot be overwritten: what is stored is there for its other readers.",
                 remedy='Use .mode("append"); to begin anew, purge the stream first.',
             )
-        super().__init__(connection, options, schema)
+        super().__init__(connection, options, schema, patience=0.0)  # whoever waits for it learns at once
         self.query = f"write-{options.write_id or secrets.token_hex(8)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:

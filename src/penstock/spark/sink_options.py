@@ -92,7 +92,9 @@ SINK: Final = (
     Option("atomicRows", count, "The most rows that are stored together, up to 999.", MOST_ROWS),
     Option("atomicBytes", size, "About the most bytes that are stored together.", 8 * 2**20, shown="8m"),
     Option("inFlight", count, "How many such batches a task has under way.", 4),
-    Option("retryTimeout", duration, "How long a task goes on trying while NATS is away.", 60.0, shown="60s"),
+    Option(
+        "retryTimeout", duration, "How long a query and its tasks go on trying while NATS is away.", 60.0, shown="60s"
+    ),
 )
 
 

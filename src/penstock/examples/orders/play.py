@@ -18,6 +18,7 @@ from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, 
 from penstock.examples.orders.ledger import Ledger, Plan
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
+from penstock.options import ConnectionOptions
 from penstock.pipelines.outcome import Batch, Outcome
 from penstock.pipelines.process import Order, PipelineRun
 from penstock.pipelines.project import Project
@@ -94,6 +95,11 @@ class Play:
         self._read = 0
         self._marks: dict[str, int] = {}
         self._warm = asyncio.Event()
+
+    @property
+    def options(self) -> ConnectionOptions:
+        """How to reach the server that it plays on."""
+        return self._options
 
     @property
     def warehouse(self) -> Path:

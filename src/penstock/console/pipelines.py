@@ -1,0 +1,211 @@
+"""Pipelines: what their runs leave, what their checkpoints say, and what the Spark sink keeps in streams.
+
+Three things can be read without asking Spark: `progress.json`, which a run of `penstock pipeline run` keeps fresh; the
+checkpoints, which tell for every flow the next sequence of each stream; and the heads that every exactly-once query,
+of a pipeline or not, keeps in the stream that it writes to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.connection import Client, api_request
+from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
+from penstock.errors import NotFoundError, RemoteProtocolError
+from penstock.jetstream import assets
+from penstock.jetstream.info import StreamInfo
+from penstock.spark.markers import MARKER_ROOT, Head, is_marker, marker_filter
+
+if TYPE_CHECKING:
+    from penstock.pipelines.project import Project
+
+__all__ = ["pipelines"]
+
+_REPLAYS = 20  # of a pipeline that are shown
+_HISTORY = 60  # batches that are drawn
+
+
+async def pipelines(desk: Desk, ask: Ask) -> Data:
+    """Show every pipeline that the console was told of, and every query that writes exactly once."""
+    client = await desk.link.client()
+    loop = asyncio.get_running_loop()
+    shown = [item for project in desk.projects for item in await loop.run_in_executor(desk.disk, _look, desk, project)]
+    names = {stream for item in shown for flow in item["flows"] for stream in flow["streams"]}
+    latest = dict(zip(names, await all_of(names, lambda name: _latest(client, name)), strict=True))
+    for item in shown:
+        for flow in item["flows"]:
+            flow["lag"] = _lag(flow["streams"], latest)
+            flow["streams"] = [
+                {"name": name, "next": following, "latest": latest.get(name)}
+                for name, following in flow["streams"].items()
+            ]
+    found, total = await stream_page(client)
+    kept = [info for info in found if any(is_marker(subject) for subject in info.config.subjects)]
+    sinks = [sink for sinks in await all_of(kept, lambda info: _sinks(client, info)) for sink in sinks]
+    sinks.sort(key=lambda sink: sink["time"] or "", reverse=True)
+    return {
+        "pipelines": shown,
+        "sinks": sinks[: desk.settings.rows],
+        "sinks_left_out": max(0, len(sinks) - desk.settings.rows),
+        "streams": {"looked_at": len(found), "of": total},
+    }
+
+
+# -- what is on disk ---------------------------------------------------------------------------------------------------
+
+
+def _look(desk: Desk, project: Project) -> list[Data]:
+    """Read a pipeline's storage and those of its replays, in a thread."""
+    storage = project.local_storage
+    if storage is None:
+        note = f"Its storage is {project.storage}, which is not on this machine."
+        return [
+            {
+                "name": project.name,
+                "replay": None,
+                "folder": str(project.folder),
+                "storage": project.storage,
+                "note": desk.mask.text(note),
+                "run": None,
+                "flows": [],
+                "history": [],
+            }
+        ]
+    found = [_pipeline(desk, project, storage, None)]
+    replays = sorted(path for path in (storage / "replays").glob("*") if path.is_dir())
+    return found + [_pipeline(desk, project, path, path.name) for path in replays[:_REPLAYS]]
+
+
+def _pipeline(desk: Desk, project: Project, storage: Path, replay: str | None) -> Data:
+    from penstock.pipelines.checkpoints import read_flows
+    from penstock.pipelines.progress import read_progress
+
+    progress = read_progress(storage)
+    note = None
+    try:
+        states = read_flows(storage)
+    except OSError as error:  # Spark replaces files while we look; the next look is another one
+        states, note = [], f"Its checkpoints cannot be read: {error.strerror}."
+    live = {flow["name"]: flow for flow in (progress or {}).get("flows", [])}
+    flows = []
+    for state in states:
+        now = live.pop(state.flow, None)
+        flows.append(
+            {
+                "flow": state.flow,
+                "target": state.target,
+                "batches": 0 if state.done is None else state.done + 1,
+                "complete": state.complete,
+                "state_bytes": state.state_bytes,
+                "streams": state.streams,
+                **_live(now),
+            }
+        )
+    flows += [
+        {
+            "flow": name,
+            "target": None,
+            "batches": flow["batches"],
+            "complete": None,
+            "state_bytes": flow["state_bytes"],
+            "streams": flow["streams"],
+            **_live(flow),
+        }
+        for name, flow in live.items()
+    ]
+    return {
+        "name": project.name,
+        "replay": replay,
+        "folder": str(project.folder),
+        "storage": str(storage),
+        "note": note,
+        "run": _run(desk, progress),
+        "flows": flows[: desk.settings.rows],
+        "history": [batch["rows"] for batch in (progress or {}).get("batches", [])[-_HISTORY:]],
+    }
+
+
+def _live(flow: dict[str, Any] | None) -> Data:
+    """Give what the newest run says of a flow."""
+    flow = flow or {}
+    status = str(flow["status"]).lower() if flow.get("status") else None
+    if not flow.get("batches"):  # it had nothing to do in this run, and every figure would be a zero
+        flow = {}
+    return {
+        "status": status,
+        "rows_in": flow.get("rows_in"),
+        "rows_out": flow.get("rows_out"),
+        "rate": flow.get("rate"),
+        "batch_seconds": flow.get("batch_seconds"),
+        "state_rows": flow.get("state_rows"),
+    }
+
+
+def _run(desk: Desk, progress: dict[str, Any] | None) -> Data | None:
+    if progress is None:
+        return None
+    return {
+        "state": progress["state"],
+        "phase": progress.get("phase"),
+        "failure": desk.mask.text(progress["failure"]) if progress.get("failure") else None,
+        "continuous": bool(progress.get("continuous")),
+        "updates": progress.get("updates"),
+        "spark": progress.get("spark"),
+        "pid": progress.get("pid"),
+        "begun": _moment(progress.get("begun")),
+        "time": _moment(progress.get("time")),
+    }
+
+
+def _moment(seconds: float | None) -> str | None:
+    return None if seconds is None else iso(datetime.fromtimestamp(seconds, UTC))
+
+
+# -- what is in NATS ---------------------------------------------------------------------------------------------------
+
+
+async def _latest(client: Client, name: str) -> int | None:
+    try:
+        return (await assets.stream_info(client, name)).last_sequence + 1
+    except NotFoundError:
+        return None
+
+
+def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
+    known = [
+        max(0, newest - following) for name, following in streams.items() if (newest := latest.get(name)) is not None
+    ]
+    return sum(known) if known else None
+
+
+async def _sinks(client: Client, info: StreamInfo) -> list[Data]:
+    """Read the heads in a stream: where each exactly-once query is that writes to it."""
+    try:
+        pattern = marker_filter(info.name).removesuffix(">") + "*.head"
+        answer = await api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": pattern})
+    except NotFoundError:
+        return []  # deleted a moment ago
+    subjects = sorted(answer["state"].get("subjects") or {})
+    return [sink for sink in await all_of(subjects[:100], lambda subject: _head(client, info.name, subject)) if sink]
+
+
+async def _head(client: Client, stream: str, subject: str) -> Data | None:
+    query = subject.removeprefix(f"{MARKER_ROOT}.{stream}.").removesuffix(".head")
+    try:
+        found = await assets.get_message(client, stream, last_for=subject)
+        head = Head.read(found.data, found.sequence or 0)
+    except NotFoundError:
+        return None  # replaced or removed a moment ago
+    except RemoteProtocolError as error:
+        return {"stream": stream, "query": query, "batch": None, "state": error.what, "retries": 0, "time": None}
+    return {
+        "stream": stream,
+        "query": query,
+        "batch": head.batch,
+        "state": head.state,
+        "retries": len(head.past),
+        "time": iso(found.time),
+    }

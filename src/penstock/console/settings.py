@@ -1,0 +1,89 @@
+"""The settings of the console, as data: the command line, the console's own page and the docs read them from here."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, fields
+
+from penstock.errors import OptionError
+
+__all__ = ["LOOPBACK", "Settings", "is_loopback"]
+
+LOOPBACK = "127.0.0.1"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the console listens, and how much a page may ask and show. Checked here, before anything is opened."""
+
+    host: str = LOOPBACK
+    """The address to listen on: this machine alone, unless another one is named."""
+    port: int = 0
+    """The port to listen on; 0 takes one that is free."""
+    names: tuple[str, ...] = ()
+    """Further host names under which browsers may ask for it; addresses in numbers and `localhost` always may."""
+    rows: int = 100
+    """The most rows of one table; what is left out is counted, or reached with a link."""
+    messages: int = 25
+    """The most messages of one page."""
+    lookups: int = 400
+    """The most sequences that are looked at to fill a page of messages: gaps and markers of the Spark sink count."""
+    message_bytes: int = 4 * 2**20
+    """The most bytes of messages that one page fetches."""
+    payload_bytes: int = 64 * 2**10
+    """The most bytes of a payload that a page shows; the whole of it can be downloaded."""
+    subjects: int = 10_000
+    """The most subjects that a stream may hold for them to be counted one by one."""
+    scan_streams: int = 20
+    """The most streams that are looked through for transfers: those written to last."""
+    scan_messages: int = 2000
+    """The most messages of a stream whose headers are looked at for transfers: the newest."""
+    timeout: float = 5.0
+    """Seconds for one answer of NATS."""
+    page_timeout: float = 20.0
+    """Seconds for a whole page."""
+    pages: int = 8
+    """The most pages that are made at the same time; others wait."""
+    idle: float = 10.0
+    """Seconds that a connection may take to send its request."""
+    connections: int = 100
+    """The most browsers and programs that may be connected; more are answered with 503."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.host, str) or not (_is_address(self.host) or _NAME.fullmatch(self.host)):
+            raise OptionError(
+                f"host is {self.host!r}, which is neither an address nor a name.",
+                remedy=f"Leave it out for {LOOPBACK}.",
+                option="host",
+                value=self.host,
+            )
+        if not 0 <= self.port <= 65535:
+            raise OptionError(
+                f"port is {self.port}.", remedy="A port is between 0 and 65535.", option="port", value=self.port
+            )
+        for name in self.names:
+            if not _NAME.fullmatch(name):
+                raise OptionError(
+                    f"{name!r} is no host name.", remedy="Write it without port and scheme.", option="names", value=name
+                )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("host", "port", "names") and not 0 < value < 2**40:
+                raise OptionError(
+                    f"{field.name} is {value!r}.", remedy="Give a number above 0.", option=field.name, value=value
+                )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach that address."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""Transfers: payloads in chunks that streams hold, and how much of each is there.
+
+Only headers are read, of the newest messages of the streams that were written to last. The server gives headers without
+bodies to consumers alone, so each look makes one in memory and deletes it; on streams that keep messages for the sake
+of their consumers (interest, work queue) a consumer would change what is kept, and they are left out. Chunks that no
+stream captures pass the console unseen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of
+from penstock.connection import Client, api_request, foreign_errors, jetstream
+from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
+from penstock.errors import NotFoundError, PenstockError
+from penstock.jetstream.info import StreamInfo
+
+__all__ = ["transfers"]
+
+log = logging.getLogger("penstock.console")
+
+_BATCH = 500
+_NANO = 1_000_000_000
+_ALIVE = 30  # seconds after which the server deletes a consumer that we could not
+
+
+@dataclass
+class _Transfer:
+    """What is known of one payload."""
+
+    stream: str
+    message_id: str
+    subject: str
+    tiling: Tiling = field(default_factory=Tiling)
+    chunks: int = 0
+    first: int = 0
+    last: int = 0
+    time: datetime | None = None
+    wrong: str | None = None
+
+    def state(self, cut: bool) -> str:
+        if self.wrong is not None:
+            return "broken"
+        if self.tiling.complete:
+            return "whole"
+        # Where the look begins behind the stream's first message, the first chunks may stand before it.
+        return "begins earlier" if cut and self.tiling.missing(1)[0][0] == 0 else "in part"
+
+
+async def transfers(desk: Desk, ask: Ask) -> Data:
+    """Look for payloads in chunks."""
+    client = await desk.link.client()
+    found, total = await stream_page(client)
+    plain = [info for info in found if info.config.retention == "limits"]
+    held = sorted((info for info in plain if info.messages), key=lambda info: iso(info.last_time) or "", reverse=True)
+    looked = held[: desk.settings.scan_streams]
+    answers = await all_of(looked, lambda info: _stream(desk, client, info))
+    rows = [row for rows, _ in answers for row in rows]
+    rows.sort(key=lambda row: (row["time"] or "", row["last"]), reverse=True)
+    return {
+        "transfers": rows[: desk.settings.rows],
+        "left_out": max(0, len(rows) - desk.settings.rows),
+        "looked_at": {
+            "streams": len(looked),
+            "of": total,
+            "kept_for_consumers": len(found) - len(plain),
+            "newest": desk.settings.scan_messages,
+            "messages": sum(max(0, count) for _, count in answers),
+        },
+        "failed": [info.name for info, (_, count) in zip(looked, answers, strict=True) if count < 0],
+    }
+
+
+async def _stream(desk: Desk, client: Client, info: StreamInfo) -> tuple[list[Data], int]:
+    """Look through one stream; gives the transfers, and how many messages were looked at, -1 where it failed."""
+    start = max(info.first_sequence, info.last_sequence + 1 - desk.settings.scan_messages)
+    known: dict[tuple[str, str], _Transfer] = {}
+    count = 0
+    try:
+        async with contextlib.aclosing(_headers(client, info.name, start, desk.settings.scan_messages)) as messages:
+            async for message in messages:
+                count += 1
+                _take(known, info.name, message)
+    except PenstockError as error:
+        # One stream that does not let itself be looked at must not hide the others.
+        log.debug("looking for transfers in %s: %s", info.name, error)
+        return [], -1
+    cut = start > info.first_sequence
+    return [_row(desk, item, cut) for item in known.values()], count
+
+
+def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Any) -> None:
+    headers = message.headers or {}
+    message_id = message_id_of(headers)
+    if message_id is None:
+        return
+    sequence = message.metadata.sequence.stream
+    item = known.setdefault(
+        (message.subject, message_id), _Transfer(stream, message_id, message.subject, first=sequence)
+    )
+    item.last, item.time = sequence, message.metadata.timestamp
+    said = str(headers.get("Nats-Msg-Size", "0"))
+    size = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
+    try:
+        item.chunks += item.tiling.add(decode(headers, size), size)
+    except Refusal as refusal:
+        item.wrong = str(refusal)
+
+
+def _row(desk: Desk, item: _Transfer, cut: bool) -> Data:
+    return {
+        "stream": item.stream,
+        "id": desk.mask.plain(item.message_id),
+        "subject": desk.mask.plain(item.subject),
+        "state": item.state(cut),
+        "wrong": item.wrong,
+        "received": item.tiling.received,
+        "total": item.tiling.total,
+        "chunks": item.chunks,
+        "digest": item.tiling.digest is not None,
+        "first": item.first,
+        "last": item.last,
+        "time": iso(item.time),
+    }
+
+
+async def _headers(client: Client, stream: str, start: int, most: int) -> AsyncGenerator[Any]:
+    """Give the newest messages without their bodies, through a consumer that is gone afterwards."""
+    name = f"console-{uuid.uuid4().hex}"
+    config = {
+        "name": name,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": max(1, start),
+        "ack_policy": "none",
+        "headers_only": True,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": _ALIVE * _NANO,
+    }
+    made = await api_request(client, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    left = min(int(made["num_pending"]), most)
+    try:
+        with foreign_errors(stream):
+            pull = await jetstream(client).pull_subscribe_bind(consumer=name, stream=stream)
+            try:
+                while left > 0:
+                    messages = await pull.fetch(min(left, _BATCH), timeout=client.given.request_timeout)
+                    left -= len(messages)
+                    for message in messages:
+                        yield message
+            finally:
+                await pull.unsubscribe()
+    finally:
+        if client.is_connected:
+            with contextlib.suppress(NotFoundError):  # the stream is gone, and it with it
+                await api_request(client, f"CONSUMER.DELETE.{stream}.{name}")

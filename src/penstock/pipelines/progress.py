@@ -1,0 +1,100 @@
+"""What a run leaves in the pipeline's storage about itself, while it goes on and afterwards: `progress.json`.
+
+Whoever looks from outside, such as the console, reads it there. It is replaced as a whole, at most once a second, so
+that a reader never sees half of it. A run that was killed leaves its last word; whether its process still lives is told
+by the process id and the moment at which that process began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.options import ConnectionOptions
+from penstock.pipelines.outcome import Outcome
+
+__all__ = ["NAME", "ProgressFile", "RunState", "read_progress"]
+
+NAME = "progress.json"
+VERSION = 1
+_EVERY = 1.0
+_BATCHES = 100  # of the newest ones
+_MOST = 4 * 2**20  # bytes of a file that is read back
+
+RunState = Literal["running", "done", "failed", "stopped", "cut off"]
+log = logging.getLogger("penstock.pipelines")
+
+
+class ProgressFile:
+    """Writes the progress of one run; a run whose storage is elsewhere writes none."""
+
+    def __init__(self, storage: Path | None, options: ConnectionOptions, pid: int, *, continuous: bool) -> None:
+        self._path = None if storage is None else storage / NAME
+        self._options = options
+        self._about = {"pid": pid, "since": _since(pid), "begun": time.time(), "continuous": continuous}
+        self._last = 0.0
+        self._said = ""
+
+    def write(self, outcome: Outcome, *, over: bool = False) -> None:
+        """Write how far the run is: when something changed in kind, at its end, or when a second has passed."""
+        now = time.monotonic()
+        if self._path is None or (not over and outcome.phase == self._said and now - self._last < _EVERY):
+            return
+        self._last, self._said = now, outcome.phase
+        content = {
+            "v": VERSION,
+            **self._about,
+            "time": time.time(),
+            "state": _state(outcome, over),
+            "phase": outcome.phase,
+            "failure": self._options.scrub(outcome.failure) if outcome.failure else None,
+            "spark": outcome.spark,
+            "updates": outcome.updates,
+            "flows": [asdict(flow) for flow in outcome.flows.values()],
+            "batches": [asdict(batch) for batch in list(outcome.history)[-_BATCHES:]],
+        }
+        beside = self._path.with_name(f"{NAME}.{os.getpid()}")
+        try:
+            beside.write_text(json.dumps(content))
+            beside.replace(self._path)
+        except OSError as error:
+            # The pipeline goes on: whoever looks from outside sees the moment at which it was written last.
+            log.warning("The progress cannot be written to %s: %s.", self._path, error.strerror)
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            self._path = None
+
+
+def _state(outcome: Outcome, over: bool) -> RunState:
+    if not over:
+        return "running"
+    return "failed" if outcome.failure else "done" if outcome.ended else "stopped"
+
+
+def read_progress(storage: Path) -> dict[str, Any] | None:
+    """Read what the newest run left; None where there is nothing to read. `state` says whether it still runs."""
+    try:
+        with (storage / NAME).open("rb") as file:
+            content = json.loads(file.read(_MOST))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict) or content.get("v") != VERSION:
+        return None
+    if content.get("state") == "running" and _since(int(content.get("pid") or 0)) != content.get("since"):
+        content["state"] = "cut off"
+    return content
+
+
+def _since(pid: int) -> str | None:
+    """Give the moment at which a process began, as the kernel counts it; a number of its own is used again one day."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]

@@ -78,6 +78,8 @@ class Order:
     """Spark settings over those of the spec."""
     replay: str | None = None
     """The settings of a replay, as `penstock.pipelines.settings` writes them."""
+    database: str | None = None
+    """The database for its tables, made if it is missing, instead of the one of the spec."""
 
 
 class PipelineRun:
@@ -86,7 +88,7 @@ class PipelineRun:
     def __init__(self, project: Project, options: ConnectionOptions, order: Order | None = None) -> None:
         self.project = project
         self.order = order or Order()
-        self.outcome = Outcome()
+        self.outcome = Outcome(counted=self.order.remote is None)
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
@@ -125,6 +127,8 @@ class PipelineRun:
             "full_refresh": list(self.order.full_refresh),
             "full_refresh_all": self.order.full_refresh_all,
             "dry": self.order.dry,
+            "database": self.order.database,
+            "streams": sorted(self.project.topology.streams) if self.project.topology is not None else [],
             "conf": _conf(self.project, self.order, folder),
         }
         (folder / "order.json").write_text(json.dumps(order))

@@ -349,7 +349,8 @@ def _lock_path(project: Project) -> Path | None:
     return project.local_storage / "lock" if project.local_storage is not None else None
 
 
-def _take_lock(project: Project) -> int | None:
+def _take_lock(project: Project, patience: float = 1.0) -> int | None:
+    """Take the lock of a run. Whoever looks whether a run is under way holds it for an instant: that is waited for."""
     path = _lock_path(project)
     if path is None:
         return None
@@ -360,15 +361,20 @@ def _take_lock(project: Project) -> int | None:
         raise InputError(
             f"The storage {path.parent} cannot be used: {error.strerror}.", remedy="Name another one with --storage."
         ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise InputError(
-            f"The pipeline {project.name} runs already, with its storage in {path.parent}.",
-            remedy="Wait for it, stop it, or name another storage.",
-        ) from None
-    return handle
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            os.close(handle)
+            raise InputError(
+                f"The pipeline {project.name} runs already, with its storage in {path.parent}.",
+                remedy="Wait for it, stop it, or name another storage.",
+            ) from None
 
 
 def is_running(project: Project) -> bool:
@@ -377,7 +383,7 @@ def is_running(project: Project) -> bool:
     if path is None or not path.exists():
         return False
     try:
-        handle = _take_lock(project)
+        handle = _take_lock(project, patience=0.0)
     except InputError:
         return True
     if handle is not None:

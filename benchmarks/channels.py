@@ -7,7 +7,7 @@ delivered while the gateway's memory is watched.
     python benchmarks/channels.py            100,000 messages of 128 bytes; a backlog of a million
     python benchmarks/channels.py --quick    a tenth of that
 
-Figures depend on the machine; the ratios are what to compare. JSON goes to artifacts/channels.json.
+Rates are the best of five rounds, ratios the median of the rounds' own; the ratios are what to compare. JSON goes to artifacts/channels.json.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import statistics
 import sys
 import time
 from collections import deque
@@ -175,7 +176,12 @@ async def run(url: str, count: int, rounds: int, messages: int) -> dict[str, obj
         return {
             "rounds": sides,
             "best": best,
-            "ratio": {what: best["gateway"][what] / best["plain"][what] for what in ("publish", "subscribe")},
+            "ratio": {
+                what: statistics.median(
+                    one[what] / other[what] for one, other in zip(sides["gateway"], sides["plain"], strict=True)
+                )
+                for what in ("publish", "subscribe")
+            },
             "backlog": await backlog(url, gateway.pid, messages),
         }
     finally:
@@ -191,7 +197,7 @@ def main() -> None:
     given = parser.parse_args()
     count, messages = (10_000, 100_000) if given.quick else (100_000, 1_000_000)
     with Server(sync=given.sync) as server:
-        found = asyncio.run(run(server.url, count, 2, messages))
+        found = asyncio.run(run(server.url, count, 5, messages))
         about = {"penstock": __version__, "server": server.version, "messages": count, "size": SIZE}
         found = {**about, "in_flight": IN_FLIGHT, "sync": given.sync, **found}
     folder = Path("artifacts")

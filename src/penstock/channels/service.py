@@ -25,7 +25,7 @@ from penstock.channels.feed import Desk
 from penstock.channels.outlet import Outlet
 from penstock.channels.records import MemberRecord, Position, decode_client, decode_member, decode_position
 from penstock.channels.store import BATCH, Log, Store
-from penstock.channels.wire import Ack, Ping, PingResponse, Text, decode
+from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
 from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Service:
         self.in_messages = 0
         self.in_bytes = 0
         self._spelling: dict[str, str] = {}
-        self._acks: dict[bytes, tuple[Channel, Member]] = {}
+        self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
         self._ack_inbox = ""
         self._numbers = 0
         self._line: deque[Item] = deque()
@@ -237,14 +237,19 @@ class Service:
         found = self._acks.get(subject)
         if found is None:
             return
-        try:
-            ack = decode(Ack, data)
-        except RemoteProtocolError as error:
-            log.warning("Channels: an ack that is none: %s", error)
-            return
-        channel, member = found
+        channel, member, start = found
+        sequence = sequence_in(data[len(start) :]) if data.startswith(start) else None
+        if sequence is None:
+            try:
+                ack = decode(Ack, data)
+            except RemoteProtocolError as error:
+                log.warning("Channels: an ack that is none: %s", error)
+                return
+            if ack.subject != channel.name:
+                return
+            sequence = ack.sequence
         group = member.group
-        if group is None or ack.subject != channel.name or not group.ack(member, ack.sequence):
+        if group is None or not group.ack(member, sequence):
             return
         self.state.touch(group)
         if group.last < channel.log.last:
@@ -316,7 +321,7 @@ class Service:
         client = self.clients.get(member.client)
         if member.online and client is not None:
             client.members[member] = channel
-            self._acks[member.ack_inbox.encode()] = (channel, member)
+            self._acks[member.ack_inbox.encode()] = (channel, member, ack_start(channel.name))
 
     def detach(self, channel: Channel, member: Member, *, unsubscribe: bool) -> None:
         """Take a member off its channel, its client and the acks."""

@@ -7,7 +7,8 @@ delivered while the gateway's memory is watched.
     python benchmarks/channels.py            100,000 messages of 128 bytes; a backlog of a million
     python benchmarks/channels.py --quick    a tenth of that
 
-Rates are the best of five rounds, ratios the median of the rounds' own; the ratios are what to compare. JSON goes to artifacts/channels.json.
+Rates are the best of five rounds, ratios the median of the rounds' own; the ratios are what to compare. JSON goes to
+artifacts/channels.json.
 """
 
 from __future__ import annotations

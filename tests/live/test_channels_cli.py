@@ -20,6 +20,7 @@ from penstock.cli.app import main
 from penstock.connection import api_request
 from penstock.errors import DataLossError, InputError
 from tests.live.command import Command
+from tests.live.inprocess import Done, invoke
 from tests.live.stan import Got, cluster_of, until
 
 
@@ -30,16 +31,11 @@ async def stan(server, unique):
 
 
 @pytest.fixture
-def command(server, tmp_path):
-    return Command(tmp_path, server.url)
-
-
-@pytest.fixture
-def beside(command):
+def beside(server):
     """Run the command beside the gateway of the test, which goes on meanwhile."""
 
-    async def run(*arguments: str):
-        return await asyncio.to_thread(command, *arguments)
+    async def run(*arguments: str) -> Done:
+        return await asyncio.to_thread(invoke, server.url, *arguments)
 
     return run
 
@@ -158,7 +154,7 @@ async def test_migrate(stan, beside, unique, server):
         flags = ("--from", server.url, "--from-cluster", stan.cluster, "--cluster-id", target.cluster)
         flags += ("--subject-prefix", f"{target.cluster}.", "--json")
         done = await beside("channels", "migrate", "foo", "bar", "empty", *flags)
-        assert done.returncode == 0, done.stderr
+        assert done.status == 0, done.stderr
         foo, bar, empty = json.loads(done.stdout)
         assert (foo["first"], foo["end"], foo["copied"], foo["verified"]) == (1, 2501, 2500, 2500)
         assert (bar["copied"], empty["copied"]) == (1, 0)
@@ -188,7 +184,7 @@ async def test_migrate(stan, beside, unique, server):
         await after.count(2601)
         assert after.sequences[-1] == 2601
         refused = await beside("channels", "migrate", "foo", *flags)
-        assert refused.returncode == 2
+        assert refused.status == 2
         assert "not copied from foo" in refused.stderr
 
 

@@ -358,7 +358,7 @@ async def test_streams_are_plain(stan):
 
 async def test_failed_heartbeats(stan):
     """A client that misses heartbeats gets nothing again until it answers, and is closed after too many."""
-    gateway = await stan.serve(hb_interval=0.1, hb_timeout=0.1, hb_fail_count=25)
+    gateway = await stan.serve(hb_interval=0.05, hb_timeout=0.05, hb_fail_count=25)
     raw = await stan.raw()
     await raw.connect()
     sent = []

@@ -329,3 +329,20 @@ async def test_subscribe_and_unsubscribe_while_closing(stan):
         assert answers[3].error in ("", Text.INVALID_SUBSCRIPTION)
         assert (await raw.subscribe("foo")).error == Text.UNKNOWN_CLIENT
     assert len(service.channels["foo"].subscribers) == 0
+
+
+async def test_automatic_acks_before_a_close_count(stan):
+    """What a handler has handled when its client closes is acknowledged: on resume only new messages come."""
+    client = await stan.client()
+    got = Got()
+    await client.subscribe("foo", got, durable="d")
+    for _ in range(50):
+        await client.publish_async("foo", b"x")
+    await got.count(50)
+    await client.close()
+    client = await stan.client()
+    again = Got()
+    await client.subscribe("foo", again, durable="d")
+    await client.publish("foo", b"new")
+    await again.stays(1, 0.1)
+    assert again.sequences == [51]

@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.errors import InputError
+from penstock.errors import InputError, OptionError, PipelineError
 from penstock.pipelines.checkpoints import read_flows
 from penstock.pipelines.eventlog import EventLog
+from penstock.pipelines.lanes import beside, current_lane, database, keep_lane, switch, switch_back
 from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.process import _take_lock
 from penstock.pipelines.project import Project
+from penstock.pipelines.remote import Sight, check_remote, refuse_other
 from penstock.pipelines.settings import VARIABLE, encode, start_position, target
+from penstock.pipelines.state import state_paths
 from penstock.pipelines.tables import Table
 from penstock.pipelines.template import write_project
 
@@ -102,6 +109,93 @@ def test_settings_of_a_replay():
         start_position(environ={VARIABLE: "{"})
 
 
+# -- lanes -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_is_what_it_was_begun_as(tmp_path: Path):
+    """A duration ago becomes a time when a replay begins and stays that; other places or streams are refused."""
+    project = Project.load(write_project(tmp_path, "sensors"))
+    lane = keep_lane(project, "v2", "1h", {"ALERTS": "V2"})
+    ago = datetime.now(UTC) - datetime.fromisoformat(lane.start)
+    assert timedelta(minutes=59) < ago < timedelta(minutes=61)
+    assert start_position(environ={VARIABLE: lane.settings}) == lane.start
+    assert keep_lane(project, "v2", "1h", {"ALERTS": "V2"}) == lane
+    for start, into in (("2h", {"ALERTS": "V2"}), ("1h", {"ALERTS": "V3"})):
+        with pytest.raises(InputError, match="begun from 1h into ALERTS=V2"):
+            keep_lane(project, "v2", start, into)
+    assert keep_lane(project, "v3", "2026-01-01T00:00:00Z", {}).start == "2026-01-01T00:00:00Z"
+
+
+def test_a_pipeline_switches_and_switches_back(tmp_path: Path):
+    """A pipeline goes on in a replay that is there, as often as one likes; never while it runs."""
+    project = Project.load(write_project(tmp_path, "sensors"))
+    with pytest.raises(InputError, match="has no replay v2"):
+        switch(project, "v2")
+    lane = keep_lane(project, "v2", "all", {"ALERTS": "V2"})
+    with pytest.raises(InputError, match=r"no replay v3.*There is v2"):
+        switch(project, "v3")
+    assert current_lane(project) is None
+    own, theirs = tmp_path / "sensors" / "storage", tmp_path / "sensors" / "storage" / "replays" / "v2"
+    for folder in (own, theirs):
+        (folder / "_checkpoints").mkdir()
+    assert state_paths(project) == [own / "_checkpoints"]
+    assert switch(project, "v2") == lane == current_lane(project)
+    assert state_paths(project) == [theirs / "_checkpoints"], "a reset forgets the state that is in use"
+    assert beside(project, "v2").warehouse == tmp_path / "sensors" / "storage" / "replays" / "v2" / "warehouse"
+    lock = _take_lock(beside(project, "v2"))
+    assert lock is not None
+    for change in (lambda: switch(project, "v2"), lambda: switch_back(project)):
+        with pytest.raises(InputError, match="runs"):
+            change()
+    os.close(lock)
+    switch_back(project)
+    assert current_lane(project) is None
+    with pytest.raises(InputError, match="is not switched"):
+        switch_back(project)
+    with pytest.raises(InputError, match="no switch can be noted"):
+        switch(project.at("s3a://bucket/x"), "v2")
+
+
+def test_a_replay_that_shares_a_catalog_has_a_database_of_its_own(tmp_path: Path):
+    """On a Connect server, or with a catalog that the spec names, tables of a replay never meet the pipeline's."""
+    project = Project.load(write_project(tmp_path, "sensors"))
+    assert database(project, "v-2", None) is None
+    assert database(project, "v-2", "sc://x") == "default_replay_v_2"
+    assert database(replace(project, catalog="lake", database="Shop"), "v2", None) == "shop_replay_v2"
+
+
+# -- Connect servers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_remote_is_an_address_where_somebody_listens():
+    """What is no address is refused, and one where nobody listens at once, not after minutes; tokens are not shown."""
+    for text in ("http://x", "sc://", "sc://x:many/;token=secret"):
+        with pytest.raises(OptionError, match="no Spark Connect address") as caught:
+            check_remote(text)
+        assert "secret" not in str(caught.value)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(PipelineError, match=f"127.0.0.1:{port} cannot be reached"):
+            check_remote(f"sc://127.0.0.1:{port}/;token=secret")
+        taken.listen()
+        check_remote(f"sc://127.0.0.1:{port}/;token=secret")
+
+
+def test_another_nats_than_ours_is_refused():
+    """A Connect server must see the streams of this run; one that names no NATS is left to the pipeline's files."""
+    here = {"A": "2026-01-01T00:00:00Z"}
+    seen = Sight("far", "3.11", "0.1", "20", named=True, problem=None, streams=here)
+    refuse_other(seen, here)
+    for other, said in (({"A": None}, "no such stream"), ({"A": "2026-01-02T00:00:00Z"}, "another one of that name")):
+        with pytest.raises(InputError, match=said):
+            refuse_other(replace(seen, streams=other), here)
+    lost = replace(seen, problem="Nobody answers.", streams={})
+    with pytest.raises(InputError, match=r"on far cannot ask NATS: Nobody answers\."):
+        refuse_other(lost, here)
+    refuse_other(replace(lost, named=False), here)
+
+
 # -- what a run says ---------------------------------------------------------------------------------------------------
 
 
@@ -127,6 +221,23 @@ def test_outcome_adds_up():
     outcome.hear({"kind": "event", "message": "Flow 'spark_catalog.default.raw' has FAILED."})
     outcome.hear({"kind": "failed", "reason": "no such stream"})
     assert (flow.status, outcome.failure, outcome.ok) == ("FAILED", "no such stream", False)
+
+
+def test_a_sink_that_counts_is_believed():
+    """Rows out are what the sink says it wrote; its tasks are not counted beside it, and who says nothing has none."""
+    outcome = Outcome()
+    outcome.read({"Event": "a.StreamingQueryListener$QueryStartedEvent", "id": "q1", "name": "raw"})
+    outcome.read({"Event": "SparkListenerJobStart", "Stage IDs": [4], "Properties": {"sql.streaming.queryId": "q1"}})
+    task = {"Event": "SparkListenerTaskEnd", "Stage ID": 4, "Task End Reason": {"Reason": "Success"}}
+    for number, written in enumerate((7, 0, 5)):
+        outcome.read({**task, "Task Metrics": {"Output Metrics": {"Records Written": 7}}})
+        event = progress(number, 10, end=11, latest=11)
+        event["progress"]["sink"] = {"numOutputRows": written}
+        outcome.read(event)
+    assert outcome.flows["raw"].rows_out == 12
+    silent = Outcome()
+    silent.read(progress(0, 40, end=41, latest=41))
+    assert silent.flows["raw"].rows_out is None
 
 
 def test_event_log_is_followed_through_rolls(tmp_path: Path):

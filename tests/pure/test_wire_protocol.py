@@ -333,3 +333,42 @@ def test_wildcards_are_for_subscribing(wire: Any) -> None:
     with pytest.raises(LocalProtocolError, match="before its last token"):
         wire.protocol.subscribe("a.>.b", 1)
     assert wire.protocol.publish("a*b.c>", b"") == b"PUB a*b.c> 0\r\n\r\n"
+
+
+def handed_out(wire: Any, content: bytes, place: int = 0) -> tuple[list[tuple[Any, ...]], tuple[int, int, Any]]:
+    """Hand messages out to somebody who takes them all."""
+    found: list[tuple[Any, ...]] = []
+    takers = {1: lambda *given: found.append((1, *given)), 7: lambda *given: found.append((7, *given))}
+    return found, wire.protocol.hand_out(content, place, takers)
+
+
+@pytest.mark.parametrize(("content", "event"), [(item[1], item[3]) for item in GOLDEN if item[2] == "Message"])
+def test_messages_are_handed_out(wire: Any, content: bytes, event: dict[str, Any]) -> None:
+    """A taker gets what the parser gives; a message that is cut is wanted whole; the rest stays where it is."""
+    found, (place, wanted, _) = handed_out(wire, b"x" + content + b"PING\r\n", 1)
+    reply = (event["reply"] or "").encode()
+    assert found == [(event["sid"], event["subject"].encode(), reply, event["payload"], event["header"])]
+    assert (place, wanted) == (1 + len(content), 0)
+    for cut in range(1, len(content)):
+        found, (place, wanted, _) = handed_out(wire, content[:cut])
+        assert (found, place) == ([], 0)
+        assert wanted == (len(content) if content.find(b"\r\n") + 1 < cut else 0)
+
+
+def test_handing_out_ends_where_somebody_waits(wire: Any) -> None:
+    """What a taker returns ends it, behind that message; one that nobody takes stays."""
+    content = b"MSG a 1 1\r\nx\r\n" * 2 + b"MSG b 2 1\r\ny\r\n"
+    hand_out = wire.protocol.hand_out
+    assert hand_out(content, 0, {1: lambda *given: "wait"}) == (14, 0, "wait")
+    assert hand_out(content, 14, {1: lambda *given: None}) == (28, 0, None)
+
+
+@pytest.mark.parametrize("content", [item[1] for item in BROKEN], ids=[item[0] for item in BROKEN])
+def test_nothing_broken_is_handed_out(wire: Any, content: bytes) -> None:
+    """A frame that breaks the grammar is refused, or left to whoever reads the other lines."""
+    try:
+        found, (place, wanted, _) = handed_out(wire, content)
+    except RemoteProtocolError:
+        return
+    assert (found, place) == ([], 0)
+    assert wanted <= wire.protocol.MAX_PAYLOAD + 100

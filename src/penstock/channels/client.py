@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -24,6 +25,7 @@ from penstock.channels.wire import (
     StartPosition,
     SubscriptionRequest,
     SubscriptionResponse,
+    UnsubscribeRequest,
     decode,
 )
 from penstock.connection import Client as Connection
@@ -45,6 +47,7 @@ __all__ = ["Client"]
 log = logging.getLogger("penstock.channels")
 
 _UNSENT = 4 * 1024 * 1024  # bytes that a publisher may be ahead of the server
+_BLANK = re.compile(r"[\s\x00-\x1f\x7f]")
 PING_FAILURE = "stan: connection lost due to PING failure"
 Lost = Callable[[PenstockError], Awaitable[None]]
 Handler = Callable[[Message], Awaitable[None]]
@@ -277,7 +280,10 @@ class Client:
         self._lost = reason
         await self._shut(reason)
         if self._on_lost is not None:
-            await self._on_lost(reason)
+            try:
+                await self._on_lost(reason)
+            except Exception:  # nobody awaits this, so nobody else would hear of it
+                log.exception("Channels: on_lost failed itself.")
 
     async def failed(self, error: Exception) -> None:
         """Tell whoever listens that a handler raised."""
@@ -338,7 +344,9 @@ class Client:
                 remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
             )
         future = self._unacked[guid] = loop.create_future()
-        made = frame(f"{subjects.pubPrefix}.{channel}".encode(), content, self._acks.encode())
+        # The server goes by the channel in the message; a subject cannot carry a blank.
+        last = channel if not _BLANK.search(channel) else "_"
+        made = frame(f"{subjects.pubPrefix}.{last}".encode(), content, self._acks.encode())
         if not self.connection.post(made):
             del self._unacked[guid]
             raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
@@ -413,8 +421,12 @@ class Client:
         )
         try:
             answer = await self._request(subjects.subRequests, request, SubscriptionResponse)
-        except BaseException:
+        except BaseException as error:
             await subscription.end()
+            if not isinstance(error, ChannelError) and subjects.subCloseRequests and self._connection is not None:
+                # The server may have heard us all the same, and would keep a subscription that nobody listens to.
+                left = UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox).SerializeToString()
+                self._connection.post(frame(subjects.subCloseRequests.encode(), left))
             raise
         self._subscriptions[inbox] = subscription
         subscription.begin(answer.ackInbox)

@@ -37,6 +37,7 @@ class Connected:
         self.record = record
         self.members: dict[Member, Channel] = {}
         self.failures = 0
+        self.asked = ""  # where the answer to a heartbeat is to come, while one is out
         self.timer: asyncio.TimerHandle | None = None
 
     @property
@@ -98,6 +99,7 @@ class Clients:
         del self._by_id[client.id]
         if self._by_conn.get(client.record.conn_id) is client:
             del self._by_conn[client.record.conn_id]
+        self._waiting.pop(client.asked, None)
         if client.timer is not None:
             client.timer.cancel()
             client.timer = None
@@ -119,8 +121,11 @@ class Clients:
             found()
 
     def pinged(self, client: Connected) -> None:
-        """Ask a client that pings but missed heartbeats at once, so that it is well again soon."""
-        if client.failures:
+        """Ask a client that pings but missed heartbeats at once, so that it is well again soon.
+
+        A heartbeat that is out already counts: a client whose pings come often must not outrun its failures.
+        """
+        if client.failures and not client.asked:
             self._schedule(client, _SOON)
 
     async def is_alive(self, client: Connected) -> bool:
@@ -133,7 +138,7 @@ class Clients:
             async with asyncio.timeout(self._options.duplicate_timeout):
                 await answered.wait()
         except TimeoutError:
-            return False
+            return not self._outlet.up  # whoever could not be asked is not replaced
         finally:
             self._waiting.pop(reply, None)
         return True
@@ -148,6 +153,7 @@ class Clients:
             self._schedule(client, self._options.hb_interval)
             return
         reply = f"{self.inbox}.{next(self._numbers)}"
+        client.asked = reply
         self._waiting[reply] = lambda: self._well(client)
         self._outlet.send(client.record.heartbeat_inbox, b"", reply)
         client.timer = self._loop.call_later(self._options.hb_timeout, self._missed, client, reply)
@@ -155,12 +161,13 @@ class Clients:
     def _well(self, client: Connected) -> None:
         if client.timer is None:
             return  # closed meanwhile
-        client.failures = 0
+        client.failures, client.asked = 0, ""
         self._mark(client, sick=False)
         self._schedule(client, self._options.hb_interval)
 
     def _missed(self, client: Connected, reply: str) -> None:
         self._waiting.pop(reply, None)
+        client.asked = ""
         client.failures += 1
         if client.failures > self._options.hb_fail_count:
             client.timer = None

@@ -104,7 +104,10 @@ class Group:
         if self.hold:
             return False
         if not self.queue:
-            return bool(self.members) and self.members[0].online and not self.members[0].stalled
+            if not self.members:
+                return False
+            member = self.members[0]
+            return member.online and len(member.pending) < member.max_in_flight
         return self._choose_new() is not None
 
     def join(self, member: Member) -> None:

@@ -13,11 +13,13 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.channels.delivery import Group, Member
+from penstock.channels.messages import encode
 from penstock.channels.wire import again
 from penstock.errors import DeadlineError, LinkError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
+    from penstock.channels.messages import Stored
     from penstock.channels.outlet import Outlet
     from penstock.channels.state import State
     from penstock.channels.store import Store
@@ -27,20 +29,25 @@ __all__ = ["Desk", "Feed"]
 log = logging.getLogger("penstock.channels")
 
 _AHEAD = 512  # messages that one read asks for; the store bounds their bytes, too
-_LOW = 128  # with fewer than this read ahead, the next read begins
+_LOW = 1024  # with fewer than this read ahead the next read begins, while these go out, unless they are large
+_LOW_BYTES = 512 * 1024
+_HELD = 128 * 1024 * 1024  # read ahead by all feeds together; beyond it each reads one message at a time
 _LOOK = 32  # messages between two looks at whether the server still takes what we send
+_LOOK_BYTES = 256 * 1024  # or bytes
+_FULL = 0.01
 _RETRY = 0.1
 _REFUSED = 1.0
 
 
 class Desk:
-    """What all feeds share: the outlet, the store, the state, and a bound on reads at the same time."""
+    """What all feeds share: the outlet, the store, the state, and bounds on what they read at the same time."""
 
     def __init__(self, outlet: Outlet, store: Store, state: State) -> None:
         self.outlet = outlet
         self.store = store
         self.state = state
         self.reads = asyncio.Semaphore(16)
+        self.held = 0  # bytes that feeds have read ahead
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -69,6 +76,8 @@ class Feed:
         self.channel = channel
         self.group = group
         self._ahead: deque[tuple[int, bytes]] = deque()
+        self._ahead_bytes = 0
+        self._nothing = (0, 0)  # a read from the one sequence up to the other that gave nothing
         self._reading = False
         self._redelivering = False
         self._loop = asyncio.get_running_loop()
@@ -80,7 +89,12 @@ class Feed:
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
+        self._hold(-self._ahead_bytes)
         self._ahead.clear()
+
+    def _hold(self, size: int) -> None:
+        self._ahead_bytes += size
+        self.desk.held += size
 
     # -- new messages ------------------------------------------------------------------------------------------------
 
@@ -90,15 +104,17 @@ class Feed:
         if self._ended or not outlet.up:
             return
         records, recent, now = self.channel.log, self.channel.recent, self._loop.time()
-        before = group.last
+        before, unlooked, most = group.last, 0, outlet.client.max_payload
         while group.ready and group.last < records.last:
             sequence = group.last + 1
             if sequence < records.first:
                 group.skip_to(records.first - 1)
                 continue
-            if sequence % _LOOK == 0 and outlet.full:
-                outlet.later(self)
-                break
+            if unlooked > _LOOK_BYTES or sequence % _LOOK == 0:
+                unlooked = 0
+                if outlet.full:
+                    outlet.later(self)
+                    break
             content = recent.get(sequence)
             if content is None:
                 content = self._next_ahead()
@@ -109,40 +125,44 @@ class Feed:
             member = group.assign(sequence, now)
             if member is None:
                 break
-            self._send(member, sequence, content)
+            size = len(content)
+            unlooked += size
+            if size > most:
+                self._skip(member, sequence)
+            else:
+                outlet.deliver(member.inbox, content)
         if group.last != before:
             self.desk.state.touch(group)
-        if self._ahead and len(self._ahead) < _LOW:
+        if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.desk.held < _HELD:
             self._read_ahead()
         self.arm()
 
-    def _send(self, member: Member, sequence: int, content: bytes) -> None:
-        if len(content) > self.desk.outlet.client.max_payload:
-            # Somebody wrote it to the stream directly, and no subscriber could ever receive it.
-            log.error(
-                "Channels: message %d of %s is larger than the server carries, and is skipped.",
-                sequence,
-                self.channel.name,
-            )
-            self.group.drop(member, sequence)
-            return
-        self.desk.outlet.deliver(member.inbox, content)
+    def _skip(self, member: Member, sequence: int) -> None:
+        """Move over a message that somebody wrote to the stream directly, and that no subscriber could ever receive."""
+        log.error(
+            "Channels: message %d of %s is larger than the server carries, and is skipped.", sequence, self.channel.name
+        )
+        self.group.drop(member, sequence)
 
     def _next_ahead(self) -> bytes | None:
         """Take the next message out of what was read ahead; where some are missing in between, move over them."""
         ahead, group = self._ahead, self.group
         while ahead and ahead[0][0] <= group.last:
-            ahead.popleft()
+            self._hold(-len(ahead.popleft()[1]))
         if not ahead:
             return None
         sequence, content = ahead.popleft()
-        group.skip_to(sequence - 1)
+        self._hold(-len(content))
+        if sequence != group.last + 1:
+            group.skip_to(sequence - 1)
         return content
 
     def _read_ahead(self) -> None:
         if self._reading or self._ended:
             return
         start = (self._ahead[-1][0] if self._ahead else self.group.last) + 1
+        if self._ahead and self._nothing == (start, self.channel.log.last):
+            return
         if start <= self.channel.log.last and start not in self.channel.recent:
             self._reading = True
             self.desk.spawn(self._read(start))
@@ -152,10 +172,18 @@ class Feed:
         known = records.last
         try:
             async with self.desk.reads:
-                found = await self.desk.store.read_on(records, start, _AHEAD)
-            if found:
-                self._ahead.extend((item.sequence, item.encode(self.channel.name)) for item in found)
-            elif not self._ahead and self.group.last + 1 == start:
+                found = await self.desk.store.read_on(records, start, _AHEAD if self.desk.held < _HELD else 1)
+            if self._ended:
+                return
+            name, size = self.channel.name, 0
+            for item in found:
+                content = encode(name, item.sequence, item.data, item.time, item.reply)
+                self._ahead.append((item.sequence, content))
+                size += len(content)
+            self._hold(size)
+            if not found:
+                self._nothing = (start, known)
+            if not found and not self._ahead and self.group.last + 1 == start:
                 self.group.skip_to(known)  # everything up to there is gone
         except PenstockError as error:
             await self._rest(error)
@@ -199,49 +227,68 @@ class Feed:
 
     async def _redeliver(self, due: list[tuple[Member, int]]) -> None:
         try:
-            for place in range(0, len(due), _AHEAD):
-                await self._send_again(due[place : place + _AHEAD], stay=False)
+            await self._send_again(due, stay=False)
         finally:
             self._redelivering = False
         self.desk.outlet.wake(self)
 
     async def _send_again(self, due: list[tuple[Member, int]], *, stay: bool) -> None:
-        contents = await self._contents([sequence for _, sequence in due])
-        now = self._loop.time()
-        for member, sequence in due:
-            content = contents.get(sequence)
-            if content is None:
-                self.group.drop(member, sequence)
-                self.desk.state.touch(self.group)
+        """Send messages once more, a bounded part at a time."""
+        recent = self.channel.recent
+        place = 0
+        while place < len(due):
+            await self._room()
+            member, sequence = due[place]
+            if sequence >= self.channel.log.first and (content := recent.get(sequence)) is not None:
+                self._send_one_again(member, sequence, content, stay=stay)
+                place += 1
                 continue
-            if self._ended or not member.online or not self.desk.outlet.up:
-                continue
-            sent = self.group.redeliver(member, sequence, now, stay=stay)
-            if sent is not None:
-                target, count = sent
-                self._send(target, sequence, again(content, count))
-                if target is not member:
-                    self.desk.state.touch(self.group)
+            end = place
+            while end < len(due) and end - place < _AHEAD and due[end][1] not in recent:
+                end += 1
+            part = due[place : max(end, place + 1)]
+            found, done = await self._fetch([sequence for _, sequence in part])
+            for member, sequence in part[:done]:
+                item = found.get(sequence)
+                if item is None:
+                    self._forget(member, sequence)
+                else:
+                    self._send_one_again(member, sequence, item.encode(self.channel.name), stay=stay)
+            place += done
 
-    async def _contents(self, sequences: list[int]) -> dict[int, bytes]:
-        """Find messages among the recent ones, and read the others."""
-        records, recent = self.channel.log, self.channel.recent
-        found = {
-            sequence: content
-            for sequence in sequences
-            if sequence >= records.first and (content := recent.get(sequence)) is not None
-        }
-        missing = [sequence for sequence in sequences if sequence not in found]
-        while missing:
+    def _send_one_again(self, member: Member, sequence: int, content: bytes, *, stay: bool) -> None:
+        if self._ended or not member.online or not self.desk.outlet.up:
+            return
+        sent = self.group.redeliver(member, sequence, self._loop.time(), stay=stay)
+        if sent is not None:
+            target, count = sent
+            whole = again(content, count)
+            if len(whole) > self.desk.outlet.client.max_payload:
+                self._skip(target, sequence)
+            else:
+                self.desk.outlet.deliver(target.inbox, whole)
+            if target is not member:
+                self.desk.state.touch(self.group)
+
+    def _forget(self, member: Member, sequence: int) -> None:
+        """Settle a message that the channel no longer has."""
+        self.group.drop(member, sequence)
+        self.desk.state.touch(self.group)
+
+    async def _room(self) -> None:
+        """Wait while the server is slow to take what we send."""
+        outlet = self.desk.outlet
+        while outlet.full and outlet.up and not self._ended:  # noqa: ASYNC110  # the socket's buffer tells nobody
+            await asyncio.sleep(_FULL)
+
+    async def _fetch(self, sequences: list[int]) -> tuple[dict[int, Stored], int]:
+        """Read messages, going on until the store answers: those that are there, and how many were looked at."""
+        while True:
             try:
                 async with self.desk.reads:
-                    read = await self.desk.store.fetch(records, missing)
+                    return await self.desk.store.fetch(self.channel.log, sequences)
             except PenstockError as error:
                 await self._rest(error)
-                continue
-            found |= {sequence: item.encode(self.channel.name) for sequence, item in read.items()}
-            break
-        return found
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
@@ -252,10 +299,7 @@ class Feed:
     async def _resume(self, member: Member) -> None:
         try:
             waiting = self.group.waiting(member, self._loop.time())
-            for place in range(0, len(waiting), _AHEAD):
-                await self._send_again([(member, item) for item in waiting[place : place + _AHEAD]], stay=True)
-        except PenstockError as error:
-            log.error("Channels: what %s had pending could not be read: %s", member.client, error)
+            await self._send_again([(member, sequence) for sequence in waiting], stay=True)
         finally:
             self.group.hold = False
         self.desk.outlet.wake(self)
@@ -275,31 +319,21 @@ class Feed:
         self.desk.outlet.wake(self)
 
     async def _restore_member(self, member: Member) -> None:
-        shift = self._loop.time() - time.time()
+        """Find out when each pending message expires: one ack wait after its time; send what has expired."""
         waiting = sorted(member.pending)
-        for place in range(0, len(waiting), _AHEAD):
-            part = waiting[place : place + _AHEAD]
-            times = await self._times(part)
+        while waiting:
+            await self._room()
+            found, done = await self._fetch(waiting[:_AHEAD])
             now = self._loop.time()
-            due = []
-            for sequence in part:
-                if sequence in times and sequence in member.pending:
-                    member.pending[sequence] = expiry = times[sequence] / 1e9 + member.ack_wait + shift
-                    if expiry <= now:
-                        member.pending[sequence] = now
-                        due.append((member, sequence))
+            shift = now - time.time()
+            for sequence in waiting[:done]:
+                item = found.get(sequence)
+                if item is None:
+                    self._forget(member, sequence)
                 elif sequence in member.pending:
-                    self.group.drop(member, sequence)
-                    self.desk.state.touch(self.group)
-            await self._send_again(due, stay=True)
+                    expiry = item.time / 1e9 + member.ack_wait + shift
+                    member.pending[sequence] = max(expiry, now)
+                    if expiry <= now:
+                        self._send_one_again(member, sequence, item.encode(self.channel.name), stay=True)
+            del waiting[:done]
         member.pending = dict(sorted(member.pending.items(), key=lambda item: (item[1], item[0])))
-
-    async def _times(self, sequences: list[int]) -> dict[int, int]:
-        while True:
-            try:
-                async with self.desk.reads:
-                    read = await self.desk.store.fetch(self.channel.log, sequences)
-            except PenstockError as error:
-                await self._rest(error)
-                continue
-            return {sequence: item.time for sequence, item in read.items()}

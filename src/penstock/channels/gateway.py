@@ -18,7 +18,7 @@ from penstock.channels.service import Service
 from penstock.channels.state import State
 from penstock.connection import Client, connect
 from penstock.contexts import load_options
-from penstock.errors import DisconnectedError, InputError, OptionError
+from penstock.errors import DeadlineError, DisconnectedError, InputError, JetStreamError, LinkError, OptionError
 from penstock.options import ConnectionOptions
 
 __all__ = ["Gateway"]
@@ -27,6 +27,7 @@ log = logging.getLogger("penstock.channels")
 
 _OLDEST = (2, 12)  # atomic batches
 _GOODBYE = 2.0
+_AGAIN = 1.0
 
 
 class Gateway:
@@ -145,13 +146,15 @@ class Gateway:
         state = State(link, self.options.cluster_id, replicas=self.options.replicas)
         await state.create()
         lease = Lease(self.options, front, state)
+        patient = self.options.standby
         while True:
-            await lease.take()
-            service = self._service = Service(self.options, front, link, state, lease)
-            state.on_lost = lease.end
+            service = await self._begin(front, link, state, lease, patient=patient)
+            if service is None:
+                await asyncio.sleep(_AGAIN)
+                continue
+            patient = True  # what once served outlives any outage
             work: list[asyncio.Task[None]] = []
             try:
-                await service.start()
                 loop = asyncio.get_running_loop()
                 work = [loop.create_task(job) for job in (state.run(), lease.renew(), service.run())]
                 self._leading.set()
@@ -169,6 +172,25 @@ class Gateway:
                 await asyncio.gather(*work, return_exceptions=True)
                 await service.stop()
                 self._service = None
+            await asyncio.sleep(_AGAIN)  # whoever leads now may not answer for the cluster yet
+
+    async def _begin(self, front: Client, link: Link, state: State, lease: Lease, *, patient: bool) -> Service | None:
+        """Become the leader and take up its work; None where that must be tried again, if we are `patient`."""
+        service = None
+        try:
+            await lease.take()
+            service = self._service = Service(self.options, front, link, state, lease)
+            state.on_lost = lease.end
+            await service.start()
+        except BaseException as error:
+            if service is not None:
+                await service.stop()
+                self._service = None
+            if not patient or not isinstance(error, LinkError | DeadlineError | JetStreamError):
+                raise
+            log.warning("Channels: not serving yet: %s", error)
+            return None
+        return service
 
     async def _leave(self, service: Service, state: State, lease: Lease) -> None:
         """Go in order: nothing new comes in, what is known is stored, a standby may take over."""

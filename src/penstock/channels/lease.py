@@ -15,9 +15,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from penstock.channels.link import status_of
-from penstock.channels.store import WRONG_LAST
+from penstock.channels.store import IN_PROCESS, WRONG_LAST
 from penstock.channels.wire import ConnectRequest
-from penstock.errors import DeadlineError, JetStreamError, LinkError, ServerError
+from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError, ServerError
 
 if TYPE_CHECKING:
     from penstock.channels.options import GatewayOptions
@@ -60,6 +60,8 @@ class Lease:
         Raises ServerError where somebody serves it and we are not to stand by.
         """
         while True:
+            if not self._front.is_connected:
+                raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
             if await self._somebody_serves():
                 if not self._options.standby:
                     raise ServerError(
@@ -74,6 +76,7 @@ class Lease:
                 self._until = began + self._options.lease
                 self._renewed.set()
                 return
+            await asyncio.sleep(_PROBE)  # whoever was quicker may not answer for the cluster yet
 
     async def _somebody_serves(self) -> bool:
         reply = f"{self._front.given.inbox_prefix}.{secrets.token_hex(11)}"
@@ -101,7 +104,7 @@ class Lease:
         while True:
             try:
                 sequence, content = await self._state.last("beat")
-            except (LinkError, DeadlineError) as error:
+            except (LinkError, DeadlineError, JetStreamError) as error:
                 # We cannot see it; that does not mean that it is gone.
                 log.debug("Channels: watching the leader: %s", error)
                 since = self._loop.time()
@@ -125,7 +128,8 @@ class Lease:
                     self.end()
                     log.error("Channels: somebody else leads %s now.", self._options.cluster_id)
                     return
-                log.error("Channels: the server refuses the pulse: %s", error)
+                if error.err_code != IN_PROCESS:
+                    log.error("Channels: the server refuses the pulse: %s", error)
                 await asyncio.sleep(_RETRY)
             except (LinkError, DeadlineError) as error:
                 log.warning("Channels: no pulse: %s", error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from penstock.channels.names import is_channel
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
+from penstock.sizes import parse_size
 
 __all__ = ["ChannelLimits", "Limits", "gather_limits", "parse_limits"]
 
@@ -125,6 +126,8 @@ def parse_limits(text: str) -> tuple[str, ChannelLimits]:
 def _value(name: str, value: str, text: str) -> float:
     if name in ("max_age", "max_inactivity"):
         return -1.0 if value.startswith("-") else parse_duration(value, option=name)
+    if name == "max_bytes":
+        return parse_size(value, option=name)
     try:
         return int(value)
     except ValueError:

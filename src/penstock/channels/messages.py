@@ -8,6 +8,8 @@ The payload is the publisher's, untouched. What the protocol needs beside it sta
   as in a URL, `%0A` for a line break.
 - `Penstock-Batch`: the attempt that stored it, unless that was an atomic batch, which has a header of its own.
 - `Penstock-Sequence`: for a message that was copied from elsewhere, its sequence there.
+- `Penstock-Gap`: for a place that shall be empty because it was so where the channel was copied from; such a message is
+  deleted right after it was stored.
 
 A message that somebody else wrote to the stream has none of these; its time is the stream's.
 """
@@ -24,6 +26,7 @@ from penstock.errors import RemoteProtocolError
 __all__ = [
     "BATCH",
     "BYTES",
+    "GAP",
     "REPLY",
     "SEQUENCE",
     "TIME",
@@ -39,10 +42,14 @@ BYTES = "Penstock-Bytes"
 REPLY = "Penstock-Reply"
 SEQUENCE = "Penstock-Sequence"
 BATCH = "Penstock-Batch"
-_TIME, _BYTES, _REPLY, _SEQUENCE, _BATCH, _ATOMIC, _AT, _STAMP = (
+GAP = "Penstock-Gap"
+_TIME, _BYTES, _REPLY, _SEQUENCE, _GAP, _BATCH, _ATOMIC, _AT, _STAMP = (
     f"\r\n{name}:".encode()
-    for name in (TIME, BYTES, REPLY, SEQUENCE, BATCH, "Nats-Batch-Id", "Nats-Sequence", "Nats-Time-Stamp")
+    for name in (TIME, BYTES, REPLY, SEQUENCE, GAP, BATCH, "Nats-Batch-Id", "Nats-Sequence", "Nats-Time-Stamp")
 )
+
+
+_OURS = f"NATS/1.0\r\n{TIME}: ".encode()
 
 
 @dataclass(slots=True)
@@ -69,6 +76,11 @@ class Stored:
     def origin(self) -> int | None:
         """Its sequence where it was copied from."""
         return _number(_field(self.header, _SEQUENCE))
+
+    @property
+    def gap(self) -> bool:
+        """Whether it only holds the place of what was missing where the channel was copied from."""
+        return bool(_field(self.header, _GAP))
 
     def encode(self, channel: str) -> bytes:
         """Give the bytes of its first delivery."""
@@ -102,13 +114,16 @@ def parse_stored(data: bytes, header: bytes | None) -> Stored:
     """Read the answer to a direct get. A backlog comes this way: only what a delivery needs is looked for."""
     block = header or b""
     sequence = _number(_field(block, _AT))
-    stamp = _number(_field(block, _TIME))
+    if block.startswith(_OURS):  # as we write it
+        stamp = _number(block[len(_OURS) : block.find(b"\r\n", len(_OURS))])
+    else:
+        stamp = _number(_field(block, _TIME))
     if stamp is None:
         stamp = _nanoseconds(_field(block, _STAMP).decode("utf-8", "replace"))
     if sequence is None or stamp is None:
         raise RemoteProtocolError(f"The answer to a direct get has the headers {sorted(headers_of(header))}.")
-    reply = _field(block, _REPLY)
-    return Stored(sequence, stamp, data, unquote(reply.decode("utf-8", "replace")) if reply else "", block)
+    reply = unquote(_field(block, _REPLY).decode("utf-8", "replace")) if _REPLY in block else ""
+    return Stored(sequence, stamp, data, reply, block)
 
 
 def _field(block: bytes, name: bytes) -> bytes:

@@ -12,18 +12,21 @@ import json
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.channels.client import Client
 from penstock.channels.limits import ChannelLimits
+from penstock.channels.messages import Stored
 from penstock.channels.store import BATCH, Entry, Log, Store
 from penstock.channels.subscription import Message
-from penstock.errors import DataLossError, DeadlineError, InputError, UnreachableError
+from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError, UnreachableError
 
 __all__ = ["Copied", "copy_channel", "find_ends", "names_from_monitor", "verify_channel"]
 
 _SILENCE = 2.0  # a channel that sends nothing for this long has nothing to send
 _STALL = 30.0
-_IN_FLIGHT = 4 * BATCH
+_IN_FLIGHT = 256  # messages that wait here, each as large as the server carries at most
+_BATCH_BYTES = 4 * 1024 * 1024
 # The gateway puts its own limits on the stream when it first writes to it.
 _UNLIMITED = ChannelLimits(max_msgs=0, max_bytes=0)
 
@@ -63,16 +66,20 @@ async def names_from_monitor(url: str) -> list[str]:
 
 async def find_ends(source: Client, channel: str) -> tuple[int, int] | None:
     """Find the first and the last message of a channel at the source; None where it has none."""
-    found = []
-    for start in ("First", "LastReceived"):
-        subscription = await source.subscribe(channel, start=start, max_in_flight=1, manual_acks=True)
-        try:
-            found.append((await subscription.next(_SILENCE)).sequence)
-        except TimeoutError:
-            return None
-        finally:
-            await subscription.unsubscribe()
-    return found[0], found[1]
+    first = await _find(source, channel, start="First")
+    last = None if first is None else await _find(source, channel, start="LastReceived")
+    return None if first is None or last is None else (first, last)
+
+
+async def _find(source: Client, channel: str, **where: Any) -> int | None:
+    """Give the sequence of the first message from a start position on; None where nothing comes."""
+    subscription = await source.subscribe(channel, max_in_flight=1, manual_acks=True, **where)
+    try:
+        return (await subscription.next(_SILENCE)).sequence
+    except TimeoutError:
+        return None
+    finally:
+        await subscription.unsubscribe()
 
 
 async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIterator[list[Message]]:
@@ -82,6 +89,7 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
     )
     reached = start - 1
     batch: list[Message] = []
+    size = 0
     try:
         while reached < last:
             try:
@@ -93,13 +101,26 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
                     seconds=_STALL,
                 ) from None
             message.ack()
-            if message.sequence <= reached or message.sequence > last:
+            if message.sequence > last:
+                break  # the source dropped the rest meanwhile
+            if message.sequence <= reached:
                 continue  # sent again
+            if (
+                message.sequence != reached + 1
+                and await _find(source, channel, sequence=reached + 1) != message.sequence
+            ):
+                raise DisconnectedError(
+                    f"Messages of {channel} after {reached} were lost on the way from the source.",
+                    remedy="Run it again: it goes on where it stopped.",
+                )
             reached = message.sequence
             batch.append(message)
-            if len(batch) == BATCH or reached == last or sum(len(item.data) for item in batch) > 4 << 20:
+            size += len(message.data)
+            if len(batch) == BATCH or size > _BATCH_BYTES:
                 yield batch
-                batch = []
+                batch, size = [], 0
+        if batch:
+            yield batch
     finally:
         await subscription.unsubscribe()
 
@@ -111,6 +132,7 @@ async def _target(store: Store, channel: str, first: int) -> Log:
     log = await store.open(described, _UNLIMITED)
     log.in_step = True  # whatever limits the stream has, they are not ours to change
     if log.count:
+        await store.clear_gaps(log)
         newest = await store.read_on(log, log.last, 1)
         if newest and newest[0].origin != newest[0].sequence:
             raise InputError(
@@ -156,10 +178,18 @@ async def verify_channel(source: Client, store: Store, channel: str, ends: tuple
     if described is None:
         raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
     log = await store.open(described, _UNLIMITED)
-    same = 0
+    same, before = 0, None
     async for batch in _read(source, channel, ends[0], ends[1]):
-        copies = await store.fetch(log, [message.sequence for message in batch])
+        copies: dict[int, Stored] = {}
+        wanted = [message.sequence for message in batch]
+        while wanted:
+            found, done = await store.fetch(log, wanted)
+            copies |= found
+            del wanted[:done]
         for message in batch:
+            if before is not None and message.sequence != before + 1:
+                await _check_gap(store, log, before, message.sequence)
+            before = message.sequence
             copy = copies.get(message.sequence)
             if copy is None or (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
                 raise DataLossError(
@@ -175,3 +205,18 @@ async def verify_channel(source: Client, store: Store, channel: str, ends: tuple
         same += len(batch)
         advance(len(batch))
     return same
+
+
+async def _check_gap(store: Store, log: Log, before: int, after: int) -> None:
+    """See that the copy has nothing where the source has nothing."""
+    more = await store.read_on(log, before + 1, 1)
+    if more and more[0].sequence < after:
+        raise DataLossError(
+            f"Message {more[0].sequence} of {log.channel} is in {log.stream} and not at the source.",
+            remedy="Delete the stream and copy the channel again.",
+            stream=log.stream,
+            start=before + 1,
+            end=after,
+            first=log.first,
+            last=log.last,
+        )

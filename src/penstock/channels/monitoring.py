@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import resource
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -80,7 +82,8 @@ class Monitor:
                     f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
                     "Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode()
                 )
-                writer.write(body)
+                if not head.startswith(b"HEAD"):
+                    writer.write(body)
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("Channels: a monitoring request broke off: %r", error)
@@ -146,6 +149,7 @@ class Monitor:
             "in_bytes": service.in_bytes,
             "out_msgs": service.outlet.messages,
             "out_bytes": service.outlet.bytes,
+            **_files(),
         }
 
     async def _store_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
@@ -187,6 +191,14 @@ class Monitor:
         else:
             page["names"] = listed
         return page
+
+
+def _files() -> dict[str, int]:
+    """Count the files and sockets that are open, and those that may be."""
+    try:
+        return {"open_fds": len(os.listdir("/dev/fd")), "max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+    except OSError:
+        return {}  # a machine that does not tell
 
 
 def _json(content: dict[str, Any]) -> tuple[str, str, bytes]:

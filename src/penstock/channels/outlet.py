@@ -70,7 +70,11 @@ class Outlet:
         """Send a message of a channel."""
         self.messages += 1
         self.bytes += len(content)
-        self.send(inbox, content)
+        made = b"PUB %b %d\r\n%b\r\n" % (inbox.encode(), len(content), content)
+        self._frames.append(made)
+        self._gathered += len(made)
+        if self._scheduled is None:
+            self._schedule()
 
     def wake(self, feed: Feed) -> None:
         """Let a feed look, this turn, for what it can send."""

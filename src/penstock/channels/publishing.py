@@ -39,7 +39,7 @@ async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
         guid = message.guid
         if (
             not guid
-            or not is_channel(message.subject)
+            or not (message.subject in service.channels or is_channel(message.subject))
             or not service.clients.is_valid(message.clientID, message.connID)
         ):
             acks.append((reply, guid, error))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 __all__ = ["Recent"]
 
 
 class Recent:
     """Encoded messages by sequence; the oldest make room for the newest."""
 
-    __slots__ = ("_contents", "limit", "size")
+    __slots__ = ("_contents", "_order", "limit", "size")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
         self._contents: dict[int, bytes] = {}
+        self._order: deque[int] = deque()  # a dict that loses its oldest all the time takes long to find the next
 
     def __len__(self) -> int:
         return len(self._contents)
@@ -24,10 +27,10 @@ class Recent:
     def add(self, sequence: int, content: bytes) -> None:
         """Keep a message; sequences come in order."""
         self._contents[sequence] = content
+        self._order.append(sequence)
         self.size += len(content)
-        while self.size > self.limit and self._contents:
-            oldest = next(iter(self._contents))
-            self.size -= len(self._contents.pop(oldest))
+        while self.size > self.limit and self._order:
+            self.size -= len(self._contents.pop(self._order.popleft()))
 
     def get(self, sequence: int) -> bytes | None:
         """Give a message, if it is still here."""
@@ -35,10 +38,11 @@ class Recent:
 
     def drop_before(self, first: int) -> None:
         """Let go of what the channel no longer has."""
-        while self._contents and (oldest := next(iter(self._contents))) < first:
-            self.size -= len(self._contents.pop(oldest))
+        while self._order and self._order[0] < first:
+            self.size -= len(self._contents.pop(self._order.popleft()))
 
     def clear(self) -> None:
         """Let go of everything."""
         self._contents.clear()
+        self._order.clear()
         self.size = 0

@@ -25,8 +25,8 @@ from penstock.channels.feed import Desk
 from penstock.channels.outlet import Outlet
 from penstock.channels.records import MemberRecord, Position, decode_client, decode_member, decode_position
 from penstock.channels.store import BATCH, Log, Store
-from penstock.channels.wire import Ack, Ping, PingResponse, Text, decode
-from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
+from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
+from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.lease import Lease
@@ -69,7 +69,7 @@ class Service:
         self.in_messages = 0
         self.in_bytes = 0
         self._spelling: dict[str, str] = {}
-        self._acks: dict[bytes, tuple[Channel, Member]] = {}
+        self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
         self._ack_inbox = ""
         self._numbers = 0
         self._line: deque[Item] = deque()
@@ -140,7 +140,8 @@ class Service:
     ) -> bool:
         """Bring back a subscription; False where there is nothing left for it."""
         channel, position = self.channels.get(record.channel), positions.get(record.group)
-        if channel is None or position is None:
+        online = record.online and self.clients.get(record.client) is not None
+        if channel is None or position is None or not (online or record.keep):
             return False
         group = groups.get(record.group)
         if group is None:
@@ -161,7 +162,7 @@ class Service:
             ack_wait=record.ack_wait,
         )
         member.pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
-        member.online = record.online and self.clients.get(record.client) is not None
+        member.online = online
         self.attach(channel, group, member)
         return True
 
@@ -236,14 +237,19 @@ class Service:
         found = self._acks.get(subject)
         if found is None:
             return
-        try:
-            ack = decode(Ack, data)
-        except RemoteProtocolError as error:
-            log.warning("Channels: an ack that is none: %s", error)
-            return
-        channel, member = found
+        channel, member, start = found
+        sequence = sequence_in(data[len(start) :]) if data.startswith(start) else None
+        if sequence is None:
+            try:
+                ack = decode(Ack, data)
+            except RemoteProtocolError as error:
+                log.warning("Channels: an ack that is none: %s", error)
+                return
+            if ack.subject != channel.name:
+                return
+            sequence = ack.sequence
         group = member.group
-        if group is None or ack.subject != channel.name or not group.ack(member, ack.sequence):
+        if group is None or not group.ack(member, sequence):
             return
         self.state.touch(group)
         if group.last < channel.log.last:
@@ -315,7 +321,7 @@ class Service:
         client = self.clients.get(member.client)
         if member.online and client is not None:
             client.members[member] = channel
-            self._acks[member.ack_inbox.encode()] = (channel, member)
+            self._acks[member.ack_inbox.encode()] = (channel, member, ack_start(channel.name))
 
     def detach(self, channel: Channel, member: Member, *, unsubscribe: bool) -> None:
         """Take a member off its channel, its client and the acks."""
@@ -364,9 +370,15 @@ class Service:
                     continue
                 known = channel.log.last
                 try:
-                    await self.store.refresh(channel.log)
+                    await self._look(channel)
                 except PenstockError as error:
                     log.debug("Channels: looking at %s: %s", channel.name, error)
                     continue
                 if channel.log.last > known:
                     channel.wake()
+
+    async def _look(self, channel: Channel) -> None:
+        try:
+            await self.store.refresh(channel.log)
+        except NotFoundError:
+            await self.store.make_again(channel.log)

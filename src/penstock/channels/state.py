@@ -30,7 +30,7 @@ from penstock.channels.link import Link, frame_with
 from penstock.channels.messages import headers_of
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.records import encode_member, encode_position
-from penstock.channels.store import WRONG_LAST
+from penstock.channels.store import IN_PROCESS, UNAVAILABLE, WRONG_LAST
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, JetStreamError, LinkError, NotFoundError
 
@@ -42,7 +42,7 @@ _RETRY = 0.05
 _COSTLY = 0.005
 _REFUSED = 1.0
 _PAGE = 1000
-_TOMBSTONE = "60s"
+_TOMBSTONE = "Nats-TTL: 60s\r\n"
 
 
 class State:
@@ -59,6 +59,8 @@ class State:
         self._puts: dict[str, bytes] = {}
         self._groups: dict[int, Group] = {}
         self._wake = asyncio.Event()
+        self._replicated = False
+        self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
 
     def subject(self, *tokens: str) -> str:
@@ -80,9 +82,10 @@ class State:
             "metadata": {"penstock.cluster": self.cluster},
         }
         try:
-            await self._api("STREAM.INFO")
+            described = await self._api("STREAM.INFO")
         except NotFoundError:
-            await self._api("STREAM.CREATE", config)
+            described = await self._api("STREAM.CREATE", config)
+        self._replicated = described["config"]["num_replicas"] > 1
 
     async def _api(self, method: str, body: object = None) -> dict[str, Any]:
         answer: dict[str, Any] = await api_request(
@@ -110,7 +113,7 @@ class State:
         try:
             answer = await self.link.publish(lambda reply: frame_with(header, subject, content, reply))
         except JetStreamError as error:
-            if error.err_code != WRONG_LAST:
+            if error.err_code not in (WRONG_LAST, IN_PROCESS):
                 raise
             return False
         self.epoch = answer["seq"]
@@ -214,6 +217,9 @@ class State:
                 log.warning("Channels: the state could not be written: %s", error)
                 await asyncio.sleep(_RETRY)
             except JetStreamError as error:
+                if error.err_code == IN_PROCESS or error.code == UNAVAILABLE:
+                    await asyncio.sleep(_RETRY)
+                    continue
                 if error.err_code != WRONG_LAST:
                     log.error("Channels: the server refuses the state: %s", error)
                     await asyncio.sleep(_REFUSED)
@@ -227,7 +233,30 @@ class State:
     async def _write(self, items: Iterable[tuple[str, bytes]]) -> None:
         fence = f"Nats-Expected-Last-Subject-Sequence: {self.epoch}\r\n"
         fence += f"Nats-Expected-Last-Subject-Sequence-Subject: {self.subject('lead')}\r\n"
-        plain = f"NATS/1.0\r\n{fence}\r\n".encode()
-        tombstone = f"NATS/1.0\r\n{fence}Nats-TTL: {_TOMBSTONE}\r\n\r\n".encode()
-        listed = [(plain if content else tombstone, subject.encode(), content) for subject, content in items]
-        await self.link.publish_each(lambda reply: b"".join(frame_with(*item, reply) for item in listed), len(listed))
+        listed = [(subject.encode(), content) for subject, content in items]
+        async with self._writing:
+            if self._replicated and len(listed) > 1:
+                await self._write_together(fence, listed)
+                return
+            plain = f"NATS/1.0\r\n{fence}\r\n".encode()
+            tombstone = f"NATS/1.0\r\n{fence}{_TOMBSTONE}\r\n".encode()
+            frames = [(plain if content else tombstone, subject, content) for subject, content in listed]
+            await self.link.publish_each(
+                lambda reply: b"".join(frame_with(*item, reply) for item in frames), len(frames)
+            )
+
+    async def _write_together(self, fence: str, listed: list[tuple[bytes, bytes]]) -> None:
+        """Write as one atomic batch: replicas take one condition on a subject at a time, and refuse what follows."""
+        batch = secrets.token_hex(6)
+
+        def framed(reply: bytes) -> bytes:
+            frames = []
+            for place, (subject, content) in enumerate(listed, start=1):
+                last = place == len(listed)
+                head = f"NATS/1.0\r\nNats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
+                head += (fence if place == 1 else "") + ("" if content else _TOMBSTONE)
+                head += "Nats-Batch-Commit: 1\r\n\r\n" if last else "\r\n"
+                frames.append(frame_with(head.encode(), subject, content, reply if last else b""))
+            return b"".join(frames)
+
+        await self.link.publish(framed)

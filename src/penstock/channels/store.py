@@ -7,10 +7,11 @@ place that was foreseen or not at all, and after a lost answer we can tell which
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,14 +22,19 @@ from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
 
-__all__ = ["BATCH", "Entry", "Log", "Store"]
+__all__ = ["BATCH", "IN_PROCESS", "UNAVAILABLE", "WRONG_LAST", "Entry", "Log", "Store"]
+
+_log = logging.getLogger("penstock.channels")
 
 BATCH = 1000  # the most that JetStream takes as one atomic batch
 WRONG_LAST = 10071
-_UNAVAILABLE = 503  # a stream without a leader, for now
+IN_PROCESS = 10164  # replicas are still busy with another message that has the same condition
+UNAVAILABLE = 503  # a stream without a leader, for now
 _RETRY = 0.05
 _REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
+_RUN = 256
+_AT_ONCE = 64  # requests to delete a message
 _NANO = 1_000_000_000
 
 
@@ -40,6 +46,7 @@ class Entry:
     reply: str = ""
     time: int | None = None
     origin: int | None = None
+    gap: bool = False
 
 
 @dataclass(slots=True)
@@ -126,6 +133,8 @@ def _frames(log: Log, entries: Sequence[Entry], batch: str, expected: int, *, at
             lines += f"Penstock-Reply: {quote_reply(entry.reply)}\r\n"
         if entry.origin is not None:
             lines += f"Penstock-Sequence: {entry.origin}\r\n"
+        if entry.gap:
+            lines += "Penstock-Gap: 1\r\n"
         heads.append(f"{lines}\r\n".encode())
 
     def _framed(reply: bytes) -> Iterator[bytes]:
@@ -199,10 +208,15 @@ class Store:
     async def create(self, channel: str, limits: ChannelLimits, *, first: int | None = None) -> Log:
         """Make a channel's stream."""
         log = self.log(channel, limits)
-        config = self._config(log, first)
-        answer = await api_request(self.link.client, f"STREAM.CREATE.{log.stream}", config, timeout=self.link.timeout)
-        await self._take_state(log, answer)
+        await self._take_state(log, await self._create(log, first))
         return log
+
+    async def _create(self, log: Log, first: int | None) -> dict[str, Any]:
+        config = self._config(log, first)
+        answer: dict[str, Any] = await api_request(
+            self.link.client, f"STREAM.CREATE.{log.stream}", config, timeout=self.link.timeout
+        )
+        return answer
 
     async def open(self, described: dict[str, Any], limits: ChannelLimits) -> Log:
         """Take over a stream that is there, as `streams` described it."""
@@ -227,8 +241,8 @@ class Store:
             log.first = 1
         if not state["messages"]:
             return
-        newest = await self.read(log, log.last, 1)
-        oldest = await self.read(log, log.first, 1)
+        newest = await self.read_on(log, log.last, 1)
+        oldest = await self.read_on(log, log.first, 1)
         if newest:
             log.last_time = newest[-1].time
         if oldest and oldest[0].bytes_so_far is not None:
@@ -268,61 +282,79 @@ class Store:
             )
             log.in_step = True
         stored: list[tuple[int, bytes]] = []
+        attempts: set[str] = set()
         refusals = 0
         while entries:
             expected, batch = log.last, secrets.token_hex(6)
+            attempts.add(batch)
             atomic = self._pace.choose_atomic(len(entries))
             made = _frames(log, entries, batch, expected, atomic=atomic)
             began = time.perf_counter()
+            kept: list[tuple[bytes, int]] = []
             try:
                 await self.link.publish(made.frames)
-                count = len(entries)
+                kept = list(zip(made.encoded, made.times, strict=True))
                 self._pace.took(len(entries), time.perf_counter() - began, atomic=atomic)
             except (DeadlineError, LinkError):
-                count = await self._count_stored(log, batch, expected, len(entries))
+                kept = await self._find_stored(log, attempts, expected, len(entries))
             except JetStreamError as error:
-                if error.err_code != WRONG_LAST and error.code != _UNAVAILABLE:
+                if error.err_code != WRONG_LAST and error.code != UNAVAILABLE:
                     raise
                 # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or it has no leader now.
-                count = await self._count_stored(log, batch, expected, len(entries))
+                kept = await self._find_stored(log, attempts, expected, len(entries))
                 refusals = 0 if log.last > expected else refusals + 1
                 if refusals > _REFUSALS:
                     raise
                 await asyncio.sleep(_RETRY if refusals else 0)
-            for place in range(count):
-                content = made.encoded[place]
-                stored.append((expected + 1 + place, content))
+            for sequence, (content, stamp) in enumerate(kept, start=expected + 1):
+                stored.append((sequence, content))
                 log.bytes_so_far += len(content)
-                log.last_time = made.times[place]
-            log.last = max(log.last, expected + count)
-            entries = entries[count:]
+                log.last_time = stamp
+            log.last = max(log.last, expected + len(kept))
+            entries = entries[len(kept) :]
         if log.limits.max_msgs:
             log.first = max(log.first, log.last - log.limits.max_msgs + 1)
         if log.limits.max_bytes:
             await self._trim(log)
         return stored
 
-    async def _count_stored(self, log: Log, batch: str, expected: int, count: int) -> int:
-        """Find out how much of an attempt was stored: what was, stands right behind `expected`."""
+    async def _find_stored(self, log: Log, attempts: set[str], expected: int, count: int) -> list[tuple[bytes, int]]:
+        """Find out how much of these attempts was stored, as deliveries and times.
+
+        What was stored stands right behind `expected`. An earlier attempt counts as well as the last one: the server
+        may have been slow to take it, and what it took must not be stored twice.
+        """
         while True:
             try:
                 await self.refresh(log)
-                if log.last == expected:
-                    return 0
-                found = await self.read_on(log, expected + 1, count)
-                ours = 0
-                while ours < len(found) and (found[ours].sequence, found[ours].batch) == (expected + 1 + ours, batch):
-                    ours += 1
-                if ours == len(found) < min(count, log.last - expected):  # the read was cut short by its size
-                    for item in await self.read_on(log, expected + 1 + ours, count - ours):
-                        ours += (item.sequence, item.batch) == (expected + 1 + ours, batch)
-                return ours
+                kept: list[tuple[bytes, int]] = []
+                while len(kept) < count and expected + len(kept) < log.last:
+                    found = await self.read_on(log, expected + len(kept) + 1, count - len(kept))
+                    for item in found:
+                        if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
+                            return kept
+                        kept.append((item.encode(log.channel), item.time))
+                    if not found:
+                        break
+                return kept
+            except NotFoundError:
+                await self.make_again(log)
             except (DeadlineError, LinkError):
                 await asyncio.sleep(_RETRY)
             except JetStreamError as error:
-                if error.code != _UNAVAILABLE:
+                if error.code != UNAVAILABLE:
                     raise
                 await asyncio.sleep(_RETRY)
+
+    async def make_again(self, log: Log) -> None:
+        """Make a stream that somebody deleted again; its sequences go on, so that no position means another message."""
+        first = log.last + 1
+        await self._create(log, first)
+        _log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", log.stream, first)
+        log.first = max(log.first, first)
+        log.bytes_before = log.bytes_so_far
+        log.oldest.clear()
+        log.in_step = True
 
     async def _trim(self, log: Log) -> None:
         """Drop the oldest messages until the rest fits; the newest stays whatever its size."""
@@ -348,24 +380,40 @@ class Store:
             )
 
     async def skip(self, log: Log, upto: int) -> None:
-        """Leave out the sequences up to `upto`: they are written empty, and deleted."""
+        """Leave out the sequences up to `upto`: they are written empty, marked as gaps, and deleted."""
         while log.last < upto:
+            count = min(BATCH, upto - log.last)
             first = log.last + 1
             # Their time must not be later than that of what follows.
-            await self.append(log, [Entry(b"", time=log.last_time)] * min(BATCH, upto - log.last))
-            for sequence in range(first, log.last + 1):
-                await api_request(
-                    self.link.client,
-                    f"STREAM.MSG.DELETE.{log.stream}",
-                    {"seq": sequence, "no_erase": True},
-                    timeout=self.link.timeout,
+            await self.append(log, [Entry(b"", time=log.last_time, gap=True)] * count)
+            await self._remove(log, range(first, log.last + 1))
+
+    async def clear_gaps(self, log: Log) -> None:
+        """Delete what a `skip` that was broken off left at the end."""
+        start = max(log.first, log.last - BATCH + 1)
+        while start <= log.last and (found := await self.read_on(log, start, BATCH)):
+            await self._remove(log, [item.sequence for item in found if item.gap])
+            start = found[-1].sequence + 1
+
+    async def _remove(self, log: Log, sequences: Sequence[int]) -> None:
+        for place in range(0, len(sequences), _AT_ONCE):
+            await asyncio.gather(
+                *(
+                    api_request(
+                        self.link.client,
+                        f"STREAM.MSG.DELETE.{log.stream}",
+                        {"seq": sequence, "no_erase": True},
+                        timeout=self.link.timeout,
+                    )
+                    for sequence in sequences[place : place + _AT_ONCE]
                 )
+            )
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def read(self, log: Log, start: int, count: int) -> list[Stored]:
         """Read up to `count` messages from `start` on; fewer where fewer are there or where they are large."""
-        request: dict[str, Any] = {"seq": max(start, 1)}
+        request: dict[str, Any] = {"seq": max(start, 1), "next_by_subj": ">"}
         if count > 1:
             request |= {"batch": count, "max_bytes": _CHUNK_BYTES}
         return [parse_stored(*answer) for answer in await self.link.get(log.stream, request)]
@@ -397,35 +445,36 @@ class Store:
             return False
         return True
 
-    async def fetch(self, log: Log, sequences: Iterable[int]) -> dict[int, Stored]:
-        """Read particular messages; those that are gone are missing in the result."""
-        wanted = sorted(set(sequences))
+    async def fetch(self, log: Log, sequences: Sequence[int]) -> tuple[dict[int, Stored], int]:
+        """Read particular messages, in this order, as many as fit a bound of bytes.
+
+        Gives those that are there, and how many of `sequences` were looked at, at least one: of these, what is missing
+        in the result is gone.
+        """
         found: dict[int, Stored] = {}
-        place = 0
-        while place < len(wanted):
-            end = place + 1
-            while end < len(wanted) and wanted[end] == wanted[end - 1] + 1 and end - place < 256:
+        place = size = 0
+        while place < len(sequences) and size < _CHUNK_BYTES:
+            start, end = sequences[place], place + 1
+            while end < len(sequences) and sequences[end] == start + end - place and end - place < _RUN:
                 end += 1
-            for item in await self.read_on(log, wanted[place], end - place):
+            items = await self.read_on(log, start, end - place)
+            for item in items:
+                size += len(item.data)
                 found[item.sequence] = item
-            # A read that was cut short by its size goes on where it ended.
-            reached = max((sequence for sequence in found if sequence <= wanted[end - 1]), default=0)
-            place = end if reached < wanted[place] else place + reached - wanted[place] + 1
-        return {sequence: found[sequence] for sequence in wanted if sequence in found}
+            if items and items[-1].sequence < sequences[end - 1]:
+                place += max(items[-1].sequence - start + 1, 1)  # the read was cut short by its size
+            else:
+                place = end
+        wanted = sequences[:place]
+        return {sequence: found[sequence] for sequence in wanted if sequence in found}, place
 
     async def find_time(self, log: Log, moment: int) -> int:
         """Give the first sequence whose message is not older than `moment`; one past the last where all are."""
         low, high = log.first, log.last + 1
         while low < high:
             middle = (low + high) // 2
-            found = await self.read(log, middle, 1)
-            if not found:
-                await self.refresh(log)
-                if log.first > middle:
-                    low = max(low, min(log.first, high))
-                    continue
-                high = middle
-            elif found[0].time >= moment:
+            found = await self.read_on(log, middle, 1)
+            if not found or found[0].time >= moment:
                 high = middle
             else:
                 low = found[0].sequence + 1

@@ -26,8 +26,8 @@ def _cells(flow: FlowProgress) -> tuple[str, ...]:
     return (
         flow.name,
         flow.status.lower(),
-        f"{flow.rows_in:,}",
-        f"{flow.rows_out:,}" if flow.rows_out else "–",
+        f"{flow.rows_in:,}" if flow.batches else "–",
+        "–" if flow.rows_out is None else f"{flow.rows_out:,}",
         "–" if flow.lag is None else f"{flow.lag:,}",
         f"{flow.rate:,.0f}" if flow.rate else "–",
         f"{flow.batch_seconds:.1f} s" if flow.batches else "–",
@@ -36,7 +36,9 @@ def _cells(flow: FlowProgress) -> tuple[str, ...]:
 
 
 def print_summary(outcome: Outcome, title: str = "Flows") -> None:
-    """Print what each flow has done."""
+    """Print what each flow has done, and on standard error what is to be known beside."""
+    for note in outcome.notes:
+        typer.echo(note, err=True)
     print_table(title, COLUMNS, [_cells(flow) for flow in outcome.flows.values()])
 
 
@@ -83,7 +85,13 @@ def _lines() -> Callable[[Any, int | None], None]:
         if phase == said[1] and now - said[0] < _QUIET:
             return
         said[:] = [now, phase]
-        left = outcome.lag if waiting is None else waiting
-        typer.echo(f"  {phase}: {outcome.rows_in:,} rows in, {left:,} waiting, {outcome.updates} updates", err=True)
+        if outcome.counted:
+            left = outcome.lag if waiting is None else waiting
+            figures = f"{outcome.rows_in:,} rows in, {left:,} waiting"
+        else:
+            figures = (
+                ", ".join(f"{flow.name} {flow.status.lower()}" for flow in outcome.flows.values()) or "no flow yet"
+            )
+        typer.echo(f"  {phase}: {figures}, {outcome.updates} updates", err=True)
 
     return show

@@ -18,6 +18,7 @@ from penstock.cli.globals import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, print_table, progress, run, until_signal
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
+from penstock.sizes import parse_size
 
 if TYPE_CHECKING:
     from penstock.channels import Gateway
@@ -33,7 +34,8 @@ app = typer.Typer(
 )
 
 ClusterId = Annotated[
-    str, typer.Option("--cluster-id", "--cluster_id", metavar="ID", help="Cluster id that clients connect with.")
+    str,
+    typer.Option("-cid", "--cluster-id", "--cluster_id", metavar="ID", help="Cluster id that clients connect with."),
 ]
 
 
@@ -54,23 +56,31 @@ def serve(
     sync: Annotated[
         str, typer.Option("--sync", metavar="always|DURATION", help="When the embedded server syncs to disk.")
     ] = "always",
-    max_channels: Annotated[int, typer.Option("--max-channels", "--max_channels", help="Channels; 0: any.")] = 100,
+    max_channels: Annotated[
+        int, typer.Option("-mc", "--max-channels", "--max_channels", help="Channels; 0: any.")
+    ] = 100,
     max_subs: Annotated[
-        int, typer.Option("--max-subs", "--max_subs", help="Subscriptions of a channel; 0: any.")
+        int, typer.Option("-msu", "--max-subs", "--max_subs", help="Subscriptions of a channel; 0: any.")
     ] = 1000,
     max_msgs: Annotated[
-        int, typer.Option("--max-msgs", "--max_msgs", help="Messages that a channel keeps; 0: any.")
+        int, typer.Option("-mm", "--max-msgs", "--max_msgs", help="Messages that a channel keeps; 0: any.")
     ] = 1_000_000,
     max_bytes: Annotated[
-        int, typer.Option("--max-bytes", "--max_bytes", help="Bytes that a channel keeps; 0: any.")
-    ] = 1_000_000 * 1024,
+        str,
+        typer.Option("-mb", "--max-bytes", "--max_bytes", metavar="SIZE", help="Bytes that a channel keeps; 0: any."),
+    ] = "1024000000",
     max_age: Annotated[
-        str, typer.Option("--max-age", "--max_age", metavar="DURATION", help="How long a message is kept; 0s: ever.")
+        str,
+        typer.Option("-ma", "--max-age", "--max_age", metavar="DURATION", help="How long a message is kept; 0s: ever."),
     ] = "0s",
     max_inactivity: Annotated[
         str,
         typer.Option(
-            "--max-inactivity", "--max_inactivity", metavar="DURATION", help="When an unused channel goes; 0s: never."
+            "-mi",
+            "--max-inactivity",
+            "--max_inactivity",
+            metavar="DURATION",
+            help="When an unused channel goes; 0s: never.",
         ),
     ] = "0s",
     limits: Annotated[
@@ -78,13 +88,14 @@ def serve(
         typer.Option("--limits", metavar="PATTERN:NAME=VALUE,...", help="Limits of channels whose name matches."),
     ] = None,
     hb_interval: Annotated[
-        str, typer.Option("--hb-interval", "--hb_interval", metavar="DURATION", help="Time between heartbeats.")
+        str, typer.Option("-hbi", "--hb-interval", "--hb_interval", metavar="DURATION", help="Time between heartbeats.")
     ] = "30s",
     hb_timeout: Annotated[
-        str, typer.Option("--hb-timeout", "--hb_timeout", metavar="DURATION", help="Time to answer a heartbeat.")
+        str,
+        typer.Option("-hbt", "--hb-timeout", "--hb_timeout", metavar="DURATION", help="Time to answer a heartbeat."),
     ] = "10s",
     hb_fail_count: Annotated[
-        int, typer.Option("--hb-fail-count", "--hb_fail_count", help="Heartbeats a client may miss.")
+        int, typer.Option("-hbf", "--hb-fail-count", "--hb_fail_count", help="Heartbeats a client may miss.")
     ] = 10,
     replace_durable: Annotated[
         bool, typer.Option("--replace-durable", "--replace_durable", help="Let a new durable replace an active one.")
@@ -116,7 +127,7 @@ def serve(
             max_channels,
             ChannelLimits(
                 max_msgs=max_msgs,
-                max_bytes=max_bytes,
+                max_bytes=parse_size(max_bytes, option="--max-bytes"),
                 max_age=parse_duration(max_age, option="--max-age"),
                 max_subs=max_subs,
                 max_inactivity=parse_duration(max_inactivity, option="--max-inactivity"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,7 +91,12 @@ def run(
         print_json(_plain(outcome))
         return
     print_summary(outcome, f"Pipeline {project.name}")
-    what = "The definitions and the graph are in order" if dry else f"Done: {outcome.rows_in:,} rows read from NATS"
+    if dry:
+        what = "The definitions and the graph are in order"
+    elif outcome.counted:
+        what = f"Done: {outcome.rows_in:,} rows read from NATS"
+    else:
+        what = "Done; rows are counted in the event log of that Spark"
     typer.echo(f"{what}, in {outcome.updates} update{'s' if outcome.updates != 1 else ''}.")
 
 
@@ -118,8 +123,8 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     return {
         "ok": outcome.ok,
         "updates": outcome.updates,
-        "rows_in": outcome.rows_in,
-        "lag": outcome.lag,
+        "rows_in": outcome.rows_in if outcome.counted else None,
+        "lag": outcome.lag if outcome.counted else None,
         "flows": {name: flow.__dict__ for name, flow in outcome.flows.items()},
     }
 
@@ -136,6 +141,8 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
         print_json(state.plain())
         return
     typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
+    if state.lane is not None:
+        typer.echo(f"It was switched to its replay {state.lane.name}, which writes to {_names(state.lane.into)}.")
     print_table(
         "Flows",
         ("Target", "Flow", "#Batches", "Stream", "#Next", "#Lag", "#State bytes", "Last batch"),
@@ -196,6 +203,9 @@ def replay(
     master: Master = None,
     remote: Remote = None,
     storage: Storage = None,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="Then let the pipeline go on from here, into the new streams.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the pipeline over history into new streams beside the old ones, and compare them."""
@@ -222,6 +232,7 @@ def replay(
             name=name,
             master=master,
             remote=remote,
+            switch_to_it=switch,
             watch=lambda outcome: show(outcome, None),
         )
     if as_json:
@@ -236,4 +247,34 @@ def replay(
             for item in done.comparisons
         ],
     )
-    typer.echo(f"Tables of the replay are in {done.warehouse}.")
+    where = done.warehouse if done.database is None else f"the database {done.database}"
+    typer.echo(f"Tables of the replay are in {where}.")
+    if switch:
+        typer.echo(f"Switched: the next run goes on from here, into {_names(pairs)}.")
+
+
+@app.command("switch")
+def switch_lane(
+    folder: Folder = ".",
+    to: Annotated[str | None, typer.Option("--to", metavar="NAME", help="The replay to go on from.")] = None,
+    back: Annotated[bool, typer.Option("--back", help="Go on in the pipeline's own state again.")] = False,
+    storage: Storage = None,
+) -> None:
+    """Let the pipeline go on where a replay ended, into the streams that it filled; or go back."""
+    from penstock.errors import OptionError
+    from penstock.pipelines.lanes import switch, switch_back
+    from penstock.pipelines.project import Project
+
+    if (to is None) == (not back):
+        raise OptionError("Where to switch is not clear.", remedy="Give --to NAME or --back.", option="--to")
+    project = Project.load(folder, storage=storage)
+    if to is None:
+        switch_back(project)
+        typer.echo("Switched back: the next run goes on in the pipeline's own state, into its own streams.")
+        return
+    lane = switch(project, to)
+    typer.echo(f"Switched: the next run goes on where the replay {to} ended, into {_names(lane.into)}.")
+
+
+def _names(into: Mapping[str, str]) -> str:
+    return ", ".join(into.values()) or "no other stream"

@@ -12,6 +12,9 @@ from nats.aio.transport import TcpTransport
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
+from penstock.errors import RemoteProtocolError
+from penstock.wire.protocol import hand_out
+
 __all__ = ["Tap", "TappedClient"]
 
 # What a tap gets: subject, reply (empty where there is none), payload, and the header block as it came.
@@ -93,38 +96,35 @@ class _TapParser(Parser):
         self.wanted = 0
         place, size, taps = 0, len(buffer), self.nc._taps
         while place < size:
-            line_end = buffer.find(b"\r\n", place)
-            if line_end < 0:
-                break
-            words = buffer[place:line_end].split()
-            kind = words[0] if words else b""
-            if kind == b"MSG":
-                least = 4
-            elif kind == b"HMSG":
-                least = 5
-            else:
-                await super().parse(buffer[place : line_end + 2])
-                place = line_end + 2
-                continue
             try:
-                sid, total = int(words[2]), int(words[-1])
-                head = 0 if least == 4 else int(words[-2])
-                reply = words[3] if len(words) > least else b""
-            except (IndexError, ValueError):
-                raise ProtocolError("nats: malformed MSG") from None
-            if not 0 <= head <= total:
-                raise ProtocolError("nats: malformed MSG")
-            start = line_end + 2
-            end = start + total
-            if end + 2 > size:
-                self.wanted = end + 2 - place
-                break
-            header: Any = buffer[start : start + head] if head else None  # nats-py wants bytes, and takes None
-            place = end + 2
-            handler = taps.get(sid)
-            if handler is None:
-                await self.nc._process_msg(sid, words[1], reply, buffer[start + head : end], header)
-            elif (wait := handler(words[1], reply, buffer[start + head : end], header)) is not None:
+                place, self.wanted, wait = hand_out(buffer, place, taps)
+            except RemoteProtocolError as error:
+                raise ProtocolError(f"nats: {error.what}") from None
+            if wait is not None:
                 await wait
+                continue
+            if self.wanted or (line_end := buffer.find(b"\r\n", place)) < 0:
+                break
+            place, self.wanted = await self._one(buffer, place, line_end + 2)
+            if self.wanted:
+                break
         if place < size:
             self.buf += buffer[place:]
+
+    async def _one(self, buffer: bytes, place: int, start: int) -> tuple[int, int]:
+        """Take what no tap takes: a message for nats-py, or a line that is none.
+
+        Gives the place behind it; or where it begins and the bytes that it has as a whole, until all of it has come.
+        """
+        words = buffer[place:start].split()
+        if not words or words[0] not in (b"MSG", b"HMSG"):
+            await super().parse(buffer[place:start])
+            return start, 0
+        head = int(words[-2]) if words[0] == b"HMSG" else 0
+        end = start + int(words[-1])
+        if end + 2 > len(buffer):
+            return place, end + 2 - place
+        reply = words[3] if len(words) > (5 if words[0] == b"HMSG" else 4) else b""
+        header: Any = buffer[start : start + head] if head else None  # nats-py wants bytes, and takes None
+        await self.nc._process_msg(int(words[2]), words[1], reply, buffer[start + head : end], header)
+        return end + 2, 0

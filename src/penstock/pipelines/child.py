@@ -19,6 +19,9 @@ import warnings
 from pathlib import Path
 from typing import Any, TextIO
 
+from penstock.errors import PenstockError
+from penstock.pipelines import remote
+
 __all__ = ["main"]
 
 # Spark's names for what went wrong are for people who know Spark; these lines are for everybody.
@@ -42,9 +45,8 @@ class _Mouth:
 def _listen(stop: threading.Event, folder: str) -> None:
     for _ in sys.stdin:
         stop.set()
-    if not stop.is_set():
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)  # the parent is gone; Java follows when our end of its pipe closes
+    shutil.rmtree(folder, ignore_errors=True)  # the connection is in it
+    os._exit(1)  # the parent is gone; Java follows when our end of its pipe closes
 
 
 def _start_local(master: str, conf: dict[str, str]) -> tuple[Any, str]:
@@ -66,12 +68,31 @@ def _start_local(master: str, conf: dict[str, str]) -> tuple[Any, str]:
 
 def _reason(error: BaseException) -> str:
     """Find the sentence that a person needs in what Spark says."""
+    if isinstance(error, PenstockError):
+        return str(error)
     text = str(error)
     for line in text.splitlines():
         if line.startswith(_OURS):
             return line.partition(": ")[2]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def _settings(spark: Any, given: dict[str, str], mouth: _Mouth, ours: bool) -> dict[str, str]:
+    """Give the settings that a session can have; others hold from the start of a Spark, and another's is not ours."""
+    from pyspark.errors import PySparkException
+
+    taken = {}
+    for name, value in given.items():
+        try:
+            spark.conf.set(name, value)
+            taken[name] = value
+        except PySparkException as error:
+            if not str(error.getCondition()).startswith("CANNOT_MODIFY"):
+                raise
+            if not ours:
+                mouth.say("note", text=f"{name} is left as that Spark has it: it can only be set where Spark starts.")
+    return taken
 
 
 def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> None:
@@ -83,7 +104,10 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
     path = Path(order["spec"])
     spec = cli.load_pipeline_spec(path)
     graph = create_dataflow_graph(
-        spark, default_catalog=spec.catalog, default_database=spec.database, sql_conf=spec.configuration
+        spark,
+        default_catalog=spec.catalog,
+        default_database=order["database"] or spec.database,
+        sql_conf=order["settings"],
     )
     cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
     mouth.say("registered")
@@ -102,6 +126,7 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
 
 
 def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
+    from pyspark.pipelines.cli import load_pipeline_spec
     from pyspark.sql.connect.session import SparkSession
 
     mouth.say("starting")
@@ -114,6 +139,13 @@ def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
     spark = SparkSession.builder.remote(url).create()
     try:
         mouth.say("ready", spark=spark.version)
+        if classic is None:
+            mouth.say("looking")
+            remote.refuse_other(remote.look(spark, order["streams"]), remote.stream_ages(order["streams"]))
+        if order["database"]:
+            spark.sql(f"CREATE DATABASE IF NOT EXISTS {order['database']}")
+        given = load_pipeline_spec(Path(order["spec"])).configuration
+        order["settings"] = _settings(spark, dict(given), mouth, ours=classic is not None)
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)

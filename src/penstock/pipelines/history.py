@@ -21,11 +21,12 @@ from penstock.jetstream import assets
 from penstock.jetstream.topology import Topology, apply
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
+from penstock.pipelines.lanes import beside, check_can_switch, database, keep_lane, read_lane, switch
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.process import Order, PipelineRun
 from penstock.pipelines.project import Project
+from penstock.pipelines.remote import check_remote
 from penstock.pipelines.running import apply_topology, blocking
-from penstock.pipelines.settings import encode
 from penstock.spark.markers import is_marker, marker_filter
 from penstock.spark.positions import parse_position
 
@@ -58,6 +59,9 @@ class Replay:
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     warehouse: Path | None
+    """The folder of its tables, where it is on this machine."""
+    database: str | None
+    """The database of its tables, where it is not the pipeline's."""
 
 
 def replay(
@@ -70,29 +74,39 @@ def replay(
     name: str = "replay",
     master: str | None = None,
     remote: str | None = None,
-    timeout: float | None = None,
+    conf: Mapping[str, str] | None = None,
+    switch_to_it: bool = False,
     watch: Callable[[Outcome], None] | None = None,
 ) -> Replay:
     """Run a pipeline over history from `start` (a sequence, a time, ...), writing to the streams that `into` names.
 
     The pipeline's files ask `penstock.pipelines.start_position()` and `target("STREAM")` for where to read and write.
-    The same replay run again goes on where it was; another name begins anew.
+    The same replay run again goes on where it was; another name begins anew. With `switch_to_it` the pipeline's next
+    run goes on where the replay ended, into its streams; `penstock.pipelines.lanes.switch_back` undoes that.
     """
     project = path if isinstance(path, Project) else Project.load(path)
     found = options or load_options(url)
     pairs = dict(into or {})
     parse_position(start, option="from")
+    if remote is not None:
+        check_remote(remote)
     if not _NAME.fullmatch(name):
         raise InputError(f"The name {name!r} of a replay will not do.", remedy="Use letters, digits, - and _.")
-    storage = project.local_storage
-    beside = f"{project.storage.rstrip('/')}/replays/{name}" if storage is None else storage / "replays" / name
-    fresh = not (isinstance(beside, Path) and beside.exists())
+    place = beside(project, name)
+    if switch_to_it:
+        check_can_switch(project)
+    fresh = read_lane(project, name) is None
     apply_topology(project, found)
     blocking(_make_streams(project, found, pairs, fresh))
-    # A warehouse that the spec names would be shared with the pipeline itself.
-    conf = {"spark.sql.warehouse.dir": str(beside / "warehouse")} if isinstance(beside, Path) else {}
-    order = Order(master=master or "local[*]", remote=remote, replay=encode(start, pairs), conf=conf)
-    run = PipelineRun(project.at(beside), found, order)
+    lane = keep_lane(project, name, start, pairs)
+    order = Order(
+        master=master or "local[*]",
+        remote=remote,
+        replay=lane.settings,
+        database=database(project, name, remote),
+        conf=dict(conf or {}),
+    )
+    run = PipelineRun(place, found, order)
     try:
         run.start()
         while run.poll():
@@ -102,7 +116,9 @@ def replay(
     finally:
         run.close()
     compared = tuple(compare_streams(found, old, new) for old, new in pairs.items())
-    return Replay(outcome, compared, beside / "warehouse" if isinstance(beside, Path) else None)
+    if switch_to_it:
+        switch(project, name)
+    return Replay(outcome, compared, place.warehouse if remote is None else None, order.database)
 
 
 async def _make_streams(project: Project, options: ConnectionOptions, pairs: Mapping[str, str], fresh: bool) -> None:

@@ -41,7 +41,8 @@ class FlowProgress:
     status: str = "WAITING"
     batches: int = 0
     rows_in: int = 0
-    rows_out: int = 0
+    rows_out: int | None = None
+    """Rows that its sink or its tasks say they wrote; None where nobody says."""
     rate: float = 0.0
     """Rows a second in the newest batch."""
     batch_seconds: float = 0.0
@@ -57,7 +58,9 @@ class FlowProgress:
 class Outcome:
     """Everything that is known of a run: while it goes on, and afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, counted: bool = True) -> None:
+        self.counted = counted
+        """Whether Spark's event log can be read: it is on the other machine where Spark is."""
         self.flows: dict[str, FlowProgress] = {}
         self.history: deque[Batch] = deque(maxlen=MOST_BATCHES)
         self.phase = "starting Spark"
@@ -67,8 +70,11 @@ class Outcome:
         self.failure: str | None = None
         """Why it failed; None where it did not."""
         self.spark: str | None = None
+        self.notes: list[str] = []
+        """What the caller should know, beside figures."""
         self._jobs: dict[int, str] = {}  # stage -> flow
         self._names: dict[str, str] = {}  # query id -> flow
+        self._by_sink: set[str] = set()  # flows whose sink counts its rows; the counts of their tasks are left out
 
     @property
     def ok(self) -> bool:
@@ -92,6 +98,10 @@ class Outcome:
         kind = line["kind"]
         if kind == "ready":
             self.spark, self.phase = line["spark"], "reading the definitions"
+        elif kind == "looking":
+            self.phase = "looking at the Connect server"
+        elif kind == "note":
+            self.notes.append(line["text"])
         elif kind == "registered":
             self.phase = "running"
         elif kind == "updated":
@@ -136,8 +146,10 @@ class Outcome:
         name = self._jobs.get(event.get("Stage ID", -1))
         if name is None or (event.get("Task End Reason") or {}).get("Reason") != "Success":
             return
+        flow = self._flow(name)
         written = ((event.get("Task Metrics") or {}).get("Output Metrics") or {}).get("Records Written") or 0
-        self._flow(name).rows_out += int(written)
+        if written and flow.name not in self._by_sink:
+            flow.rows_out = (flow.rows_out or 0) + int(written)
 
     def _read_progress(self, progress: Mapping[str, Any]) -> None:
         name = progress.get("name") or progress["id"]
@@ -151,6 +163,10 @@ class Outcome:
         states = progress.get("stateOperators") or []
         flow.state_rows = sum(int(item.get("numRowsTotal") or 0) for item in states)
         flow.state_bytes = sum(int(item.get("memoryUsedBytes") or 0) for item in states)
+        written = int((progress.get("sink") or {}).get("numOutputRows", -1))
+        if written >= 0:  # a sink of ours, or another that knows; tables of files say -1, and their tasks count
+            flow.rows_out = written + (flow.rows_out or 0 if flow.name in self._by_sink else 0)
+            self._by_sink.add(flow.name)
         for source in progress.get("sources") or []:
             self._read_source(flow, source)
         self.history.append(

@@ -78,6 +78,8 @@ class Order:
     """Spark settings over those of the spec."""
     replay: str | None = None
     """The settings of a replay, as `penstock.pipelines.settings` writes them."""
+    database: str | None = None
+    """The database for its tables, made if it is missing, instead of the one of the spec."""
 
 
 class PipelineRun:
@@ -86,7 +88,7 @@ class PipelineRun:
     def __init__(self, project: Project, options: ConnectionOptions, order: Order | None = None) -> None:
         self.project = project
         self.order = order or Order()
-        self.outcome = Outcome()
+        self.outcome = Outcome(counted=self.order.remote is None)
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
@@ -125,6 +127,8 @@ class PipelineRun:
             "full_refresh": list(self.order.full_refresh),
             "full_refresh_all": self.order.full_refresh_all,
             "dry": self.order.dry,
+            "database": self.order.database,
+            "streams": sorted(self.project.topology.streams) if self.project.topology is not None else [],
             "conf": _conf(self.project, self.order, folder),
         }
         (folder / "order.json").write_text(json.dumps(order))
@@ -345,7 +349,8 @@ def _lock_path(project: Project) -> Path | None:
     return project.local_storage / "lock" if project.local_storage is not None else None
 
 
-def _take_lock(project: Project) -> int | None:
+def _take_lock(project: Project, patience: float = 1.0) -> int | None:
+    """Take the lock of a run. Whoever looks whether a run is under way holds it for an instant: that is waited for."""
     path = _lock_path(project)
     if path is None:
         return None
@@ -356,15 +361,20 @@ def _take_lock(project: Project) -> int | None:
         raise InputError(
             f"The storage {path.parent} cannot be used: {error.strerror}.", remedy="Name another one with --storage."
         ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise InputError(
-            f"The pipeline {project.name} runs already, with its storage in {path.parent}.",
-            remedy="Wait for it, stop it, or name another storage.",
-        ) from None
-    return handle
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            os.close(handle)
+            raise InputError(
+                f"The pipeline {project.name} runs already, with its storage in {path.parent}.",
+                remedy="Wait for it, stop it, or name another storage.",
+            ) from None
 
 
 def is_running(project: Project) -> bool:
@@ -373,7 +383,7 @@ def is_running(project: Project) -> bool:
     if path is None or not path.exists():
         return False
     try:
-        handle = _take_lock(project)
+        handle = _take_lock(project, patience=0.0)
     except InputError:
         return True
     if handle is not None:

@@ -73,6 +73,10 @@ class Project:
         """Give the same project with its state elsewhere."""
         return replace(self, storage=_uri(str(storage), self.folder))
 
+    def with_warehouse(self, folder: Path) -> Project:
+        """Give the same project with its tables elsewhere."""
+        return replace(self, configuration={**self.configuration, "spark.sql.warehouse.dir": str(folder)})
+
 
 def _find(path: Path) -> Path:
     path = path.expanduser()

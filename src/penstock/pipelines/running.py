@@ -6,15 +6,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.contexts import load_options
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
+from penstock.pipelines.lanes import beside, current_lane, database
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.process import Order, PipelineRun
 from penstock.pipelines.project import Project
+from penstock.pipelines.remote import check_remote
 
 if TYPE_CHECKING:
     from penstock.jetstream.changes import Plan
@@ -88,8 +91,15 @@ def start(
     if options is not None and url is not None:
         raise InputError("Both url and options are given.", remedy="Give one of them.")
     found = options or load_options(url)
+    order = order or Order()
+    if order.remote is not None:
+        check_remote(order.remote)
+    lane = current_lane(project)
     if project.topology is not None:
         apply_topology(project, found)
+    if lane is not None:
+        shared = database(project, lane.name, order.remote)
+        project, order = beside(project, lane.name), replace(order, replay=lane.settings, database=shared)
     return PipelineRun(project, found, order).start()
 
 
@@ -147,10 +157,6 @@ def _order(
             "Both master and remote are given.",
             remedy="A remote Spark Connect server has a master of its own: leave one out.",
             option="remote",
-        )
-    if remote is not None and not remote.startswith("sc://"):
-        raise OptionError(
-            f"The remote {remote!r} is no Spark Connect address.", remedy="Write sc://host:15002.", option="remote"
         )
     if continuous and (dry or full_refresh or full_refresh_all):
         raise OptionError(

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import InputError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
+from penstock.pipelines.lanes import Lane, current_lane, place
 from penstock.pipelines.process import is_running
 from penstock.pipelines.progress import NAME as PROGRESS
 from penstock.pipelines.project import Project
@@ -28,6 +29,8 @@ class PipelineState:
     flows: tuple[FlowState, ...]
     latest: Mapping[str, int | None]
     """For each stream, the next sequence that it will give out; None where it is gone."""
+    lane: Lane | None = None
+    """The replay that it was switched to."""
 
     def rows(self) -> Iterator[tuple[FlowState, str | None, int | None, int | None]]:
         """Give each flow with each stream that it reads, the next sequence, and how many wait."""
@@ -44,6 +47,7 @@ class PipelineState:
         return {
             "name": self.name,
             "running": self.running,
+            "replay": None if self.lane is None else {"name": self.lane.name, "into": dict(self.lane.into)},
             "flows": [
                 {
                     **asdict(flow),
@@ -57,11 +61,12 @@ class PipelineState:
 
 def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineState:
     """Read the checkpoints, and ask NATS how far the streams are."""
-    storage = _local(project)
-    flows = tuple(read_flows(storage))
+    lane = current_lane(project)
+    here = place(project)
+    flows = tuple(read_flows(_local(here)))
     names = sorted({stream for flow in flows for stream in flow.streams})
     latest: dict[str, int | None] = blocking(_latest(options, names)) if names else {}
-    return PipelineState(project.name, is_running(project), flows, latest)
+    return PipelineState(project.name, is_running(here), flows, latest, lane)
 
 
 async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:
@@ -81,7 +86,8 @@ async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int
 
 
 def state_paths(project: Project) -> list[Path]:
-    """Give what a reset deletes, as far as it is there."""
+    """Give what a reset deletes, as far as it is there: of the replay, where the pipeline was switched to one."""
+    project = place(project)
     storage = _local(project)
     names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)
     paths = [storage / name for name in names]
@@ -92,7 +98,7 @@ def state_paths(project: Project) -> list[Path]:
 
 def reset_pipeline(project: Project) -> None:
     """Delete checkpoints, catalog and tables; refused while the pipeline runs."""
-    if is_running(project):
+    if is_running(place(project)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     for path in state_paths(project):
         if path.is_dir():

@@ -60,6 +60,7 @@ __all__ = [
     "decode_headers",
     "decode_status",
     "encode_headers",
+    "hand_out",
     "publish",
     "subscribe",
     "unsubscribe",
@@ -247,6 +248,66 @@ def subscribe(subject: str, sid: int, queue: str | None = None) -> bytes:
 def unsubscribe(sid: int, after: int | None = None) -> bytes:
     """Write UNSUB, at once or after a number of messages."""
     return b"UNSUB %d\r\n" % sid if after is None else b"UNSUB %d %d\r\n" % (sid, after)
+
+
+def hand_out(buffer: bytes, place: int, takers: Mapping[int, Any]) -> tuple[int, int, Any]:
+    """Hand every message that stands whole at `place` to the taker of its subscription, one after the other.
+
+    A taker gets subject, reply (empty where there is none), payload and header block (None where there is none). Gives
+    the place up to which everything was handed out; how many bytes the message there has as a whole, where not all of
+    it has come; and what a taker returned that is not None, with which it ends. Also ends at a line that is not whole,
+    at what is no message, and at a message that nobody takes.
+    """
+    size = len(buffer)
+    while place < size:
+        stop = buffer.find(b"\r\n", place)
+        if stop < 0:
+            break
+        words = buffer[place:stop].split()
+        count = len(words)
+        if count == 0:
+            break
+        if words[0] == b"MSG":
+            least = 4
+        elif words[0] == b"HMSG":
+            least = 5
+        else:
+            break
+        if count != least and count != least + 1:
+            raise _malformed(words)
+        last = words[count - 1]
+        if not (
+            words[2].isdigit() and last.isdigit() and len(last) <= 10 and (least == 4 or words[count - 2].isdigit())
+        ):
+            raise _malformed(words)
+        end = stop + 2 + int(last)
+        body = stop + 2 if least == 4 else stop + 2 + int(words[count - 2])
+        if body > end or end - stop - 2 > MAX_PAYLOAD:
+            raise _malformed(words)
+        taker = takers.get(int(words[2]))
+        if taker is None:
+            break
+        if end + 2 > size:
+            return place, end + 2 - place, None
+        if buffer[end] != 13 or buffer[end + 1] != 10:
+            raise _malformed(words)
+        place = end + 2
+        found = taker(
+            words[1],
+            words[3] if count > least else b"",
+            buffer[body:end],
+            buffer[stop + 2 : body] if least == 5 else None,
+        )
+        if found is not None:
+            return place, 0, found
+    return place, 0, None
+
+
+def _malformed(words: list[bytes]) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"A message that breaks the protocol: {b' '.join(words)[:80]!r}.",
+        remedy="Is this the client port of a NATS server, and does nothing change the bytes on the way?",
+    )
 
 
 class Parser:

@@ -30,7 +30,7 @@ EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
 CONF = {
     # Java lives for a minute here: compiling well takes longer than it saves.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # Spark gives a Python worker ten seconds to start, which a busy machine may need more than once.
     "spark.sql.pipelines.maxFlowRetryAttempts": "8",
 }
@@ -81,6 +81,7 @@ class Play:
         plan: Plan | None = None,
         *,
         kills: int = 1,
+        pace: float = 1.0,
         say: Callable[[str], None] = lambda text: None,
         watch: Callable[[Outcome, int], None] = lambda outcome, waiting: None,
     ) -> None:
@@ -90,6 +91,7 @@ class Play:
         self._url, self._say, self._watch = url, say, watch
         self._options = load_options(url)
         self._kills = kills
+        self._pace = pace  # how much time the producers take, against what is nice to look at
         self._read = 0
         self._marks: dict[str, int] = {}
         self._warm = asyncio.Event()
@@ -136,10 +138,10 @@ class Play:
     async def _send_rest(self, traffic: Traffic) -> None:
         await traffic.send_documents()
         self.note(f"{len(self.ledger.documents)} scanned documents are in, as chunks.")
-        await traffic.send_orders(int(len(self.ledger.orders) * MIDDLE), seconds=8.0)
+        await traffic.send_orders(int(len(self.ledger.orders) * MIDDLE), seconds=8.0 * self._pace)
         # The rest comes while Spark has work in hand, so that a kill hits it in the middle.
         await self._warm.wait()
-        await traffic.send_orders(len(self.ledger.orders), seconds=6.0)
+        await traffic.send_orders(len(self.ledger.orders), seconds=6.0 * self._pace)
         self.note(
             f"All {len(self.ledger.orders):,} orders are in; {traffic.duplicates:,} repeats were known by their id."
         )

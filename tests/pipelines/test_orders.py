@@ -1,14 +1,10 @@
-"""Pipelines as their users run them: the orders example through a kill, and a new project from the command line."""
+"""The main job, small: the orders example through a kill, and an audit that sees whatever is off."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import runpy
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,38 +13,20 @@ import pytest
 import penstock
 from penstock.bus import Bus
 from penstock.cli.demo import conclude, keep_running
-from penstock.connection import api_request
-from penstock.errors import InputError, PenstockError, PipelineError
+from penstock.errors import PenstockError
 from penstock.examples.orders.audit import Stage, audit_streams, audit_tables
 from penstock.examples.orders.ledger import Plan
 from penstock.examples.orders.play import Play, Result
 from penstock.examples.orders.report import write_report
 from penstock.examples.orders.service import QUEUE, ask
-from penstock.pipelines import Project, run
-from penstock.pipelines.checkpoints import read_flows
-from penstock.pipelines.process import PipelineRun, _session
-from penstock.pipelines.template import write_project
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
 from tests.live.browser import Browser
 from tests.live.command import Command
+from tests.pipelines.projects import api
 from tests.spark.java import java_home
 
-SLOW = pytest.mark.timeout(600)  # Spark starts several times here, on a machine that may be busy
-
-
-def api(url: str, method: str, body: object = None) -> dict[str, object]:
-    async def call() -> dict[str, object]:
-        client = await penstock.connect(url)
-        try:
-            return await api_request(client, method, body)
-        finally:
-            await client.close()
-
-    return asyncio.run(call())
-
-
-# -- the main job ------------------------------------------------------------------------------------------------------
+SLOW = pytest.mark.timeout(600)  # Spark starts twice here, on a machine that may be busy
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +39,8 @@ def shop() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def played(shop: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, Result]:
     """The example, small, with Spark killed once in the middle."""
-    plan = Plan(orders=1500, customers=12, documents=4, document_bytes=700_000, broken=0.05)
-    play = Play(shop.url, tmp_path_factory.mktemp("orders"), plan, kills=1)
+    plan = Plan(orders=700, customers=12, documents=3, document_bytes=700_000, broken=0.05, unacked=0.03)
+    play = Play(shop.url, tmp_path_factory.mktemp("orders"), plan, kills=1, pace=0.0)
     return play, asyncio.run(play.run())
 
 
@@ -183,96 +161,3 @@ def test_a_bad_audit_ends_the_demo_with_an_error(tmp_path: Path):
     result = Result(Play("nats://127.0.0.1:1", tmp_path).ledger, [Stage("a", 1, 1, 0, 0), Stage("b", 1, 0, 1, 0)])
     with pytest.raises(PenstockError, match="does not add up"):
         conclude(result, tmp_path)
-
-
-# -- a project of one's own --------------------------------------------------------------------------------------------
-
-
-@SLOW
-def test_a_new_project_runs_stops_and_replays(server: Server, tmp_path: Path, eventually):
-    """`new`, a continuous run that Ctrl-C ends cleanly, `status`, `replay` and `reset` work from the command line."""
-    os.environ["JAVA_HOME"] = java_home() or ""
-    command = Command(tmp_path, server.url)
-    assert command("pipeline", "new", "sensors", "--in", str(tmp_path)).returncode == 0
-    folder = tmp_path / "sensors"
-    traffic = runpy.run_path(str(folder / "traffic.py"))
-    asyncio.run(traffic["publish"](server.url, 300))
-    high = sum(reading["value"] > 90 for reading in traffic["sample"](300))
-
-    def alerts() -> int:
-        with BulkConnection(penstock.ConnectionOptions(server.url)) as bulk:
-            return sum(batch.num_rows for batch in bulk.read("ALERTS", subjects="alerts.*", on_loss=print))
-
-    with command.running("pipeline", "run", str(folder), "--continuous") as child:
-        eventually(lambda: child.process.poll() is not None or alerts() == high, 300)
-        children = list(_session_of(child.process.pid))
-        with pytest.raises(InputError, match="runs already"):
-            PipelineRun(Project.load(folder), penstock.ConnectionOptions(server.url)).start()
-        child.process.send_signal(2)
-        assert child.process.wait(120) == 0
-    assert children
-    assert not [pid for leader in children for pid in _session(leader)], "Spark is gone with the command"
-    status = json.loads(command("pipeline", "status", str(folder), "--json").stdout)
-    readings = next(flow for flow in status["flows"] if flow["target"] == "readings")
-    assert (readings["streams"], readings["lag"], status["running"]) == ({"READINGS": 301}, {"READINGS": 0}, False)
-
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "penstock", "pipeline", "replay", str(folder)),
-            *("--from", "101", "--into", "ALERTS=ALERTS_V2", "--json"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env=command.env,
-    )
-    assert done.returncode == 0, done.stderr
-    (comparison,) = json.loads(done.stdout)
-    later = sum(reading["value"] > 90 for reading in traffic["sample"](300)[100:])
-    assert (comparison["old_count"], comparison["new_count"]) == (high, later)
-    assert (comparison["same"], comparison["only_new"]) == (later, 0)
-    assert alerts() == high
-
-    assert command("pipeline", "reset", str(folder), "--force").returncode == 0
-    assert read_flows(folder / "storage") == []
-    for stream in ("READINGS", "ALERTS", "ALERTS_V2"):
-        api(server.url, f"STREAM.DELETE.{stream}")
-
-
-def _session_of(parent: int) -> Iterator[int]:
-    """Find the children of a process."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            yield int(path.parent.name)
-
-
-@SLOW
-def test_a_failing_pipeline_says_why(server: Server, tmp_path: Path):
-    """A stream that is missing ends the run with our sentence, not Spark's, and leaves nothing running."""
-    folder = write_project(tmp_path, "broken")
-    (folder / "topology.toml").unlink()
-    (folder / "transformations" / "alerts.py").unlink()
-    (folder / "transformations" / "totals.sql").unlink()
-    reading = folder / "transformations" / "readings.py"
-    reading.write_text(reading.read_text().replace("READINGS", "NOWHERE"))
-    with pytest.raises(PipelineError, match="NOWHERE") as caught:
-        run(folder, url=server.url)
-    assert Path(caught.value.log or "").exists()
-    assert "AnalysisException" not in str(caught.value)
-
-
-def test_bad_input_is_refused_before_spark_starts(server: Server, tmp_path: Path):
-    """Options that contradict each other, and projects that are none, cost no time."""
-    folder = write_project(tmp_path, "quick")
-    with pytest.raises(InputError, match="Both master and remote"):
-        run(folder, url=server.url, master="local[2]", remote="sc://x")
-    with pytest.raises(InputError, match="no Spark Connect address"):
-        run(folder, url=server.url, remote="http://x")
-    with pytest.raises(InputError, match="neither dry nor"):
-        run(folder, url=server.url, continuous=True, dry=True)
-    with pytest.raises(InputError, match="no pipeline at"):
-        run(tmp_path / "nothing", url=server.url)

@@ -1,0 +1,177 @@
+"""A look at a Spark Connect server before a pipeline runs on it: has it what the pipeline needs, and is its NATS ours?
+
+With `--remote` the pipeline's files are read here, and its sources and sinks run there, with the Python and the NATS
+connection of that machine. Spark would answer a missing package with a stack trace, and another NATS server with an
+empty result. So a source that is carried there by value, and needs nothing but Python and pyspark, tells what it finds.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.contexts import load_options
+from penstock.errors import InputError, NotFoundError, OptionError, PipelineError
+from penstock.spark.sessions import Executor, refuse_lacking
+
+__all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages"]
+
+DEFAULT_PORT = 15002
+_PATIENCE = 10.0  # seconds for a connection to a Connect server
+_TASKS = 4
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the driver of a Connect server finds on its machine."""
+
+    host: str
+    python: str
+    penstock: str | None
+    pyarrow: str | None
+    named: bool
+    """Whether its environment names a NATS server."""
+    problem: str | None
+    """Why it cannot ask NATS; None where it can."""
+    streams: Mapping[str, str | None]
+    """For each stream, when it was made, as its NATS says; None where there is none of that name."""
+
+
+def check_remote(url: str) -> None:
+    """Refuse what is no address of a Connect server, and one where nobody listens: Spark would try for minutes."""
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError:
+        host, port = None, 0
+    if parts.scheme != "sc" or not host:
+        # What follows the host may hold a token.
+        raise OptionError(
+            f"{url.partition('/;')[0]!r} is no Spark Connect address.", remedy="Write sc://host:15002.", option="remote"
+        )
+    try:
+        socket.create_connection((host, port), _PATIENCE).close()
+    except OSError as error:
+        raise PipelineError(
+            f"The Spark Connect server at {host}:{port} cannot be reached: {error.strerror or error}.",
+            remedy="Start it, or mend the address.",
+        ) from None
+
+
+def stream_ages(names: Iterable[str]) -> dict[str, str | None]:
+    """Ask the NATS server that the environment names when each stream was made: two streams never share that."""
+    from penstock.wire.bulk import BulkConnection
+
+    found: dict[str, str | None] = {}
+    with BulkConnection(load_options()) as bulk:
+        for name in names:
+            try:
+                found[name] = str(bulk.api(f"STREAM.INFO.{name}")["created"])
+            except NotFoundError:
+                found[name] = None
+    return found
+
+
+def look(spark: Any, names: Iterable[str]) -> Sight:
+    """Look at the Connect server behind a session and at its executors; InputError says what is amiss where."""
+    spark.dataSource.register(_source())
+    frame = spark.read.format("penstock_look").option("streams", json.dumps(sorted(names))).load()
+    rows = frame.collect()
+    sight = Sight(**json.loads(rows[0]["driver"]))
+    executors = {Executor(row["host"], row["python"], row["penstock"], row["pyarrow"]) for row in rows}
+    ours = importlib.metadata.version("penstock")
+    try:
+        refuse_lacking([Executor(sight.host, sight.python, sight.penstock, sight.pyarrow)], ours)
+        refuse_lacking(sorted(executors, key=str), ours)
+    except InputError as error:
+        what = error.what.replace("The executor on", "Spark on").replace("the driver", "this machine")
+        raise InputError(what, remedy="Install the same 'penstock[spark]' for the Connect server's Python.") from None
+    return sight
+
+
+def refuse_other(sight: Sight, ours: Mapping[str, str | None]) -> None:
+    """Refuse a Connect server whose NATS is not the one that holds our streams."""
+    if sight.problem is not None:
+        if sight.named:
+            raise InputError(
+                f"The Spark Connect server on {sight.host} cannot ask NATS: {sight.problem}",
+                remedy="Set NATS_URL or NATS_CONTEXT where that server is started.",
+            )
+        return  # the files may say where their streams are; if they do not, the source says what is missing
+    for name, made in ours.items():
+        if sight.streams.get(name) != made:
+            there = "has no such stream" if sight.streams.get(name) is None else "has another one of that name"
+            raise InputError(
+                f"The stream {name} is here, and the NATS of the Spark Connect server on {sight.host} {there}.",
+                remedy="Set NATS_URL or NATS_CONTEXT where that server is started to the NATS of this run.",
+            )
+
+
+def _source() -> Any:
+    """Make the source. Its classes are local, so that they are carried by value: Penstock may be missing there."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    tasks = _TASKS
+
+    def packages() -> dict[str, Any]:
+        import importlib.metadata
+        import platform
+
+        def version(package: str) -> str | None:
+            try:
+                return importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                return None
+
+        return {
+            "host": platform.node(),
+            "python": platform.python_version(),
+            "penstock": version("penstock"),
+            "pyarrow": version("pyarrow"),
+        }
+
+    class Reader(DataSourceReader):
+        def __init__(self, options: Any) -> None:
+            self.names = json.loads(options["streams"])
+
+        def partitions(self) -> list[InputPartition]:
+            """Run by the driver."""
+            import os
+
+            facts = {**packages(), "named": False, "problem": None, "streams": {}}
+            if facts["penstock"] is not None:
+                from penstock.contexts import selected_context
+                from penstock.errors import PenstockError
+                from penstock.pipelines.remote import stream_ages
+
+                try:
+                    facts["named"] = bool(
+                        os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT") or selected_context()
+                    )
+                    facts["streams"] = stream_ages(self.names)
+                except PenstockError as error:
+                    facts["problem"] = str(error)
+            return [InputPartition(json.dumps(facts)) for _ in range(tasks)]
+
+        def read(self, partition: InputPartition) -> Any:
+            """Run by the executors."""
+            found = packages()
+            yield partition.value, found["host"], found["python"], found["penstock"], found["pyarrow"]
+
+    class Look(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "penstock_look"
+
+        def schema(self) -> str:
+            return "driver string, host string, python string, penstock string, pyarrow string"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader(self.options)
+
+    return Look

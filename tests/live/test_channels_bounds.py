@@ -1,0 +1,267 @@
+"""Bounds and odd times: large messages, slow servers, lost answers, and streams that others change."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.channels.limits import ChannelLimits
+from penstock.channels.link import Link
+from penstock.channels.store import Entry, Store
+from penstock.connection import api_request
+from penstock.errors import DeadlineError
+from tests.live.stan import Got, cluster_of, until
+
+LARGE = 300_000
+
+
+@pytest.fixture
+async def stan(server, unique):
+    async with cluster_of(server.url, unique("c")) as made:
+        yield made
+
+
+async def member_of(stan, channel: str):
+    [member] = stan.gateways[-1].service.channels[channel].subscribers.members
+    return member
+
+
+async def forget_recent(stan, channel: str) -> None:
+    """Make the gateway read from the stream, as it does for whoever is far behind."""
+    stan.gateways[-1].service.channels[channel].recent.clear()
+
+
+async def test_large_messages_are_read_ahead_by_bytes(stan):
+    """A subscriber that is behind holds a few megabytes at the gateway, however many large messages wait for it."""
+    gateway = await stan.serve()
+    client = await stan.client()
+    for _ in range(40):
+        await client.publish("foo", b"x" * LARGE)
+    await forget_recent(stan, "foo")
+    held: list[int] = []
+
+    def act(message) -> None:
+        held.append(gateway.service.desk.held)
+        message.ack()
+
+    got = Got(act)
+    subscription = await client.subscribe("foo", got, start="First", max_in_flight=1, manual_acks=True)
+    await got.count(40)
+    assert got.sequences == list(range(1, 41))
+    assert 0 < max(held) < 3 * 1024 * 1024
+    await subscription.close()
+    assert gateway.service.desk.held == 0, "and nothing when it is gone"
+
+
+async def test_large_messages_come_again_by_bytes(stan):
+    """Large messages that a durable had pending all come again, in order, though they do not fit one read."""
+    await stan.serve()
+    client = await stan.client()
+    got = Got()
+    subscription = await client.subscribe("foo", got, durable="d", manual_acks=True)
+    for _ in range(20):
+        await client.publish("foo", b"x" * LARGE)
+    await got.count(20)
+    await subscription.close()
+    await forget_recent(stan, "foo")
+    again = Got(lambda message: message.ack())
+    await client.subscribe("foo", again, durable="d", manual_acks=True, max_in_flight=1)
+    await again.count(20)
+    assert again.redelivered == list(range(1, 21))
+
+
+async def test_large_messages_over_a_restart(stan):
+    """After a restart large messages that were pending come again, each once, before new ones."""
+    gateway = await stan.serve()
+    client = await stan.client()
+    got = Got()
+    await client.subscribe("foo", got, manual_acks=True, ack_wait=1)
+    for _ in range(8):
+        await client.publish("foo", b"x" * LARGE)
+    await got.count(8)
+    await gateway.stop()
+    got._act = lambda message: message.ack()
+    await asyncio.sleep(1.0)
+    await stan.serve()
+    await client.publish("foo", b"new")
+    await got.count(17)
+    assert got.sequences[8:] == [*range(1, 9), 9]
+    assert got.redelivered == list(range(1, 9))
+
+
+async def test_a_deleted_message_is_not_waited_for(stan):
+    """A message that somebody deleted in the middle of a stream is settled when it would come again."""
+    await stan.serve()
+    client, connection = await stan.client(), await stan.connection()
+    got = Got()
+    await client.subscribe("foo", got, manual_acks=True, ack_wait=1)
+    for _ in range(3):
+        await client.publish("foo", b"x")
+    await got.count(3)
+    got.messages[0].ack()
+    got.messages[2].ack()
+    await forget_recent(stan, "foo")
+    await api_request(connection, f"STREAM.MSG.DELETE.{stan.stream('foo')}", {"seq": 2})
+    member = await member_of(stan, "foo")
+    await until(lambda: not member.pending)
+    assert got.sequences == [1, 2, 3]
+
+
+async def test_an_end_that_is_gone_keeps_nobody_busy(stan):
+    """Where the last messages of a stream were deleted, a stalled feed does not ask for them again and again."""
+    gateway = await stan.serve()
+    client, connection = await stan.client(), await stan.connection()
+    for _ in range(10):
+        await client.publish("foo", b"x")
+    await forget_recent(stan, "foo")
+    for sequence in (8, 9, 10):
+        await api_request(connection, f"STREAM.MSG.DELETE.{stan.stream('foo')}", {"seq": sequence})
+    got = Got()
+    await client.subscribe("foo", got, start="First", max_in_flight=1, manual_acks=True)
+    await got.count(1)
+    link = gateway._link
+    before = next(link._numbers)
+    await asyncio.sleep(0.3)
+    assert next(link._numbers) - before < 5
+    got._act = lambda message: message.ack()
+    got.messages[0].ack()
+    await client.publish("foo", b"new")
+    await got.count(8)
+    assert got.sequences == [1, 2, 3, 4, 5, 6, 7, 11]
+
+
+async def test_a_stream_that_was_deleted_is_made_again(stan):
+    """A channel outlives its stream: what was in it is gone, sequences go on, and subscribers get what is new."""
+    await stan.serve()
+    client, connection = await stan.client(), await stan.connection()
+    got = Got()
+    await client.subscribe("foo", got)
+    for _ in range(3):
+        await client.publish("foo", b"x")
+    await got.count(3)
+    await api_request(connection, f"STREAM.DELETE.{stan.stream('foo')}")
+    await client.publish("foo", b"new")
+    await got.count(4)
+    assert got.sequences == [1, 2, 3, 4]
+    first = Got()
+    await client.subscribe("foo", first, start="First")
+    await first.count(1)
+    assert first.sequences == [4]
+
+
+async def test_a_deleted_stream_is_noticed(stan):
+    """A stream that is deleted while a subscriber waits is made again without a publish."""
+    await stan.serve()
+    client, connection = await stan.client(), await stan.connection()
+    await client.subscribe("foo", Got())
+    await client.publish("foo", b"x")
+    await api_request(connection, f"STREAM.DELETE.{stan.stream('foo')}")
+    info = None
+
+    async def there() -> bool:
+        nonlocal info
+        names = (await api_request(connection, "STREAM.NAMES")).get("streams") or []
+        if stan.stream("foo") in names:
+            info = await api_request(connection, f"STREAM.INFO.{stan.stream('foo')}")
+        return info is not None
+
+    async with asyncio.timeout(20):
+        while not await there():
+            await asyncio.sleep(0.05)
+    assert info["state"]["last_seq"] == 1, "no sequence is given twice"
+
+
+class Slow(Link):
+    """A link on which a publish fails as if its answer was lost, or as if it arrived late."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.lose = self.delay = 0
+        self._late = []
+
+    async def publish(self, make):
+        if self.delay:
+            self.delay -= 1
+            self._late.append(make)
+            raise DeadlineError("late")
+        for late in self._late:
+            self.client.post(late(b"_INBOX.nobody"))
+        self._late.clear()
+        answer = await super().publish(make)
+        if self.lose:
+            self.lose -= 1
+            raise DeadlineError("lost")
+        return answer
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("trouble", ["lose", "delay"])
+async def test_a_lost_or_late_answer_stores_nothing_twice(stan, trouble, large):
+    """A batch whose answer is lost, or which the server takes only when it was sent again, is stored once."""
+    link = Slow(await stan.connection(), 5.0)
+    await link.start()
+    store = Store(link, stan.cluster, prefix=f"{stan.cluster}.")
+    log = await store.create("foo", ChannelLimits())
+    setattr(link, trouble, 1)
+    contents = [b"%d" % number + b"x" * (LARGE if large else 0) for number in range(12)]
+    stored = await store.append(log, [Entry(content) for content in contents])
+    assert [sequence for sequence, _ in stored] == list(range(1, 13))
+    kept: dict = {}
+    while len(kept) < 12:
+        found, _ = await store.fetch(log, list(range(len(kept) + 1, 13)))
+        kept |= found
+    assert [kept[sequence].data for sequence in range(1, 13)] == contents
+    described = await store.describe("foo")
+    assert described["state"]["last_seq"] == 12
+    assert [kept[sequence].encode("foo") for sequence in range(1, 13)] == [content for _, content in stored]
+
+
+async def test_pings_do_not_outrun_missed_heartbeats(stan):
+    """A client that pings often and answers no heartbeat is closed all the same, and leaves nothing behind."""
+    gateway = await stan.serve(hb_interval=0.1, hb_timeout=0.2, hb_fail_count=2)
+    raw = await stan.raw("me")
+    raw.answers_heartbeats = False
+    await raw.connect()
+    clients = gateway.service.clients
+    ping = b"\x0a%c%b" % (len(raw.conn_id), raw.conn_id)
+    async with asyncio.timeout(20):
+        while clients.get("me") is not None:
+            await raw.ask(f"_STAN.discover.{stan.cluster}.pings", ping, timeout=1.0)
+            await asyncio.sleep(0.02)
+    assert not clients._waiting
+    assert raw.heartbeats >= 3
+
+
+async def test_deliveries_come_before_the_ack(stan):
+    """On one connection a subscriber has a message before its publisher has the ack, batch by batch."""
+    await stan.serve()
+    raw = await stan.raw("me")
+    await raw.connect()
+    order: list[str] = []
+    await raw.subscribe("foo", lambda message: order.append(f"message {message.sequence}"), maxInFlight=100)
+    for number in range(1, 6):
+        await raw.publish("foo")
+        order.append(f"ack {number}")
+    assert order == [f"{what} {number}" for number in range(1, 6) for what in ("message", "ack")]
+
+
+async def test_a_resumed_durable_has_a_new_ack_inbox(stan):
+    """Each subscribe gives an ack inbox that nobody had; an ack to the old one changes nothing."""
+    await stan.serve()
+    raw = await stan.raw("me")
+    await raw.connect()
+    one = await raw.subscribe("foo", durableName="d")
+    await raw.leave("subclose", "foo", one.ackInbox)
+    got = []
+    two = await raw.subscribe("foo", got.append, durableName="d", ackWaitInSecs=30)
+    assert two.ackInbox != one.ackInbox
+    await raw.publish("foo")
+    await until(lambda: len(got) == 1)
+    member = await member_of(stan, "foo")
+    raw.ack(one.ackInbox, "foo", 1)
+    await raw.connection.flush()
+    assert (await raw.publish("foo")).error == ""
+    assert 1 in member.pending
+    raw.ack(two.ackInbox, "foo", 1)
+    await until(lambda: 1 not in member.pending)

@@ -1,0 +1,184 @@
+"""A project of one's own, as its user runs it: from the command line, until Ctrl-C, and through its own test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.errors import InputError, PipelineError
+from penstock.pipelines import Project, Table, replay, run
+from penstock.pipelines.checkpoints import read_flows
+from penstock.pipelines.lanes import switch_back
+from penstock.pipelines.process import PipelineRun, _session
+from penstock.pipelines.template import write_project
+from penstock.server import Server
+from tests.live.command import Command
+from tests.pipelines.projects import api, count, quick_project, send
+
+SLOW = pytest.mark.timeout(600)  # Spark starts here, on a machine that may be busy
+
+
+@SLOW
+def test_a_continuous_run_ends_cleanly(server: Server, tmp_path: Path, eventually):
+    """A continuous run counts rows in and out, keeps others away, and Ctrl-C ends it with Spark and status 0."""
+    command = Command(tmp_path, server.url)
+    folder = quick_project(tmp_path)
+    traffic = runpy.run_path(str(folder / "traffic.py"))
+    asyncio.run(traffic["publish"](server.url, 300))
+    high = sum(reading["value"] > 90 for reading in traffic["sample"](300))
+
+    with command.running("pipeline", "run", str(folder), "--continuous", "--pause", "30s", "--json") as child:
+        eventually(lambda: child.process.poll() is not None or count(server.url, "ALERTS", "alerts.*") == high, 300)
+        children = list(_session_of(child.process.pid))
+        with pytest.raises(InputError, match="runs already"):
+            PipelineRun(Project.load(folder), penstock.ConnectionOptions(server.url)).start()
+        child.process.send_signal(2)
+        assert child.process.wait(120) == 0
+        said = "\n".join(child.rest())
+    assert children
+    assert not [pid for leader in children for pid in _session(leader)], "Spark is gone with the command"
+    outcome = json.loads(said[said.index("{") :])
+    assert (outcome["ok"], outcome["rows_in"], outcome["lag"]) == (True, 300, 0)
+    assert outcome["flows"]["readings"]["rows_out"] == 300
+    assert outcome["flows"]["alerts"]["rows_out"] == high, "the sink's own count"
+
+    status = json.loads(command("pipeline", "status", str(folder), "--json").stdout)
+    readings = next(flow for flow in status["flows"] if flow["target"] == "readings")
+    assert (readings["streams"], readings["lag"], status["running"]) == ({"READINGS": 301}, {"READINGS": 0}, False)
+    assert command("pipeline", "reset", str(folder), "--force").returncode == 0
+    assert read_flows(folder / "storage") == []
+    for stream in ("READINGS", "ALERTS"):
+        api(server.url, f"STREAM.DELETE.{stream}")
+
+
+@SLOW
+@pytest.mark.heavy
+def test_replays_keep_a_state_of_their_own(server: Server, tmp_path: Path):
+    """From a sequence, or all within an hour: a replay has streams and tables of its own, and switches go both ways."""
+    folder = quick_project(tmp_path)
+    traffic = runpy.run_path(str(folder / "traffic.py"))
+    sample = traffic["sample"](400)
+
+    def high(first: int, end: int) -> int:
+        return sum(reading["value"] > 90 for reading in sample[first:end])
+
+    def readings(storage: Path) -> int:
+        return len(Table(storage / "warehouse" / "readings").rows(["sequence"]))
+
+    storage = folder / "storage"
+    asyncio.run(traffic["publish"](server.url, 300))
+    run(folder, url=server.url)
+    late = replay(folder, url=server.url, start="101", into={"ALERTS": "LATE"}, name="late")
+    whole = replay(folder, url=server.url, start="1h", into={"ALERTS": "WHOLE"}, name="whole", switch_to_it=True)
+    (old,), (new,) = late.comparisons, whole.comparisons
+    assert (old.new_count, old.same, old.only_old, old.only_new) == (high(100, 300), high(100, 300), high(0, 100), 0)
+    assert (new.new_count, new.same, new.only_old, new.only_new) == (high(0, 300), high(0, 300), 0, 0)
+    assert [readings(place) for place in (storage, storage / "replays" / "late")] == [300, 200]
+
+    send(server.url, sample[300:])
+    run(folder, url=server.url)
+    assert count(server.url, "WHOLE", "WHOLE.alerts.*") == high(0, 400)
+    assert (count(server.url, "ALERTS", "alerts.*"), readings(storage)) == (high(0, 300), 300)
+    switch_back(Project.load(folder))
+    run(folder, url=server.url)
+    assert (count(server.url, "ALERTS", "alerts.*"), readings(storage)) == (high(0, 400), 400)
+    assert readings(storage / "replays" / "whole") == 400
+    for stream in ("READINGS", "ALERTS", "LATE", "WHOLE"):
+        api(server.url, f"STREAM.DELETE.{stream}")
+
+
+def _session_of(parent: int) -> Iterator[int]:
+    """Find the children of a process."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            yield int(path.parent.name)
+
+
+@SLOW
+def test_a_new_projects_own_test_passes(tmp_path: Path):
+    """What `pipeline new` writes passes the test that it writes, as it stands."""
+    command = Command(tmp_path)
+    assert command("pipeline", "new", "sensors", "--in", str(tmp_path)).returncode == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path / "sensors",
+        env=command.env,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@SLOW
+def test_spark_goes_with_a_command_that_is_killed(server: Server, tmp_path: Path, eventually):
+    """A command that is killed with SIGKILL takes Spark, and the folder with its connection, along."""
+    folder = quick_project(tmp_path, "doomed")
+    folders = tmp_path / "tmp"
+    folders.mkdir()
+    with Command(tmp_path, server.url).running("pipeline", "run", str(folder), TMPDIR=str(folders)) as child:
+        leader: list[int] = []
+
+        def java_runs() -> bool:
+            leader[:] = _session_of(child.process.pid)
+            return (
+                any("java" in Path(f"/proc/{pid}/comm").read_text() for pid in _session(leader[0])) if leader else False
+            )
+
+        eventually(java_runs, 120)
+        child.process.send_signal(signal.SIGKILL)
+        child.process.wait(10)
+        eventually(lambda: not list(_session(leader[0])), 60)
+    assert not list(folders.glob("penstock-pipeline-*/nats.json")), "the connection is on disk"
+    for stream in ("READINGS", "ALERTS"):
+        api(server.url, f"STREAM.DELETE.{stream}")
+
+
+@SLOW
+def test_processes_of_a_cluster_go_with_the_tests(tmp_path: Path, eventually):
+    """What the tests start of Spark is gone when they are killed, and nothing of it is left when they end."""
+    program = (
+        "import pathlib, time\n"
+        "from tests.pipelines.processes import spark_process\n"
+        f"with spark_process(pathlib.Path({str(tmp_path)!r}), 'master', 'Starting Spark master',\n"
+        "    'org.apache.spark.deploy.master.Master', '--host', '127.0.0.1', '--port', '0', '--webui-port', '0'):\n"
+        "    print('up', flush=True)\n"
+        "    time.sleep(300)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        (leader,) = _session_of(parent.pid)
+        assert list(_session(leader))
+        parent.kill()
+        parent.wait(10)
+        eventually(lambda: not list(_session(leader)), 60)
+
+
+def test_bad_input_is_refused_before_spark_starts(server: Server, tmp_path: Path):
+    """Options that contradict each other, and projects that are none, cost no time."""
+    folder = write_project(tmp_path, "quick")
+    with pytest.raises(InputError, match="Both master and remote"):
+        run(folder, url=server.url, master="local[2]", remote="sc://x")
+    with pytest.raises(InputError, match="no Spark Connect address"):
+        run(folder, url=server.url, remote="http://x")
+    with pytest.raises(PipelineError, match=r"127\.0\.0\.1:1 cannot be reached"):
+        run(folder, url=server.url, remote="sc://127.0.0.1:1")
+    with pytest.raises(InputError, match="neither dry nor"):
+        run(folder, url=server.url, continuous=True, dry=True)
+    with pytest.raises(InputError, match="no pipeline at"):
+        run(tmp_path / "nothing", url=server.url)

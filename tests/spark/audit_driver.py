@@ -105,9 +105,9 @@ class Driver:
         for pid in marked(self.mark):
             send(pid, signal.SIGKILL)
 
-    def put_workers_to_sleep(self) -> int:
-        """Stop the workers, and kill their daemons, which would take them along when the driver dies; count them."""
-        self.asleep = [pid for pid in self.workers() if send(pid, signal.SIGSTOP)]
+    def put_workers_to_sleep(self, workers: list[int]) -> int:
+        """Stop workers, and kill their daemons, which would take them along when the driver dies; count them."""
+        self.asleep = [pid for pid in workers if send(pid, signal.SIGSTOP)]
         for pid in self._daemons():
             send(pid, signal.SIGKILL)
         return len(self.asleep)
@@ -157,6 +157,7 @@ class SessionDriver:
                 self.query.stop()
         else:
             self.query = start(self.spark, {**what, "failures": 0.0})  # this session tries no task a second time
+            self.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")  # the query has a copy of its own
 
     def wait_for(self, word: str) -> bool:
         """It is always ready."""

@@ -10,6 +10,13 @@ from penstock.spark.sink import NatsStreamWriter
 from penstock.spark.sink_options import SinkOptions
 
 
+def _loose(message: Any) -> Any:
+    subject, headers, body = message
+    if not subject.rpartition(".")[2].isdigit():
+        return message
+    return subject, {key: value for key, value in headers.items() if not key.startswith("Nats-Expected-")}, body
+
+
 class UnfencedWriter(NatsStreamWriter):
     """Writes batches of rows that nothing can refuse any more."""
 
@@ -23,10 +30,10 @@ class UnfencedWriter(NatsStreamWriter):
         store = Line.store
 
         def stored(line: Line, messages: Any) -> int:
-            # Markers themselves keep their fences: without them the protocol would not run at all.
+            # Heads and claims keep their fences, or the protocol would not run at all; taking a lane loses its own.
             Line.post = post
             try:
-                return store(line, messages)
+                return store(line, [_loose(message) for message in messages])
             finally:
                 Line.post = unfenced
 

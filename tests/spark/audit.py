@@ -45,6 +45,8 @@ from tests.spark.java import QUICK_JVM, set_up_java
 WINDOW = 1.0  # seconds of the streams' duplicate window
 # What is killed, and how often. The death of a driver costs a start of Spark; where tasks fail it comes by itself, too.
 KINDS = {"driver": 1, "worker": 2, "task": 2, "nats": 2, "zombie": 1}
+# Many small batches of rows from one large batch of Spark's: a zombie has rows in its hands when it wakes up.
+UNFENCED = {"batch": 3000, "atomic_rows": 2, "in_flight": 2, "partitions": 2, "arrow_rows": 2000}
 BACKLOG = 6000  # rows that wait while the query is being hit: there must always be something to do
 
 
@@ -129,6 +131,7 @@ class Audit:
         self.drivers: list[Driver | SessionDriver] = []
         self.driver: Any = None
         self.spare: Driver | SessionDriver | None = successor
+        self.prey: list[int] = []
         self.sent = 0
         self.result = Result()
 
@@ -291,7 +294,8 @@ class Audit:
             "failures": self.failures,
             "partitions": self.dice.randint(1, 5),  # a replay meets other partitions than the batch was begun with
             "batch": self.dice.choice([300, 1000, 3000]),
-            "atomic_rows": self.dice.choice([10, 50, 400]),
+            "atomic_rows": self.dice.choice([5, 50, 400]),
+            "arrow_rows": self.dice.choice([200, 2000]),  # a task holds as many when it is hit
             "in_flight": self.dice.choice([2, 4]),
             "once": once,
             "unfenced": self.unfenced,
@@ -305,10 +309,7 @@ class Audit:
         """Start JVMs from an archive of classes; where there is none, run the query undisturbed once and make it."""
         if not file.exists():
             self.jvm = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={file}"
-            self._start(once=True)
-            assert self.driver is not None
-            if self.driver.finish() != 0:
-                raise AssertionError(f"the query does not run: {self.driver.last_words()}")
+            self._finish()
             self.driver.wait_for_jvm()
             self.say(f"{time.strftime('%H:%M:%S')} seed {self.seed}: ran once undisturbed, {self._stored()} rows")
         self.jvm = f"{QUICK_JVM} -XX:SharedArchiveFile={file}" if file.exists() else QUICK_JVM
@@ -334,12 +335,14 @@ class Audit:
         if kind != "zombie" and self.dice.random() < 0.5:
             time.sleep(self.dice.uniform(0.0, 1.0))
             return
+        # Looking for workers takes longer than a task may last: zombies are chosen before the moment comes.
+        self.prey = self.driver.workers() if kind == "zombie" else []
+        seen = self._journals()
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            if self._journals() > 0:
-                time.sleep(self.dice.uniform(0.0, 0.05))
+            if self._journals() > seen:  # rows are being stored at this moment
                 return
-            time.sleep(0.01)
+            seen = min(seen, self._journals())
 
     def _journals(self) -> int:
         """Count the batches of rows that are stored and not yet known as a part of a finished micro-batch."""
@@ -384,7 +387,7 @@ class Audit:
         """Put the workers to sleep, kill their driver, let another one write, and wake them up."""
         self._wake()
         assert self.driver is not None
-        slept = self.driver.put_workers_to_sleep()
+        slept = self.driver.put_workers_to_sleep(self.prey)
         self._start()
         self._made_progress()
         if self.dice.random() < 0.7:
@@ -463,7 +466,7 @@ def main() -> None:
         nodes=given.nodes,
         kinds=kinds,
         unfenced=given.unfenced,
-        settings={"batch": 3000, "atomic_rows": 10, "in_flight": 2} if given.unfenced else None,
+        settings=UNFENCED if given.unfenced else None,
         say=lambda text: print(text, flush=True),
     )
     print(result)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
+
 from tests.spark.audit_job import start
 from tests.spark.java import QUICK_JVM, ROOT
 
@@ -103,9 +105,9 @@ class Driver:
         for pid in marked(self.mark):
             send(pid, signal.SIGKILL)
 
-    def put_workers_to_sleep(self) -> int:
-        """Stop the workers, and kill their daemons, which would take them along when the driver dies; count them."""
-        self.asleep = [pid for pid in self.workers() if send(pid, signal.SIGSTOP)]
+    def put_workers_to_sleep(self, workers: list[int]) -> int:
+        """Stop workers, and kill their daemons, which would take them along when the driver dies; count them."""
+        self.asleep = [pid for pid in workers if send(pid, signal.SIGSTOP)]
         for pid in self._daemons():
             send(pid, signal.SIGKILL)
         return len(self.asleep)
@@ -150,10 +152,12 @@ class SessionDriver:
     def tell(self, what: dict[str, Any]) -> None:
         """Start the query with its settings, or let it come to its end."""
         if "finish" in what:
-            self.query.processAllAvailable()
-            self.query.stop()
+            with contextlib.suppress(StreamingQueryException):  # `finish` tells how it ended
+                self.query.processAllAvailable()
+                self.query.stop()
         else:
             self.query = start(self.spark, {**what, "failures": 0.0})  # this session tries no task a second time
+            self.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")  # the query has a copy of its own
 
     def wait_for(self, word: str) -> bool:
         """It is always ready."""

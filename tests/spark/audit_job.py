@@ -95,6 +95,7 @@ def warm_up(spark: Any) -> None:
 
 def start(spark: Any, given: dict[str, Any]) -> Any:
     """Start the query."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", given["arrow_rows"])
     if given["unfenced"]:
         from tests.spark.unfenced import UnfencedSource
 
@@ -144,8 +145,6 @@ def main() -> None:
         # Compiling the plans would cost a JVM of some seconds more than it brings.
         spark__sql__codegen__wholeStage="false",
         spark__sql__codegen__factoryMode="NO_CODEGEN",
-        # Small Arrow batches, so that a task passes many of them and can be hit between any two.
-        spark__sql__execution__arrow__maxRecordsPerBatch="200",
     )
     spark.sparkContext.setLogLevel("OFF")
     warm_up(spark)

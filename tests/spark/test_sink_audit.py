@@ -10,7 +10,7 @@ import pytest
 from penstock.options import ConnectionOptions
 from penstock.spark.line import Line
 from tests.live.sinking import make_stream
-from tests.spark.audit import Audit, Result, account, audit_in_rounds, count
+from tests.spark.audit import UNFENCED, Audit, Result, account, audit_in_rounds, count
 from tests.spark.audit_driver import SessionDriver
 
 
@@ -50,8 +50,7 @@ def test_a_handful_of_kills(spark):
 @pytest.mark.timeout(3600)
 def test_the_audit_notices_a_broken_fence():
     """The audit can fail: with the fence taken out of the sink, zombies repeat rows and the audit counts them."""
-    settings = {"batch": 3000, "atomic_rows": 10, "in_flight": 2, "partitions": 2}
-    result = audit(kills=6, seed=5, kinds=("zombie",), unfenced=True, settings=settings)
+    result = audit(kills=6, seed=5, kinds=("zombie",), unfenced=True, settings=UNFENCED)
     assert result.repeated > 0, result
 
 

@@ -465,18 +465,22 @@ def test_many_at_once() -> None:
 # -- starts that fail
 
 
-def leftovers() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("penstock-*"))
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary folders: other tests, which may run at the same time, make theirs elsewhere."""
+    folder = tmp_path / "folders"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
-def test_garbage_configuration() -> None:
+def test_garbage_configuration(folders: Path) -> None:
     """A server that cannot read its configuration raises with its own words, and leaves nothing behind."""
-    before = leftovers()
     with pytest.raises(StartError, match="Parse error") as caught:
         lazy(config="this is { not a configuration").start()
     assert "Parse error" in caught.value.log
     assert caught.value.status == 1
-    assert leftovers() <= before
+    assert not list(folders.iterdir())
 
 
 def test_a_start_that_fails_never_shows_the_token() -> None:
@@ -502,15 +506,14 @@ def test_a_port_in_use() -> None:
         assert str(port) in failed.value.log
 
 
-def test_a_server_that_never_gets_ready(tmp_path: Path) -> None:
+def test_a_server_that_never_gets_ready(tmp_path: Path, folders: Path) -> None:
     """A program that answers to its version and then hangs is ended when the time is up."""
     script = tmp_path / "nats-server"
     script.write_text('#!/bin/sh\n[ "$1" = --version ] && echo nats-server: v2.14.0 && exit\nexec sleep 60\n')
     script.chmod(0o755)
-    before = leftovers()
     with pytest.raises(StartError, match="not ready after"):
         Server(binary=script, start_timeout=0.5).start()
-    assert leftovers() <= before
+    assert not list(folders.iterdir())
 
 
 # -- the binary

@@ -53,8 +53,11 @@ async def receive(url: str, side: str, folder: str) -> None:
     base = 0
 
     async def handler(message_id: str, data: bytes) -> None:
-        answer = {"size": len(data), "base": base, "peak": memory("VmHWM")}
-        await nc.publish("back", json.dumps(answer).encode())
+        await answer(len(data))
+
+    async def answer(size: int) -> None:
+        found = {"size": size, "base": base, "peak": memory("VmHWM")}
+        await nc.publish("back", json.dumps(found).encode())
 
     async def direct(message: Any) -> None:
         await handler("", message.data)
@@ -66,8 +69,8 @@ async def receive(url: str, side: str, folder: str) -> None:
         await message.respond(b"")
 
     async def dropped(message: Any) -> None:
-        if "X-Total-Size" in message.headers:
-            await handler("", b"")
+        if total := message.headers.get("X-Total-Size"):
+            await answer(int(total))
 
     await nc.subscribe("begin", cb=told)
     assembler = None

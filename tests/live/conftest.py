@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from penstock.server import Server
 from tests.live.browser import browser  # noqa: F401  # a fixture for the tests of the console
 from tests.live.bus_pair import bus_connections, bus_pair  # noqa: F401  # fixtures for the tests of the bus
+from tests.live.stan import Stan, cluster_of
 
 _numbers = itertools.count(1)
 
@@ -48,3 +49,10 @@ def eventually() -> Callable[..., Any]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+async def stan(server: Server, unique: Callable[..., str]) -> AsyncIterator[Stan]:
+    """A NATS Streaming cluster of its own name: gateways and clients that end with the test."""
+    async with cluster_of(server.url, unique("c")) as made:
+        yield made

@@ -11,15 +11,9 @@ from penstock.channels.link import Link
 from penstock.channels.store import Entry, Store
 from penstock.connection import api_request
 from penstock.errors import DeadlineError
-from tests.live.stan import Got, cluster_of, until
+from tests.live.stan import Got, until
 
 LARGE = 300_000
-
-
-@pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
 
 
 async def member_of(stan, channel: str):

@@ -25,12 +25,6 @@ from tests.live.stan import Got, cluster_of, until
 
 
 @pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
-
-
-@pytest.fixture
 def beside(server):
     """Run the command beside the gateway of the test, which goes on meanwhile."""
 

@@ -15,12 +15,6 @@ from penstock.server import Server
 from tests.live.stan import Got, cluster_of, until
 
 
-@pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
-
-
 async def test_connect_and_close(stan):
     """A client is registered until it closes; to close it a second time is refused by the server."""
     gateway = await stan.serve()

@@ -11,13 +11,7 @@ from penstock.channels import ChannelLimits, Limits
 from penstock.channels.wire import Text
 from penstock.connection import api_request
 from penstock.errors import ChannelError, DisconnectedError
-from tests.live.stan import Got, cluster_of, until
-
-
-@pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
+from tests.live.stan import Got, until
 
 
 async def test_the_example_of_the_seed(stan):

@@ -21,12 +21,6 @@ from tests.live.command import environment
 from tests.live.stan import Got, Stan, cluster_of, until
 
 
-@pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
-
-
 class Child:
     """A gateway as a process of its own, which can be killed without a word."""
 

@@ -14,13 +14,7 @@ from penstock.channels.limits import gather_limits
 from penstock.channels.wire import MsgProto, Text
 from penstock.connection import api_request
 from penstock.errors import ChannelError, NotFoundError, OptionError, ServerError
-from tests.live.stan import Got, cluster_of, until
-
-
-@pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
+from tests.live.stan import Got, until
 
 
 def only(**limits) -> Limits:

@@ -8,13 +8,7 @@ import time
 import pytest
 
 from penstock.errors import DeadlineError, DisconnectedError
-from tests.live.stan import Got, cluster_of, until
-
-
-@pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
+from tests.live.stan import Got, until
 
 
 async def test_sync_publishes(stan):

@@ -23,10 +23,9 @@ from tests.live.stan import cluster_of
 
 
 @pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        await made.serve()
-        yield made
+async def stan(stan):
+    await stan.serve()
+    return stan
 
 
 @pytest.fixture

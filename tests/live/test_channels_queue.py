@@ -8,13 +8,7 @@ import pytest
 
 from penstock.channels.wire import Text
 from penstock.errors import ChannelError
-from tests.live.stan import Got, cluster_of, until
-
-
-@pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        yield made
+from tests.live.stan import Got, until
 
 
 async def test_five_members_share(stan):

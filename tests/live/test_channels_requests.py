@@ -22,10 +22,9 @@ from tests.live.stan import Got, cluster_of, until
 
 
 @pytest.fixture
-async def stan(server, unique):
-    async with cluster_of(server.url, unique("c")) as made:
-        await made.serve()
-        yield made
+async def stan(stan):
+    await stan.serve()
+    return stan
 
 
 @pytest.fixture

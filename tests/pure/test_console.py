@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.addresses import is_loopback
 from penstock.console.access import Access
 from penstock.console.masking import Mask
 from penstock.console.payload import FORMS, preview, render, visible
 from penstock.console.rates import Rates
-from penstock.console.settings import Settings, is_loopback
+from penstock.console.settings import Settings
 from penstock.console.shown import ago, cut, points
 from penstock.errors import OptionError
 from penstock.options import ConnectionOptions

@@ -21,6 +21,7 @@ SOURCE = ROOT / "src" / "penstock"
 FLOORS = {
     # the pure floor: no I/O, no async
     "penstock.errors": 0,
+    "penstock.addresses": 0,
     "penstock.durations": 0,
     "penstock.model": 0,
     "penstock.options": 0,

@@ -73,7 +73,7 @@ def find_pipelines(folders: list[str] | None) -> list[Project]:
 
 
 async def _serve(made: Console, options: ConnectionOptions, *, own_token: bool, open_browser: bool) -> None:
-    from penstock.console.settings import is_loopback
+    from penstock.addresses import is_loopback
 
     async with made:
         with until_signal() as stop:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 import secrets
 import time
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.addresses import is_address
 from penstock.errors import OptionError
 
 __all__ = ["HEADERS", "Access", "Verdict"]
@@ -66,11 +66,7 @@ class Access:
         if not host or re.search(r"[\s/@\\?#]", host):
             return False
         name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name.lower().removesuffix(".") in self._names
-        return True
+        return is_address(name) or name.lower().removesuffix(".") in self._names
 
     def code(self) -> str:
         """Give a code that lets one browser in, once, soon: the arguments of a program can be seen by others."""

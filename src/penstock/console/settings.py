@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass, fields
 
+from penstock.addresses import is_address
 from penstock.errors import OptionError
 
-__all__ = ["LOOPBACK", "Settings", "is_loopback"]
+__all__ = ["LOOPBACK", "Settings"]
 
 LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -52,7 +52,7 @@ class Settings:
     """The most browsers and programs that may be connected; more are answered with 503."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.host, str) or not (_is_address(self.host) or _NAME.fullmatch(self.host)):
+        if not isinstance(self.host, str) or not (is_address(self.host) or _NAME.fullmatch(self.host)):
             raise OptionError(
                 f"host is {self.host!r}, which is neither an address nor a name.",
                 remedy=f"Leave it out for {LOOPBACK}.",
@@ -74,16 +74,3 @@ class Settings:
                 raise OptionError(
                     f"{field.name} is {value!r}.", remedy="Give a number above 0.", option=field.name, value=value
                 )
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach that address."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -18,13 +18,7 @@ _Result = TypeVar("_Result")
 
 def until_reached(action: Callable[[], _Result], deadline: Deadline) -> _Result:
     """Make a connection, again and again while nobody answers."""
-    while True:
-        try:
-            return action()
-        except PenstockError as error:
-            if not is_passing(error) or deadline.left == 0:
-                raise
-            time.sleep(min(0.2, deadline.left))
+    return _again(action, deadline, lambda error: time.sleep(min(0.2, deadline.left)))
 
 
 def recover(line: Line, error: PenstockError, deadline: Deadline) -> None:
@@ -38,12 +32,21 @@ def steadily(line: Line, action: Callable[[], _Result], patience: float) -> _Res
     """Do something that may be done twice, again and again while the trouble is a passing one."""
     deadline = Deadline(patience)
     pause = 0.02
+
+    def mend(error: PenstockError) -> None:
+        nonlocal pause
+        recover(line, error, deadline)
+        time.sleep(min(pause * random.uniform(0.5, 1.5), deadline.left))  # noqa: S311  # spreads retries only
+        pause = min(pause * 2, 1.0)
+
+    return _again(action, deadline, mend)
+
+
+def _again(action: Callable[[], _Result], deadline: Deadline, mend: Callable[[PenstockError], None]) -> _Result:
     while True:
         try:
             return action()
         except PenstockError as error:
             if not is_passing(error) or deadline.left == 0:
                 raise
-            recover(line, error, deadline)
-        time.sleep(min(pause * random.uniform(0.5, 1.5), deadline.left))  # noqa: S311  # spreads retries only
-        pause = min(pause * 2, 1.0)
+            mend(error)

@@ -8,7 +8,6 @@ are read.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import random
 import select
 import socket
@@ -18,6 +17,7 @@ from importlib.metadata import version
 from urllib.parse import urlsplit
 
 from penstock import credentials
+from penstock.addresses import is_address
 from penstock.errors import (
     DeadlineError,
     DisconnectedError,
@@ -168,9 +168,9 @@ class Link:
     def _tls_name(self, host: str) -> str:
         """Give the name that a certificate must carry: addresses that a cluster told us are known by the given name."""
         given = [urlsplit(url).hostname or "" for url in self.options.urls]
-        if host in given or not _is_address(host):
+        if host in given or not is_address(host):
             return host
-        names = [name for name in given if not _is_address(name)]
+        names = [name for name in given if not is_address(name)]
         return names[0] if names else host
 
     def _use(self, made: socket.socket) -> None:
@@ -380,14 +380,6 @@ class Link:
                 self.receive(deadline)
             elif not self.handle(event):
                 return event
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _because(words: str) -> str:

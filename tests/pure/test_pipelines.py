@@ -8,6 +8,7 @@ import pty
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -52,6 +53,19 @@ def progress(batch: int, rows: int, end: int, latest: int) -> dict[str, object]:
 
 
 # -- projects ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_at_the_lock_stops_no_run(tmp_path: Path):
+    """A run that starts while somebody looks whether one is under way waits for the look to end."""
+    project = Project.load(write_project(tmp_path / "orders", "orders"))
+    look = _take_lock(project, patience=0.0)
+    assert look is not None
+    threading.Timer(0.1, os.close, [look]).start()
+    lock = _take_lock(project, patience=30.0)
+    assert lock is not None
+    with pytest.raises(InputError, match="runs already"):
+        _take_lock(project, patience=0.0)
+    os.close(lock)
 
 
 def test_a_new_project_loads(tmp_path: Path):

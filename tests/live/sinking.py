@@ -60,6 +60,12 @@ def stored(line: Line, stream: str) -> Counter[bytes]:
     return found
 
 
+def row_subjects(line: Line, stream: str) -> list[str]:
+    """Give the subjects that have rows, as the stream's state tells; reading while rows expire would be a loss."""
+    state = line.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
+    return [subject for subject in state.get("subjects") or {} if not is_marker(subject)]
+
+
 class Writer:
     """One query that writes into one stream; every attempt has a connection of its own, as a task has."""
 

@@ -14,7 +14,7 @@ from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.spark.exactly_once import Task
 from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, Line
-from tests.live.sinking import Crash, Writer, cut, make_stream, stored
+from tests.live.sinking import Crash, Writer, cut, make_stream, row_subjects, stored
 
 
 @pytest.fixture
@@ -270,8 +270,8 @@ def test_markers_outlive_the_age_of_messages(server, line, unique, eventually):
     make_stream(line, name, max_age=1_000_000_000, duplicate_window=1_000_000_000, allow_msg_ttl=True)
     writer = Writer(server.url, name)
     writer.keep = True
-    writer.whole_batch([numbered(5)])
-    eventually(lambda: not stored(line, name))
+    assert writer.whole_batch([numbered(5)]) == 5
+    eventually(lambda: not row_subjects(line, name))
     assert writer.whole_batch([numbered(5)], batch=1, run="r2") == 5
 
 

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from penstock.pipelines.running import start as start
     from penstock.pipelines.settings import start_position as start_position
     from penstock.pipelines.settings import target as target
+    from penstock.pipelines.tables import KeptTable as KeptTable
     from penstock.pipelines.tables import Table as Table
 
 _HOMES = {
     "FlowProgress": "outcome",
+    "KeptTable": "tables",
     "Outcome": "outcome",
     "PipelineRun": "process",
     "Project": "project",

@@ -108,6 +108,7 @@ class PipelineRun:
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
             (self._folder / "events").mkdir()
+            (self._folder / "java").mkdir()
             self._log = EventLog(self._folder / "events")
             self._launch(self._folder)
         except BaseException:
@@ -277,6 +278,7 @@ class PipelineRun:
 def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
     """Collect Spark's settings: what a pipeline on one machine needs, under what the spec and the caller say."""
     local = order.master.startswith("local")
+    java = "spark.driver.extraJavaOptions"
     conf = {
         "spark.app.name": project.name,
         "spark.ui.enabled": "false",
@@ -284,6 +286,8 @@ def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
         # A state store for each partition: as many as there are cores, not two hundred.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)) if local else "200",
         "spark.local.dir": str(folder / "local"),
+        # Java unpacks libraries and makes folders that a kill would leave behind: they go with the run's own folder.
+        java: f'"-Djava.io.tmpdir={folder / "java"}"',
     }
     if local:
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
@@ -295,11 +299,10 @@ def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
         conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
             f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
         )
-        conf["spark.driver.extraJavaOptions"] = f"-Dderby.stream.error.file={storage / 'derby.log'}"
-    java = "spark.driver.extraJavaOptions"
+        conf[java] += f' "-Dderby.stream.error.file={storage / "derby.log"}"'
     given = {**project.configuration, **order.conf}
     if java in given:
-        given[java] = f"{conf.get(java, '')} {given[java]}".strip()
+        given[java] = f"{conf[java]} {given[java]}"
     conf |= given
     # Last, because the progress that we show comes from it.
     conf |= {

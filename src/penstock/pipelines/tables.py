@@ -1,31 +1,73 @@
-"""Tables that a pipeline wrote, read without Spark: exactly the files of committed batches.
+"""Tables that a pipeline wrote, read without Spark: whole ones alone, also while Spark writes them.
 
 A streaming table keeps a log of its files in `_spark_metadata`: a file of a batch that was killed lies in the folder
 and is not in the log. A plain reader of the folder would count such rows twice; this one does not.
+
+A materialized view has no log. Each update takes its files away first and writes new ones at its end, and for most of
+the update the folder is empty. What can be seen meanwhile, and what it means:
+
+    in the folder                                  it is
+    ---------------------------------------------  ------------------------------------------------
+    nothing, or `_temporary`                       being computed, or its run was cut off
+    changed later than the newest file in it       losing its files, or getting `_SUCCESS` next
+    files, the newest as young as the folder       whole
+
+The third line is the one that matters: the mark `_SUCCESS` alone does not tell, because the files go one by one and the
+mark is not always the first. A folder that was copied can look as the second line says, too; it counts as whole when
+nothing has changed in it for ten seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import InputError
+from penstock.errors import InputError, PenstockError, PipelineError
+from penstock.sizes import format_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Table"]
+__all__ = ["KeptTable", "Table"]
+
+PATIENCE = 20.0
+MOST_KEPT = 64 * 2**20
+_STILL = 10.0  # seconds without a change after which nobody is at work on a folder
+_GRACE = 0.5  # seconds that a folder may be away: Spark removes it for an instant and makes it anew
+_AGAIN = 0.05  # seconds between two looks
+log = logging.getLogger("penstock.pipelines")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a folder holds at a moment."""
+
+    files: tuple[Path, ...]
+    whole: bool
+    stamp: tuple[int, int] | None
+    """Which state of the folder it is: another one has another stamp."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of Parquet files in a folder of the warehouse."""
+    """A table of Parquet files in a folder of the warehouse.
+
+    A table that is being rewritten is waited for, up to `patience` seconds: an update of a pipeline empties its
+    materialized views and fills them at its end. PipelineError where it is not whole by then. A service that must
+    answer meanwhile reads a `KeptTable`.
+    """
 
     folder: Path
+    patience: float = PATIENCE
 
     @property
     def exists(self) -> bool:
@@ -33,24 +75,18 @@ class Table:
         return bool(self.files())
 
     def files(self) -> list[Path]:
-        """Give the files that count."""
-        log = self.folder / "_spark_metadata"
-        if log.is_dir():
-            return sorted(_logged(log, self.folder))
-        return sorted(path for path in self.folder.glob("**/*.parquet") if not path.name.startswith(("_", ".")))
+        """Give the files that count at this moment; none while the table is being rewritten."""
+        look = _look(self.folder)
+        return list(look.files) if look.whole else []
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the table, or some columns of it."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        files = self.files()
-        if not files:
-            raise InputError(f"There is no table in {self.folder}.", remedy="Run the pipeline first.")
-        wanted = list(columns) if columns is not None else None
-        return pa.concat_tables(
-            [pq.read_table(path, columns=wanted, partitioning=None) for path in files], promote_options="permissive"
-        )
+        for _ in _attempts(self.folder, self.patience):
+            look = _look(self.folder)
+            if look.whole:
+                with contextlib.suppress(FileNotFoundError):  # its files go at this moment: look again
+                    return _read(look.files, columns)
+        raise _not_whole(self.folder, self.patience)
 
     def rows(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Read the table as one dict a row."""
@@ -58,17 +94,149 @@ class Table:
         return found
 
 
-def _logged(log: Path, folder: Path) -> set[Path]:
+class KeptTable:
+    """The newest whole state of a table, kept in memory: a service answers from it while Spark rewrites the folder.
+
+    Rows are read again only when the table has changed. An answer is as old as the last `refresh` that found a whole
+    table, so call it now and then where questions are rare. A table of more than `most` bytes is not kept: reading it
+    waits, as `Table` does. For threads.
+    """
+
+    def __init__(self, folder: Path, *, patience: float = PATIENCE, most: int = MOST_KEPT) -> None:
+        self.folder = folder
+        self._patience, self._most = patience, most
+        self._lock = threading.Lock()
+        self._kept: pa.Table | None = None
+        self._stamp: tuple[int, int] | None = None
+        self._told = False
+
+    def refresh(self) -> bool:
+        """Take in the table if it is whole and has changed; tell whether rows are kept."""
+        self._take()
+        return self._kept is not None
+
+    def read(self) -> pa.Table:
+        """Give the newest rows that were whole; waits only where none are kept."""
+        for _ in _attempts(self.folder, self._patience):
+            found = self._take()
+            if found is not None:
+                return found
+        raise _not_whole(self.folder, self._patience)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give them as one dict a row."""
+        found: list[dict[str, Any]] = self.read().to_pylist()
+        return found
+
+    def _take(self) -> pa.Table | None:
+        """Read what is new, keep it if it is small enough, and give the newest rows that are known."""
+        with self._lock:
+            look = _look(self.folder)
+            if not look.whole or (self._kept is not None and look.stamp == self._stamp):
+                return self._kept
+            try:
+                found = _read(look.files, None)
+            except FileNotFoundError:
+                return self._kept  # its files go at this moment
+            if found.nbytes <= self._most:
+                self._kept, self._stamp = found, look.stamp
+                return found
+            if not self._told:
+                self._told = True
+                size, most = format_size(found.nbytes), format_size(self._most)
+                log.warning("%s has %s, and %s are kept: readers wait while it is rewritten.", self.folder, size, most)
+            self._kept = self._stamp = None
+            return found
+
+
+# -- looking at a folder -----------------------------------------------------------------------------------------------
+
+
+def _attempts(folder: Path, patience: float) -> Iterator[None]:
+    """Give one try after the other until the time is over; InputError where no folder is there at all."""
+    deadline = time.monotonic() + patience
+    away: float | None = None
+    while True:
+        yield
+        now = time.monotonic()
+        away = None if folder.is_dir() else away or now
+        if away is not None and now - away > _GRACE:
+            raise _not_whole(folder, patience)
+        if now >= deadline:
+            return
+        time.sleep(_AGAIN)
+
+
+def _not_whole(folder: Path, patience: float) -> PenstockError:
+    if not folder.is_dir():
+        return InputError(f"There is no table in {folder}.", remedy="Run the pipeline first.")
+    return PipelineError(
+        f"There is no whole table in {folder}, also after {patience:g} s: no row was written yet, an update is "
+        "computing it, or its run was cut off.",
+        remedy="Wait for the update, or run the pipeline.",
+    )
+
+
+def _look(folder: Path) -> _Look:
+    """See which files count, and whether they are all there."""
+    try:
+        batches = folder / "_spark_metadata"
+        if batches.is_dir():
+            stamp = _stamp(batches.stat())  # before the log is read: whatever comes later has another one
+            files = tuple(sorted(_logged(batches, folder)))
+            return _Look(files, bool(files), stamp)
+        return _look_plain(folder)
+    except FileNotFoundError:
+        return _Look((), False, None)  # something goes away while we look
+
+
+def _look_plain(folder: Path) -> _Look:
+    files, newest, busy = list[Path](), 0, False
+    folders, waiting = list[os.stat_result](), [folder]
+    while waiting:
+        place = waiting.pop()
+        for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
+            if entry.is_dir():
+                busy = busy or entry.name == "_temporary"
+                waiting.append(Path(entry.path))
+                continue
+            newest = max(newest, entry.stat().st_mtime_ns)
+            if entry.name.endswith(".parquet") and not entry.name.startswith(("_", ".")):
+                files.append(Path(entry.path))
+        # After its list was read: a file that goes now makes the folder younger than what is left in it.
+        folders.append(place.stat())
+    changed = max(status.st_mtime_ns for status in folders)
+    settled = changed <= newest or time.time() - changed / 1e9 > _STILL
+    return _Look(tuple(sorted(files)), bool(files) and settled and not busy, (folders[0].st_ino, changed))
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns
+
+
+def _read(files: Sequence[Path], columns: Sequence[str] | None) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = list(columns) if columns is not None else None
+    return pa.concat_tables(
+        [pq.read_table(path, columns=wanted, partitioning=None) for path in files], promote_options="permissive"
+    )
+
+
+def _logged(batches: Path, folder: Path) -> set[Path]:
     """Add up the log: the newest compact file holds everything before it."""
-    numbers = {path.name: int(path.name.removesuffix(".compact")) for path in log.iterdir() if _is_batch(path.name)}
+    numbers = {path.name: int(path.name.removesuffix(".compact")) for path in batches.iterdir() if _is_batch(path.name)}
     compact = max((number for name, number in numbers.items() if name.endswith(".compact")), default=-1)
     files: set[Path] = set()
     for name, number in sorted(numbers.items(), key=lambda item: item[1]):
         if number < compact or (number == compact and not name.endswith(".compact")):
             continue
-        lines = (log / name).read_text(encoding="utf-8").splitlines()
+        lines = (batches / name).read_text(encoding="utf-8").splitlines()
         if not lines or lines[0] != "v1":
-            raise InputError(f"{log / name} is of a version that is not known.", remedy="Read the table with Spark.")
+            raise InputError(
+                f"{batches / name} is of a version that is not known.", remedy="Read the table with Spark."
+            )
         for line in lines[1:]:
             entry = json.loads(line)
             # The folder may have been moved since: only the name inside it counts.

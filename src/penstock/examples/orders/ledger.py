@@ -20,6 +20,7 @@ REGIONS = ("north", "east", "south", "west", "islands")
 _FIRST = ("Ada", "Boris", "Carla", "Deniz", "Eva", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kira", "Lev")
 _LAST = ("Abel", "Brandt", "Costa", "Dietz", "Eriksen", "Fuchs", "Garcia", "Horn", "Ito", "Jensen")
 WINDOW = timedelta(minutes=1)
+CATCH_UP = timedelta(seconds=20)  # how far the clock of the shop moves with each order that is drawn later
 BROKEN = ("not an order", "no amount", "no time", "unknown customer")
 
 
@@ -144,25 +145,42 @@ class Ledger:
             # Clocks differ, and so orders come a little out of order.
             ordered = self.start + step * number + timedelta(seconds=dice.uniform(-45, 45))
             ordered = max(self.start, ordered).replace(microsecond=0)
-            way = dice.choices(
-                ("twice", "unacked", "legacy", "once"),
-                (plan.repeated, plan.unacked, plan.legacy, 1 - plan.repeated - plan.unacked - plan.legacy),
-            )[0]
-            fault = dice.choice(BROKEN) if dice.random() < plan.broken else None
-            customer = f"c-{min(int(dice.expovariate(4 / plan.customers)), plan.customers - 1):03}"
-            yield Order(
-                number=number,
-                order_id=f"o-{number:06}",
-                customer="c-unknown" if fault == "unknown customer" else customer,
-                cents=dice.randrange(100, 50_000),
-                ordered=ordered,
-                way=way,
-                fault=fault,
-            )
+            yield self._order(number, ordered, dice)
         # The last order of the day is half an hour later: it closes every minute before it.
         yield Order(
             plan.orders, f"o-{plan.orders:06}", "c-000", 4200, self.start + timedelta(minutes=plan.minutes + 30), "once"
         )
+
+    def _order(self, number: int, ordered: datetime, dice: random.Random) -> Order:
+        plan = self.plan
+        way = dice.choices(
+            ("twice", "unacked", "legacy", "once"),
+            (plan.repeated, plan.unacked, plan.legacy, 1 - plan.repeated - plan.unacked - plan.legacy),
+        )[0]
+        fault = dice.choice(BROKEN) if dice.random() < plan.broken else None
+        customer = f"c-{min(int(dice.expovariate(4 / plan.customers)), plan.customers - 1):03}"
+        return Order(
+            number=number,
+            order_id=f"o-{number:06}",
+            customer="c-unknown" if fault == "unknown customer" else customer,
+            cents=dice.randrange(100, 50_000),
+            ordered=ordered,
+            way=way,
+            fault=fault,
+        )
+
+    def draw_next(self, now: datetime) -> Order:
+        """Draw one more order after all others, and enter it into the books.
+
+        By its own clock it comes 20 s after the one before, but never later than now: the clock runs ahead until it
+        has caught up, so that minutes close soon, and an order that somebody sends by the true time is never late.
+        """
+        number = len(self.orders)
+        ordered = min(self.orders[-1].ordered + CATCH_UP, now).replace(microsecond=0)
+        dice = random.Random(f"{self.plan.seed}/{number}")  # noqa: S311  # repeatable traffic, not a secret
+        order = self._order(number, ordered, dice)
+        self.orders.append(order)
+        return order
 
     # -- what must come out --------------------------------------------------------------------------------------------
 

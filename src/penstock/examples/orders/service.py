@@ -8,18 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bus import Bus, Request, Response, Sender
-from penstock.pipelines.tables import Table
+from penstock.pipelines.tables import KeptTable, Table
 
 __all__ = ["QUEUE", "Shop", "ask"]
 
 QUEUE = "shop"
+REFRESH = 0.25  # seconds between two looks at the table that Spark rewrites
 
 
 class Shop:
-    """Answers `orders?customer=X` and `top-customers?limit=N` from a warehouse."""
+    """Answers `orders?customer=X` and `top-customers?limit=N` from a warehouse.
+
+    The orders only grow, and their log says what counts. The top customers are computed anew in each update of the
+    pipeline, and their folder is empty for most of it: answers come from the newest whole rows, kept in memory.
+    """
 
     def __init__(self, warehouse: Path) -> None:
         self.warehouse = warehouse
+        self._top = KeptTable(warehouse / "top_customers")
+
+    async def follow(self) -> None:
+        """Take in each new state of the top customers when it is whole, until cancelled."""
+        while True:
+            await asyncio.to_thread(self._top.refresh)
+            await asyncio.sleep(REFRESH)
 
     async def __call__(self, request: Request, sender: Sender) -> None:
         if request.resource == "orders" and request.query.get("customer"):
@@ -39,8 +51,7 @@ class Shop:
 
     def top_customers(self) -> list[dict[str, Any]]:
         """Give the customers by what they spent, the most first."""
-        rows = Table(self.warehouse / "top_customers").rows()
-        return sorted(rows, key=lambda row: (-row["cents"], row["customer"]))
+        return sorted(self._top.rows(), key=lambda row: (-row["cents"], row["customer"]))
 
 
 async def _send(sender: Sender, kind: str, rows: list[dict[str, Any]]) -> None:

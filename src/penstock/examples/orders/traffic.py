@@ -50,7 +50,8 @@ class Traffic:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        # With the error, so that nobody waits for acks on the way out of one.
+        await self._stack.__aexit__(kind, error, trace)
 
     @property
     def duplicates(self) -> int:
@@ -82,13 +83,14 @@ class Traffic:
         begun, first, total = asyncio.get_running_loop().time(), self.position, max(end - self.position, 1)
         while self.position < end:
             batch = self.ledger.orders[self.position : min(self.position + SLICE, end)]
-            await self._send(batch)
+            await self.send(batch)
             self.position += len(batch)
             advance(len(batch))
             due = begun + seconds * (self.position - first) / total
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
 
-    async def _send(self, batch: Sequence[Order]) -> None:
+    async def send(self, batch: Sequence[Order]) -> None:
+        """Send some orders, each in its own way; returns when every one of them is acknowledged."""
         ways: dict[str, list[Order]] = {way: [] for way in ("once", "twice", "unacked", "legacy")}
         for order in batch:
             ways[order.way].append(order)

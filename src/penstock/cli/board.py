@@ -43,10 +43,13 @@ def print_summary(outcome: Outcome, title: str = "Flows") -> None:
 
 
 @contextmanager
-def board(title: str) -> Iterator[Callable[[Outcome, int | None], None]]:
-    """Show progress; call the result with the outcome so far, and how many messages wait where that is known."""
+def board(title: str, quiet: float | None = None) -> Iterator[Callable[[Outcome, int | None], None]]:
+    """Show progress; call the result with the outcome so far, and how many messages wait where that is known.
+
+    Where nobody has a terminal, a line comes with each new phase and every ten seconds, or every `quiet` seconds only.
+    """
     if not sys.stderr.isatty():
-        yield _lines()
+        yield _lines(quiet)
         return
     from rich.console import Console, Group
     from rich.live import Live
@@ -77,12 +80,12 @@ def board(title: str) -> Iterator[Callable[[Outcome, int | None], None]]:
         yield show
 
 
-def _lines() -> Callable[[Any, int | None], None]:
+def _lines(quiet: float | None) -> Callable[[Any, int | None], None]:
     said: list[Any] = [0.0, ""]
 
     def show(outcome: Outcome, waiting: int | None = None) -> None:
         now, phase = time.monotonic(), outcome.phase
-        if phase == said[1] and now - said[0] < _QUIET:
+        if (phase == said[1] or quiet is not None) and now - said[0] < (quiet or _QUIET):
             return
         said[:] = [now, phase]
         if outcome.counted:

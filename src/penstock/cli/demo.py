@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import signal
 import tempfile
 import webbrowser
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from penstock.cli.board import board
-from penstock.cli.output import print_table, run, until_signal
+from penstock.cli.output import print_table, run
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.examples.orders.ledger import Plan
     from penstock.examples.orders.play import Play, Result
+    from penstock.server import Server
 
 __all__ = ["conclude", "demo", "keep_running"]
 
@@ -36,7 +41,8 @@ def demo(
         typer.Option("--folder", metavar="DIR", help="Where the report goes; artifacts/demo where nothing is said."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave everything running, with the console on it, until Ctrl-C.")
+        bool,
+        typer.Option("--keep", help="Leave everything running, Spark too, with the console on it, until Ctrl-C."),
     ] = False,
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
@@ -72,28 +78,78 @@ def conclude(result: Result, report: Path) -> None:
         raise PenstockError("The audit does not add up.", remedy=f"See the table above and {report}.")
 
 
-async def _demo(plan: object, place: Path, kills: int, keep: bool) -> tuple[Result, Path]:
-    from penstock.examples.orders.ledger import Plan
-    from penstock.examples.orders.play import Play
+class _Signals:
+    """Ctrl-C, SIGTERM and a terminal that is closed: the first ends the demo wherever it is, and it cleans up.
+
+    While it keeps everything running that is its ordinary end; before, it is an interruption. Later signals change
+    nothing: the way out is short, has its timeouts, and would leave something behind if it were cut off.
+    """
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.number = 0
+        """The first one that came."""
+        self.work: asyncio.Task[tuple[Result, Path]] | None = None
+        """What is cancelled; None where `stop` is enough, and on the way out."""
+        self._taken = [
+            number
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) != signal.SIG_IGN  # as `nohup` has it
+        ]
+
+    def __enter__(self) -> Self:
+        for number in self._taken:
+            asyncio.get_running_loop().add_signal_handler(number, self._handle, number)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in self._taken:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _handle(self, number: int) -> None:
+        first, self.number = not self.number, self.number or number
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            typer.echo("Ending." if first else "Ending already; it takes a moment to leave nothing behind.")
+        self.stop.set()
+        if first and self.work is not None:
+            self.work.cancel()
+
+
+async def _demo(plan: Plan, place: Path, kills: int, keep: bool) -> tuple[Result, Path]:
     from penstock.server import Server
 
-    assert isinstance(plan, Plan)
-    scratch = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    server = Server()
-    try:
-        await asyncio.to_thread(server.start)
-        typer.echo(f"nats-server {server.version} with JetStream is running (pid {server.nodes[0].pid}).")
-        with board("Orders") as show:
-            play = Play(server.url, scratch, plan, kills=kills, say=typer.echo, watch=show)
-            play.result.versions["nats-server"] = server.version
-            result = await play.run()
-        report = _show(result, place)
-        if keep:
-            await keep_running(play, server.url, report)
-        return result, report
-    finally:
-        await asyncio.to_thread(server.stop)
-        shutil.rmtree(scratch, ignore_errors=True)  # a killed Spark may have left a file half removed
+    with _Signals() as signals:
+        scratch = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+        server = Server()
+        try:
+            signals.work = asyncio.create_task(_play(server, scratch, plan, place, kills, signals, keep))
+            return await signals.work
+        except asyncio.CancelledError:
+            raise typer.Exit(128 + signals.number) from None
+        finally:
+            signals.work = None
+            await asyncio.to_thread(server.stop)
+            shutil.rmtree(scratch, ignore_errors=True)  # a killed Spark may have left a file half removed
+
+
+async def _play(
+    server: Server, scratch: Path, plan: Plan, place: Path, kills: int, signals: _Signals, keep: bool
+) -> tuple[Result, Path]:
+    from penstock.examples.orders.play import Play, in_thread
+
+    await in_thread(server.start)
+    typer.echo(f"nats-server {server.version} with JetStream is running (pid {server.nodes[0].pid}).")
+    with board("Orders") as show:
+        play = Play(server.url, scratch, plan, kills=kills, say=typer.echo, watch=show)
+        play.result.versions["nats-server"] = server.version
+        result = await play.run()
+    report = _show(result, place)
+    if keep:
+        signals.work = None
+        await keep_running(play, server.url, report, signals.stop)
+    return result, report
 
 
 def _show(result: Result, place: Path) -> Path:
@@ -113,27 +169,30 @@ def _show(result: Result, place: Path) -> Path:
     return report
 
 
-async def keep_running(play: Play, url: str, report: Path) -> None:
-    """Leave it all there until Ctrl-C: server, tables, the service on the bus, and the console that shows them.
+async def keep_running(play: Play, url: str, report: Path, stop: asyncio.Event, *, orders: int = 3600) -> None:
+    """Leave it all there until `stop` is set: server, Spark, tables, the service on the bus, and the console.
 
-    Spark is not left running: it computes the table of top customers anew in each update, and whoever reads the
-    folder meanwhile, as the service does, finds half of it. One more update is one command.
+    One more order comes each second, so that there is something to see, up to as many as are asked for.
     """
     from penstock.console import Console
+    from penstock.examples.orders.ongoing import Ongoing
+    from penstock.examples.orders.traffic import CLUSTER
 
-    with until_signal() as stop:
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(play.service())
-            shown = play.options.replace(name="penstock console")
-            console = await stack.enter_async_context(Console(shown, pipelines=[play.project]))
-            project = play.project
-            typer.echo("Everything goes on running, until Ctrl-C:")
-            typer.echo(f"  console   {console.url}")
-            typer.echo(f"  NATS      {url}")
-            typer.echo(f"  service   penstock bus call shop top-customers --query limit=5 -s {url}")
-            typer.echo(f"  tables    {play.warehouse}")
-            typer.echo(f"  report    {report}")
-            typer.echo("New orders go through with one more update of the pipeline:")
-            typer.echo(f"  penstock pipeline run {project.folder} --storage {project.local_storage} -s {url}")
-            await stop.wait()
-            typer.echo("Ending.")
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(play.service())
+        shown = play.options.replace(name="penstock console")
+        console = await stack.enter_async_context(Console(shown, pipelines=[play.project]))
+        order = f'"order_id": "mine-1", "customer": "c-001", "cents": 990, "ordered": "{datetime.now(UTC):%FT%TZ}"'
+        typer.echo("Everything goes on running, until Ctrl-C; Spark starts again and runs update after update.")
+        typer.echo(f"  console   {console.url}")
+        typer.echo(f"  NATS      {url}")
+        typer.echo(f"  old       clients of NATS Streaming: cluster {CLUSTER}, channel legacy-orders")
+        typer.echo(f"  service   penstock bus call shop top-customers --query limit=5 -s {url}")
+        typer.echo(f"  tables    {play.warehouse}")
+        typer.echo(f"  report    {report}")
+        typer.echo(f"One order a second comes by itself, {orders:,} in all. One of your own, and where it comes out:")
+        typer.echo(f"  penstock pub orders.c-001 '{{{order}}}' -s {url}")
+        typer.echo(f"  penstock bus call shop orders --query customer=c-001 -s {url}")
+        typer.echo("Its minute goes to the stream REVENUE when it is final, ten minutes later.")
+        show = stack.enter_context(board("Orders", quiet=60.0))
+        await Ongoing(play, url, orders=orders, say=typer.echo, watch=show).run(stop)

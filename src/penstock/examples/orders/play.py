@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.bus import Bus
 from penstock.connection import connect
@@ -24,17 +25,18 @@ from penstock.pipelines.process import Order, PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 
-__all__ = ["Moment", "Play", "Result"]
+__all__ = ["CONF", "Moment", "Play", "Result", "in_thread"]
 
 EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
 CONF = {
-    # Java lives for a minute here: compiling well takes longer than it saves.
+    # Java lives for a minute here, or has little to do: compiling well takes longer than it saves.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # Spark gives a Python worker ten seconds to start, which a busy machine may need more than once.
     "spark.sql.pipelines.maxFlowRetryAttempts": "8",
 }
 PATIENCE = 600.0  # seconds for the whole pipeline
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,16 @@ class Result:
     def ok(self) -> bool:
         """Whether every stage is as it should be."""
         return bool(self.stages) and all(stage.ok for stage in self.stages)
+
+
+async def in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """Run something in a thread; a caller that is cancelled waits for its end, so that what follows can undo it."""
+    doing = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait({doing})
+        raise
 
 
 class Play:
@@ -154,10 +166,10 @@ class Play:
             order = Order(continuous=True, pause=0.2, conf=CONF)
             run = PipelineRun(self.project, self._options, order)
             try:
-                await asyncio.to_thread(run.start)
+                await in_thread(run.start)
                 await self._follow(run, traffic, coming, attempt < self._kills, deadline)
             finally:
-                await asyncio.to_thread(run.close)
+                await in_thread(run.close)
                 self.result.batches += run.outcome.history
                 self._moment(traffic, False)
             if attempt < self._kills:
@@ -167,7 +179,7 @@ class Play:
         self, run: PipelineRun, traffic: Traffic, coming: asyncio.Task[None], doomed: bool, deadline: float
     ) -> None:
         ready, stopping, fresh = False, False, 0
-        while await asyncio.to_thread(run.poll, 0.2):
+        while await in_thread(run.poll, 0.2):
             outcome = run.outcome
             self._moment(traffic, True)
             self._take(outcome)
@@ -219,11 +231,15 @@ class Play:
     @contextlib.asynccontextmanager
     async def service(self) -> AsyncIterator[Bus]:
         """Serve the results on the bus, and give a bus to ask on."""
+        shop = Shop(self.warehouse)
         client = await connect(self._options.replace(name="shop service"))
+        following = asyncio.create_task(shop.follow())
         try:
-            async with Bus(client, {QUEUE: 1}) as bus, bus.serve(QUEUE, Shop(self.warehouse)):
+            async with Bus(client, {QUEUE: 1}) as bus, bus.serve(QUEUE, shop):
                 yield bus
         finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
             await client.close()
 
     async def _audit(self, bus: Bus) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock.pipelines.tables import KeptTable, Table
 __all__ = ["QUEUE", "Shop", "ask"]
 
 QUEUE = "shop"
+log = logging.getLogger("penstock.examples")
 REFRESH = 0.25  # seconds between two looks at the table that Spark rewrites
 
 
@@ -29,8 +31,14 @@ class Shop:
 
     async def follow(self) -> None:
         """Take in each new state of the top customers when it is whole, until cancelled."""
+        told = ""
         while True:
-            await asyncio.to_thread(self._top.refresh)
+            try:
+                await asyncio.to_thread(self._top.refresh)
+            except (OSError, ValueError) as error:  # a file that cannot be read; whoever asks is told, too
+                if str(error) != told:
+                    log.warning("The top customers cannot be read: %s", error)
+                told = str(error)
             await asyncio.sleep(REFRESH)
 
     async def __call__(self, request: Request, sender: Sender) -> None:

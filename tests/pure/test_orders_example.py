@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
 import pytest
@@ -37,6 +37,23 @@ def test_revenue_counts_every_whole_order_but_the_last():
     sums = books.revenue()
     assert sum(orders for _, orders in sums.values()) == len(books.whole) - 1
     assert sum(cents for cents, _ in sums.values()) == sum(order.cents for order in books.whole[:-1])
+
+
+def test_later_orders_catch_up_with_the_clock():
+    """Orders that are drawn later are in the books, 20 s apart, and never later than now, so that minutes close."""
+    books = Ledger.draw(PLAN, START)
+    last, drawn = books.orders[-1], []
+    now = last.ordered + timedelta(seconds=90)
+    for _ in range(10):
+        drawn.append(books.draw_next(now))
+        now += timedelta(seconds=1)
+    assert books.orders[-10:] == drawn
+    assert [order.order_id for order in drawn] == [f"o-{number:06}" for number in range(501, 511)]
+    seconds = [(order.ordered - last.ordered).total_seconds() for order in drawn]
+    assert seconds == [20, 40, 60, 80, 94, 95, 96, 97, 98, 99]
+    assert books.draw_next(now) == Ledger(books.plan, START, orders=books.orders[:-1]).draw_next(now), (
+        "it is repeatable"
+    )
 
 
 def test_documents_have_pages():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.examples.orders.play import Play, Result
     from penstock.server import Server
 
-__all__ = ["conclude", "demo", "keep_running"]
+__all__ = ["Signals", "conclude", "demo", "keep_running"]
 
 
 def demo(
@@ -78,7 +78,7 @@ def conclude(result: Result, report: Path) -> None:
         raise PenstockError("The audit does not add up.", remedy=f"See the table above and {report}.")
 
 
-class _Signals:
+class Signals:
     """Ctrl-C, SIGTERM and a terminal that is closed: the first ends the demo wherever it is, and it cleans up.
 
     While it keeps everything running that is its ordinary end; before, it is an interruption. Later signals change
@@ -91,11 +91,9 @@ class _Signals:
         """The first one that came."""
         self.work: asyncio.Task[tuple[Result, Path]] | None = None
         """What is cancelled; None where `stop` is enough, and on the way out."""
-        self._taken = [
-            number
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) != signal.SIG_IGN  # as `nohup` has it
-        ]
+        self._taken = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` asks to outlive the terminal
+            self._taken.append(signal.SIGHUP)
 
     def __enter__(self) -> Self:
         for number in self._taken:
@@ -120,7 +118,7 @@ class _Signals:
 async def _demo(plan: Plan, place: Path, kills: int, keep: bool) -> tuple[Result, Path]:
     from penstock.server import Server
 
-    with _Signals() as signals:
+    with Signals() as signals:
         scratch = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
         server = Server()
         try:
@@ -135,7 +133,7 @@ async def _demo(plan: Plan, place: Path, kills: int, keep: bool) -> tuple[Result
 
 
 async def _play(
-    server: Server, scratch: Path, plan: Plan, place: Path, kills: int, signals: _Signals, keep: bool
+    server: Server, scratch: Path, plan: Plan, place: Path, kills: int, signals: Signals, keep: bool
 ) -> tuple[Result, Path]:
     from penstock.examples.orders.play import Play, in_thread
 

@@ -1,0 +1,210 @@
+"""Tables on disk that are rewritten while they are read: whole rows, old or new, and never a part of them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.errors import InputError, PipelineError
+from penstock.pipelines import tables
+from penstock.pipelines.tables import KeptTable, Table
+
+PARTS, ROWS = 3, 10
+
+
+@pytest.fixture(autouse=True)
+def slow_machine(monkeypatch: pytest.MonkeyPatch):
+    """However long a step takes here, nobody may think that the writer has left."""
+    monkeypatch.setattr(tables, "_STILL", 3600.0)
+
+
+def rewrite(folder: Path, version: int) -> Iterator[str]:
+    """Do what Spark does with a materialized view, step by step: take all away, then write anew."""
+    if folder.exists():
+        # As Java lists them: the mark may well be the last to go.
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == "_SUCCESS"):
+            path.unlink()
+            yield f"{path.name} is gone"
+        folder.rmdir()
+        yield "the folder is gone"
+    (folder / "_temporary").mkdir(parents=True)
+    for number in range(PARTS):
+        made = folder / "_temporary" / f"part-{number}-{version}.parquet"
+        pq.write_table(pa.table({"version": [version] * ROWS}), made)
+        yield f"{made.name} is written"
+    for number in range(PARTS):
+        name = f"part-{number}-{version}.parquet"
+        (folder / "_temporary" / name).rename(folder / name)
+        yield f"{name} is moved"
+    shutil.rmtree(folder / "_temporary")
+    yield "the files are there, and no mark"
+    (folder / "_SUCCESS").touch()
+    # An update takes seconds; here its end was some seconds ago. The folder is never younger than what it holds.
+    then = time.time() - 30
+    os.utime(folder, (then, then))
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+    yield "whole"
+
+
+def fill(folder: Path, version: int) -> None:
+    for _ in rewrite(folder, version):
+        pass
+
+
+def version_of(rows: list[dict[str, int]]) -> int:
+    """Give the version of a table, which must be whole."""
+    (version,) = {row["version"] for row in rows}
+    assert len(rows) == PARTS * ROWS
+    return version
+
+
+def test_each_step_of_a_rewrite_shows_a_whole_table_or_none(tmp_path: Path):
+    """At every single step a plain read gives all rows of one version or refuses; what is kept is always whole."""
+    folder = tmp_path / "top"
+    fill(folder, 1)
+    kept = KeptTable(folder, patience=0.0)
+    assert version_of(kept.rows()) == 1
+    seen = []
+    for step in rewrite(folder, 2):
+        try:
+            assert version_of(Table(folder, patience=0.0).rows()) == 2, step
+            seen.append(step)
+        except (InputError, PipelineError):
+            assert Table(folder).files() == [], step
+        assert version_of(kept.rows()) == (2 if step == "whole" else 1), step
+    assert seen == ["whole"]
+
+
+def test_readers_never_meet_half_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """While another thread rewrites the table again and again, no read sees a part, and none goes back in time."""
+    monkeypatch.setattr(tables, "_AGAIN", 0.001)
+    folder = tmp_path / "top"
+    fill(folder, 1)
+    kept, plain = KeptTable(folder), Table(folder, patience=60.0)
+    found = [[version_of(kept.rows())], [version_of(plain.rows())]]
+    enough = threading.Event()
+    deadline = time.monotonic() + 60.0
+
+    def write() -> None:
+        for version in itertools.count(2):
+            for step in rewrite(folder, version):
+                time.sleep(0.0005 if step != "whole" else 0.005)
+            if enough.is_set():
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while min(len(set(versions)) for versions in found) < 12:
+            assert time.monotonic() < deadline, found
+            found[0].append(version_of(kept.rows()))
+            found[1].append(version_of(plain.rows()))
+    finally:
+        enough.set()
+        writer.join()
+    for versions in found:
+        assert versions == sorted(versions)
+    assert version_of(kept.rows()) == version_of(plain.rows()) >= 12
+
+
+def test_a_read_waits_for_the_table_to_be_whole(tmp_path: Path):
+    """A reader that comes in the middle of a rewrite gets the new rows, once they are there."""
+    folder = tmp_path / "top"
+    fill(folder, 1)
+    steps = rewrite(folder, 2)
+    while next(steps) != "part-0-2.parquet is moved":
+        pass
+    found: list[int] = []
+    readers = [
+        threading.Thread(target=lambda table=table: found.append(version_of(table.rows())))
+        for table in (Table(folder, patience=60.0), KeptTable(folder, patience=60.0))
+    ]
+    for reader in readers:
+        reader.start()
+    assert found == []
+    for _ in steps:
+        pass
+    for reader in readers:
+        reader.join()
+    assert found == [2, 2]
+
+
+def test_what_never_becomes_whole_is_an_error(tmp_path: Path):
+    """A table whose run was cut off is refused with a remedy, and a folder that is not there is the caller's fault."""
+    folder = tmp_path / "top"
+    steps = rewrite(folder, 1)
+    while next(steps) != "part-1-1.parquet is moved":
+        pass
+    for reader in (Table(folder, patience=0.1), KeptTable(folder, patience=0.1)):
+        with pytest.raises(PipelineError, match=r"no whole table .* run the pipeline"):
+            reader.rows()
+    with pytest.raises(InputError, match="no table"):
+        KeptTable(tmp_path / "nothing").rows()
+    assert not KeptTable(tmp_path / "nothing").refresh()
+
+
+def test_rows_are_read_again_only_when_the_table_changed(tmp_path: Path):
+    """Two answers from one state of the table come from one read; the next state is taken in by a refresh."""
+    folder = tmp_path / "top"
+    fill(folder, 1)
+    kept = KeptTable(folder)
+    first = kept.read()
+    assert kept.refresh()
+    assert kept.read() is first
+    fill(folder, 2)
+    assert kept.refresh()
+    shutil.rmtree(folder)
+    assert version_of(kept.rows()) == 2, "what was whole last stays, whatever becomes of the folder"
+
+
+def test_a_large_table_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Memory has a bound: a table beyond it is read each time, which is said once, and waited for as ever."""
+    folder = tmp_path / "top"
+    fill(folder, 1)
+    kept = KeptTable(folder, patience=0.1, most=PARTS * ROWS * 8 - 1)
+    with caplog.at_level(logging.WARNING, "penstock.pipelines"):
+        assert [version_of(kept.rows()) for _ in range(2)] == [1, 1]
+    assert len(caplog.records) == 1
+    assert not kept.refresh()
+    next(rewrite(folder, 2))
+    with pytest.raises(PipelineError, match="no whole table"):
+        kept.rows()
+
+
+def test_a_copy_counts_when_it_has_stood_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A copied folder can be younger than its files, as one that loses them: it counts when nobody changes it."""
+    folder = tmp_path / "top"
+    fill(folder, 1)
+    os.utime(folder)
+    assert Table(folder).files() == []
+    monkeypatch.setattr(tables, "_STILL", 10.0)
+    os.utime(folder, (time.time() - 20, time.time() - 20))
+    assert version_of(Table(folder, patience=0.0).rows()) == 1
+
+
+def test_partitions_are_part_of_the_table(tmp_path: Path):
+    """A file that goes from a folder inside is noticed, too."""
+    folder = tmp_path / "top"
+    for name in ("a", "b"):
+        (folder / f"region={name}").mkdir(parents=True)
+        for number in range(2):
+            pq.write_table(pa.table({"x": [number]}), folder / f"region={name}" / f"part-{number}.parquet")
+    (folder / "_SUCCESS").touch()
+    future = time.time() + 5  # the mark is the newest, whatever the clock of the file system can tell apart
+    os.utime(folder / "_SUCCESS", (future, future))
+    assert len(Table(folder, patience=0.0).rows()) == 4
+    gone = folder / "region=b" / "part-1.parquet"
+    gone.unlink()
+    os.utime(gone.parent, (future + 5, future + 5))
+    assert Table(folder).files() == []

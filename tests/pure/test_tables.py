@@ -30,6 +30,9 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch):
 
 def rewrite(folder: Path, version: int) -> Iterator[str]:
     """Do what Spark does with a materialized view, step by step: take all away, then write anew."""
+    # An update takes seconds, and this one some milliseconds, which the clock of a file system may not tell apart: files
+    # are written some time ago, and the folder is never younger than what it holds when all is done.
+    then = time.time() - 30
     if folder.exists():
         # As Java lists them: the mark may well be the last to go.
         for path in sorted(folder.iterdir(), key=lambda path: path.name == "_SUCCESS"):
@@ -41,6 +44,7 @@ def rewrite(folder: Path, version: int) -> Iterator[str]:
     for number in range(PARTS):
         made = folder / "_temporary" / f"part-{number}-{version}.parquet"
         pq.write_table(pa.table({"version": [version] * ROWS}), made)
+        os.utime(made, (then, then))
         yield f"{made.name} is written"
     for number in range(PARTS):
         name = f"part-{number}-{version}.parquet"
@@ -49,8 +53,6 @@ def rewrite(folder: Path, version: int) -> Iterator[str]:
     shutil.rmtree(folder / "_temporary")
     yield "the files are there, and no mark"
     (folder / "_SUCCESS").touch()
-    # An update takes seconds; here its end was some seconds ago. The folder is never younger than what it holds.
-    then = time.time() - 30
     os.utime(folder, (then, then))
     for path in folder.iterdir():
         os.utime(path, (then, then))

@@ -30,8 +30,8 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch):
 
 def rewrite(folder: Path, version: int) -> Iterator[str]:
     """Do what Spark does with a materialized view, step by step: take all away, then write anew."""
-    # An update takes seconds, and this one some milliseconds, which the clock of a file system may not tell apart: files
-    # are written some time ago, and the folder is never younger than what it holds when all is done.
+    # An update takes seconds, and this one some milliseconds, which the clock of a file system may not tell apart:
+    # files were written some time ago, and in the end the folder is not younger than what it holds.
     then = time.time() - 30
     if folder.exists():
         # As Java lists them: the mark may well be the last to go.

@@ -19,12 +19,13 @@ import penstock
 from penstock.bus import Bus
 from penstock.cli.demo import Signals, conclude, keep_running
 from penstock.errors import PenstockError
+from penstock.examples.orders import ongoing
 from penstock.examples.orders.audit import Stage, audit_streams, audit_tables, read_revenue
 from penstock.examples.orders.ledger import Order, Plan
 from penstock.examples.orders.play import Play, Result
 from penstock.examples.orders.report import write_report
 from penstock.examples.orders.service import QUEUE, ask
-from penstock.pipelines.process import is_running
+from penstock.pipelines.process import _take_lock, is_running
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
 from tests.live.browser import Browser
@@ -176,6 +177,33 @@ def test_everything_goes_on_running_with_the_console_on_it(
     pid = int(said.partition("is up (pid ")[2].partition(")")[0])
     assert not Path(f"/proc/{pid}").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_go_on_says_so_and_waits_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Spark that cannot run is tried three times, then the command is said; so is the end of orders that cannot go."""
+    monkeypatch.setattr(ongoing, "REST", 0.0)
+    nowhere = "nats://127.0.0.1:1"
+    play, said = Play(nowhere, tmp_path, Plan(orders=100, documents=0)), list[str]()
+
+    async def body() -> None:
+        stop = asyncio.Event()
+        keeping = asyncio.create_task(ongoing.Ongoing(play, nowhere, say=said.append).run(stop))
+        await eventually("both were said", lambda: any("penstock pipeline run" in line for line in said), keeping)
+        await eventually("both were said", lambda: any("sample orders have ended" in line for line in said), keeping)
+        assert not keeping.done()
+        stop.set()
+        await asyncio.wait_for(keeping, 60)
+
+    held = _take_lock(play.project)  # somebody else runs the pipeline
+    assert held is not None
+    try:
+        asyncio.run(body())
+    finally:
+        os.close(held)
+    assert len([line for line in said if "runs already" in line]) == ongoing.TRIES
+    assert f"--storage {tmp_path / 'storage'} --continuous -s {nowhere}" in next(
+        line for line in said if "penstock pipeline run" in line
+    )
 
 
 SMALL = ("--orders", "300", "--documents", "1", "--document-size", "100KB", "--kills", "0")

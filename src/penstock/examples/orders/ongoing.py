@@ -70,7 +70,7 @@ class Ongoing:
             if stop.is_set():
                 return
             failures = 0 if outcome.updates else failures + 1
-            reason = (outcome.failure or "it was ended").rstrip(".")
+            reason = self._play.options.scrub(outcome.failure or "it was ended").rstrip(".")
             if failures >= TRIES:
                 self._say(f"Spark ended: {reason}. {TRIES} starts came to no update: it is left. To start it yourself:")
                 self._say(f"  {self.command}")

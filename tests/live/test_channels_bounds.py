@@ -70,13 +70,13 @@ async def test_large_messages_over_a_restart(stan):
     gateway = await stan.serve()
     client = await stan.client()
     got = Got()
-    await client.subscribe("foo", got, manual_acks=True, ack_wait=1)
+    await client.subscribe("foo", got, manual_acks=True, ack_wait=3)
     for _ in range(8):
         await client.publish("foo", b"x" * LARGE)
     await got.count(8)
     await gateway.stop()
     got._act = lambda message: message.ack()
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(3.0)  # the ack wait, so that all of them are due
     await stan.serve()
     await client.publish("foo", b"new")
     await got.count(17)

@@ -160,7 +160,7 @@ async def test_closing_calls_nobody(stan):
     async def lost(error: Exception) -> None:
         heard.append(error)
 
-    client = await stan.client(ping_interval=-20, on_lost=lost)
+    client = await stan.client(ping_interval=-20, ping_max_out=1000, on_lost=lost)
     await asyncio.sleep(0.1)
     await client.close()
     await asyncio.sleep(0.1)

@@ -188,8 +188,7 @@ async def test_max_in_flight_of_a_queue(stan):
     await client.subscribe("foo", two, queue="q", manual_acks=True, max_in_flight=3, ack_wait=30)
     for _ in range(8):
         await client.publish("foo", b"x")
-    await asyncio.sleep(0.1)
-    assert (len(one), len(two)) == (1, 3)
+    await until(lambda: (len(one), len(two)) == (1, 3))
     two.messages[0].ack()
     await two.count(4)
     one.messages[0].ack()

@@ -103,7 +103,7 @@ async def test_a_chunk_beyond_the_total_is_refused(server, subject):
 
 async def test_a_total_larger_than_the_data_times_out(server, subject):
     """A message whose bytes never come is given up after the timeout, and the error names the gap."""
-    async with receiving(server, subject, timeout=0.3) as receiver:
+    async with receiving(server, subject, timeout=1.5) as receiver:
         await receiver.chunk(b"abc", 0)
         await receiver.chunk(b"xyz", 997, 1000)
         error = await receiver.error(Reason.TIMEOUT)
@@ -246,12 +246,12 @@ async def test_messages_that_are_no_chunks_are_counted(server, subject):
 
 async def test_the_timeout_counts_from_the_last_new_chunk(server, subject):
     """A message that takes far longer than the timeout arrives as long as it keeps coming."""
-    async with receiving(server, subject, timeout=0.8) as receiver:
+    async with receiving(server, subject, timeout=2.5) as receiver:
         for number in range(6):
             await receiver.chunk(b"abc", 3 * number, 18 if number == 5 else None)
             await receiver.chunk(b"abc", 0)  # a repeat is no progress, and no harm
             await receiver.nc.flush()
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.6)
         assert (await receiver.wait())[0][1] == b"abc" * 6
         assert receiver.errors == []
 
@@ -329,7 +329,7 @@ async def test_a_slow_handler_does_not_stop_the_assembly_of_others(server, subje
         await release.wait()
         order.append(message_id)
 
-    async with receiving(server, subject, handler=slow, timeout=0.3) as receiver:
+    async with receiving(server, subject, handler=slow, timeout=1.5) as receiver:
         for name in ("a", "b", "c"):
             await receiver.chunk(b"abc", 0, message_id=name)
             await receiver.chunk(b"def", 3, 6, message_id=name)

@@ -291,7 +291,7 @@ async def test_replay_keeps_the_pace_or_does_not(nc: Client, made: Any, unique: 
     stream = await made()
     for body in ("a", "b"):
         await fill(nc, stream, body)
-        await asyncio.sleep(0.6 if body == "a" else 0)
+        await asyncio.sleep(1.0 if body == "a" else 0)
     gaps = {}
     for replay in ("instant", "original"):
         target, times = unique("out"), []
@@ -302,7 +302,8 @@ async def test_replay_keeps_the_pace_or_does_not(nc: Client, made: Any, unique: 
             times.append(asyncio.get_running_loop().time())
         gaps[replay] = times[1] - times[0]
         await subscription.unsubscribe()
-    assert gaps["original"] > 0.3 > gaps["instant"]
+    assert gaps["original"] > 0.7
+    assert gaps["instant"] < gaps["original"]
 
 
 async def test_an_ephemeral_consumer_goes_with_its_subscriber(nc: Client, made: Any, unique: Any):

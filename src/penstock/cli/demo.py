@@ -174,7 +174,7 @@ async def keep_running(play: Play, url: str, report: Path, stop: asyncio.Event, 
     """
     from penstock.console import Console
     from penstock.examples.orders.ongoing import Ongoing
-    from penstock.examples.orders.traffic import CLUSTER
+    from penstock.examples.orders.traffic import CHANNEL, CLUSTER
 
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(play.service())
@@ -184,7 +184,7 @@ async def keep_running(play: Play, url: str, report: Path, stop: asyncio.Event, 
         typer.echo("Everything goes on running, until Ctrl-C; Spark starts again and runs update after update.")
         typer.echo(f"  console   {console.url}")
         typer.echo(f"  NATS      {url}")
-        typer.echo(f"  old       clients of NATS Streaming: cluster {CLUSTER}, channel legacy-orders")
+        typer.echo(f"  channels  cluster {CLUSTER}, channel {CHANNEL}, for clients of NATS Streaming")
         typer.echo(f"  service   penstock bus call shop top-customers --query limit=5 -s {url}")
         typer.echo(f"  tables    {play.warehouse}")
         typer.echo(f"  report    {report}")

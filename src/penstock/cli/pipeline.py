@@ -96,7 +96,7 @@ def run(
     elif outcome.counted:
         what = f"Done: {outcome.rows_in:,} rows read from NATS"
     else:
-        what = "Done; rows are counted in the event log of that Spark"
+        what = "Done; how many rows, the Spark Connect server did not tell"
     typer.echo(f"{what}, in {outcome.updates} update{'s' if outcome.updates != 1 else ''}.")
 
 
@@ -125,7 +125,7 @@ def _plain(outcome: Outcome) -> dict[str, object]:
         "updates": outcome.updates,
         "rows_in": outcome.rows_in if outcome.counted else None,
         "lag": outcome.lag if outcome.counted else None,
-        "flows": {name: flow.__dict__ for name, flow in outcome.flows.items()},
+        "flows": {name: flow.plain(outcome.counted) for name, flow in outcome.flows.items()},
     }
 
 

@@ -16,11 +16,14 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
 from penstock.errors import PenstockError
 from penstock.pipelines import remote
+from penstock.pipelines.listening import Listening, counting_registry
 
 __all__ = ["main"]
 
@@ -109,20 +112,40 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
         default_database=order["database"] or spec.database,
         sql_conf=order["settings"],
     )
-    cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
+    # A Spark of our own writes an event log, which tells more.
+    followed = order["remote"] is not None and not order["dry"]
+    registry = counting_registry(spark, graph) if followed else SparkConnectGraphElementRegistry(spark, graph)
+    cli.register_definitions(path, registry, spec, spark, graph)
     mouth.say("registered")
-    events = start_run(
-        spark,
-        graph,
-        full_refresh=order["full_refresh"] if refresh else [],
-        full_refresh_all=bool(order["full_refresh_all"]) and refresh,
-        refresh=[],
-        dry=order["dry"],
-        storage=order["storage"],
-    )
-    for item in events:
-        if "pipeline_event_result" in item:
-            mouth.say("event", message=item["pipeline_event_result"].event.message)
+    # For each update anew: a server keeps the beginning of every query for a listener until that is gone.
+    with _listening(spark, mouth) if followed else nullcontext() as listening:
+        events = start_run(
+            spark,
+            graph,
+            full_refresh=order["full_refresh"] if refresh else [],
+            full_refresh_all=bool(order["full_refresh_all"]) and refresh,
+            refresh=[],
+            dry=order["dry"],
+            storage=order["storage"],
+        )
+        for item in events:
+            if "pipeline_event_result" in item:
+                message = item["pipeline_event_result"].event.message
+                mouth.say("event", message=message)
+                if listening is not None:
+                    listening.hear(message)
+
+
+@contextmanager
+def _listening(spark: Any, mouth: _Mouth) -> Iterator[Listening]:
+    """Say each progress of a query, and whether there were more than could be heard."""
+    listening = Listening(spark, lambda progress: mouth.say("progress", progress=progress))
+    with listening:
+        if listening.problem is None:
+            mouth.say("listening")
+        yield listening
+    if listening.problem is not None:
+        mouth.say("deaf", reason=listening.problem)
 
 
 def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:

@@ -66,7 +66,9 @@ def board(title: str) -> Iterator[Callable[[Outcome, int | None], None]]:
         def show(outcome: Outcome, waiting: int | None = None) -> None:
             left = outcome.lag if waiting is None else waiting
             read = outcome.rows_in
-            bar.update(task, description=f"{title}: {outcome.phase}", completed=read, total=(read + left) or None)
+            bar.update(
+                task, description=f"{title}: {outcome.phase}", completed=read, total=(read + (left or 0)) or None
+            )
             table = Table(box=None, header_style="dim")
             for column in COLUMNS:
                 table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
@@ -86,9 +88,8 @@ def _lines() -> Callable[[Any, int | None], None]:
             return
         said[:] = [now, phase]
         if outcome.counted:
-            known = waiting is not None or any(flow.lag is not None for flow in outcome.flows.values())
             left = outcome.lag if waiting is None else waiting
-            figures = f"{outcome.rows_in:,} rows in, {f'{left:,}' if known else '–'} waiting"
+            figures = f"{outcome.rows_in:,} rows in, {'–' if left is None else f'{left:,}'} waiting"
         else:
             figures = (
                 ", ".join(f"{flow.name} {flow.status.lower()}" for flow in outcome.flows.values()) or "no flow yet"

@@ -132,6 +132,7 @@ def _plain(outcome: Outcome) -> dict[str, object]:
 @app.command("status")
 def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as_json: Json = False) -> None:
     """Show how far each flow is, and how many messages wait for it."""
+    from penstock.cli.stream_show import ago
     from penstock.pipelines.project import Project
     from penstock.pipelines.state import pipeline_state
 
@@ -143,12 +144,14 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
     typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
     if state.lane is not None:
         typer.echo(f"It was switched to its replay {state.lane.name}, which writes to {_names(state.lane.into)}.")
+    if state.told is not None:
+        typer.echo(f"Its checkpoints are not on this machine. Its newest run from here told, {ago(state.told)}:")
     print_table(
         "Flows",
         ("Target", "Flow", "#Batches", "Stream", "#Next", "#Lag", "#State bytes", "Last batch"),
         [
             (
-                flow.target,
+                flow.target or "–",
                 flow.flow,
                 0 if flow.done is None else flow.done + 1,
                 stream or "–",

@@ -62,7 +62,7 @@ class FlowProgress:
         """Give it as JSON wants it; what is not known is null, and never a zero."""
         content = asdict(self)
         unknown = [] if self.batches else ["rows_in", "rate", "batch_seconds", "state_rows", "state_bytes"]
-        unknown += [] if counted else ["batches", "rows_in", "rows_out"]
+        unknown += [] if counted else ["rows_in", "rows_out"]
         return content | dict.fromkeys(unknown)
 
 
@@ -99,9 +99,10 @@ class Outcome:
         return sum(flow.rows_in for flow in self.flows.values() if flow.lag is not None)
 
     @property
-    def lag(self) -> int:
-        """Messages that wait, in all flows together."""
-        return sum(flow.lag or 0 for flow in self.flows.values())
+    def lag(self) -> int | None:
+        """Messages that wait, in all flows together; None before any flow has told."""
+        told = [flow.lag for flow in self.flows.values() if flow.lag is not None]
+        return sum(told) if told else None
 
     # -- what the child says ---------------------------------------------------------------------
 

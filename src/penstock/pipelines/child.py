@@ -98,7 +98,7 @@ def _settings(spark: Any, given: dict[str, str], mouth: _Mouth, ours: bool) -> d
     return taken
 
 
-def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> None:
+def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, listening: Listening | None, refresh: bool) -> None:
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
@@ -112,13 +112,11 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
         default_database=order["database"] or spec.database,
         sql_conf=order["settings"],
     )
-    # A Spark of our own writes an event log, which tells more.
-    followed = order["remote"] is not None and not order["dry"]
-    registry = counting_registry(spark, graph) if followed else SparkConnectGraphElementRegistry(spark, graph)
+    registry = SparkConnectGraphElementRegistry(spark, graph) if listening is None else counting_registry(spark, graph)
     cli.register_definitions(path, registry, spec, spark, graph)
     mouth.say("registered")
     # For each update anew: a server keeps the beginning of every query for a listener until that is gone.
-    with _listening(spark, mouth) if followed else nullcontext() as listening:
+    with nullcontext() if listening is None else _heard(listening, mouth):
         events = start_run(
             spark,
             graph,
@@ -137,13 +135,12 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
 
 
 @contextmanager
-def _listening(spark: Any, mouth: _Mouth) -> Iterator[Listening]:
-    """Say each progress of a query, and whether there were more than could be heard."""
-    listening = Listening(spark, lambda progress: mouth.say("progress", progress=progress))
+def _heard(listening: Listening, mouth: _Mouth) -> Iterator[None]:
+    """Listen, and say whether everything can be heard and was."""
     with listening:
         if listening.problem is None:
             mouth.say("listening")
-        yield listening
+        yield
     if listening.problem is not None:
         mouth.say("deaf", reason=listening.problem)
 
@@ -169,10 +166,13 @@ def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {order['database']}")
         given = load_pipeline_spec(Path(order["spec"])).configuration
         order["settings"] = _settings(spark, dict(given), mouth, ours=classic is not None)
+        listening = None
+        if classic is None and not order["dry"]:  # a Spark of our own writes an event log, which tells more
+            listening = Listening(spark, lambda progress: mouth.say("progress", progress=progress))
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)
-            _update(spark, order, mouth, refresh=number == 0)
+            _update(spark, order, mouth, listening, refresh=number == 0)
             mouth.say("updated", number=number)
             if not order["continuous"]:
                 break

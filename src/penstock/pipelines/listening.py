@@ -20,39 +20,44 @@ from penstock.pipelines.outcome import OBSERVED
 
 __all__ = ["Listening", "counting_registry"]
 
-_PATIENCE = 10.0  # seconds for what was sent and is on its way
 _STATE = re.compile(r"Flow (\S+) is (PLANNING|RUNNING)\.")
 
 
 class Listening:
-    """Follows the queries of a session while an update runs; a context manager."""
+    """Follows the queries of a session while an update runs; a context manager, for one update after the other."""
 
-    def __init__(self, spark: Any, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, spark: Any, tell: Callable[[dict[str, Any]], None], *, patience: float = 30.0) -> None:
         self._spark = spark
         self._tell = tell
-        self._thread: threading.Thread | None = None
+        self._patience = patience  # seconds for what the server was asked for, or has on its way
         self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._refused = False
+        self._begin()
+
+    def _begin(self) -> None:
         self._batch: set[str] = set()  # flows that are no queries
         self._begun = 0
         self._over = 0
+        self._added = False
         self._closing = False
         self.problem: str | None = None
         """Why not everything was heard; None where it was."""
 
     def __enter__(self) -> Self:
-        from pyspark.errors import PySparkException
-
-        try:
-            events = self._command(add=True)
-            # The first answer says that the server has a listener: what begins from here on is heard.
-            if not next(events)["streaming_query_listener_events_result"].listener_bus_listener_added:
-                self.problem = "it has a listener of this session already"
-                return self
-        except (PySparkException, StopIteration, KeyError) as error:
-            self.problem = _first_line(error)
+        if self._refused:
             return self
-        self._thread = threading.Thread(target=self._follow, args=(events,), name="penstock-listening", daemon=True)
+        self._begin()
+        self._thread = threading.Thread(target=self._follow, name="penstock-listening", daemon=True)
         self._thread.start()
+        with self._change:
+            # What begins once the server has answered is heard. It has one listener for a session, and lets a second
+            # one wait for ever: the files of a pipeline may have one of their own.
+            self._change.wait_for(lambda: self._added or self.problem is not None, self._patience)
+            if not self._added:
+                self.problem = self.problem or "it has taken no listener; do the pipeline's files add one?"
+                self._refused, self._closing = True, True
+                self._thread = None
         return self
 
     def hear(self, message: str) -> None:
@@ -73,7 +78,7 @@ class Listening:
             return
         # The server hands events on from a queue of its own; the end of a query is behind its last progress.
         with self._change:
-            if not self._change.wait_for(self._heard_all, _PATIENCE):
+            if not self._change.wait_for(self._heard_all, self._patience):
                 self.problem = "it did not tell the end of every query in time"
         self._stop()
 
@@ -89,21 +94,26 @@ class Listening:
         try:
             for _ in self._command(add=False):
                 pass
-            self._thread.join(_PATIENCE)
+            self._thread.join(self._patience)
         except PySparkException as error:
             self.problem = self.problem or _first_line(error)
 
-    def _follow(self, events: Iterator[dict[str, Any]]) -> None:
-        problem = None
+    def _follow(self) -> None:
+        problem = "it stopped telling"
         try:
-            for item in events:
-                for event in item["streaming_query_listener_events_result"].events:
+            for item in self._command(add=True):
+                found = item["streaming_query_listener_events_result"]
+                if found.listener_bus_listener_added:
+                    with self._change:
+                        self._added = True
+                        self._change.notify_all()
+                for event in found.events:
                     self._take(event)
         except Exception as error:  # whatever it is, the pipeline goes on, and its figures are not known
             problem = _first_line(error)
         with self._change:
             if not self._closing:
-                self.problem = problem or "it stopped telling"
+                self.problem = problem
             self._change.notify_all()
 
     def _take(self, event: Any) -> None:

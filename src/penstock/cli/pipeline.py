@@ -158,7 +158,7 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
                 following or "–",
                 "–" if lag is None else f"{lag:,}",
                 f"{flow.state_bytes:,}",
-                "done" if flow.complete else "will be done again",
+                "–" if state.told is not None else "done" if flow.complete else "will be done again",
             )
             for flow, stream, following, lag in state.rows()
         ],

@@ -57,7 +57,7 @@ class PipelineState:
             "flows": [
                 {
                     **asdict(flow),
-                    "complete": flow.complete,
+                    "complete": flow.complete if self.told is None else None,
                     "lag": {stream: lags[flow.target, flow.flow, stream] for stream in flow.streams},
                 }
                 for flow in self.flows
@@ -88,11 +88,10 @@ def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineStat
 
 
 def _told(progress: Mapping[str, Any]) -> Iterator[FlowState]:
-    """Give the flows that the newest run had something to do for."""
+    """Give the flows that the newest run had something to do for; what it has planned, nobody told."""
     for flow in progress["flows"]:
         if flow["batches"]:
-            newest = flow["batches"] - 1
-            yield FlowState(None, flow["name"], newest, newest, flow["streams"], flow["state_bytes"])
+            yield FlowState(None, flow["name"], None, flow["batches"] - 1, flow["streams"], flow["state_bytes"])
 
 
 async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:

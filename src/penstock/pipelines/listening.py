@@ -20,13 +20,13 @@ from penstock.pipelines.outcome import OBSERVED
 
 __all__ = ["Listening", "counting_registry"]
 
-_STATE = re.compile(r"Flow (\S+) is (PLANNING|RUNNING)\.")
+_STATE = re.compile(r"Flow (.+) is (PLANNING|RUNNING)\.")
 
 
 class Listening:
     """Follows the queries of a session while an update runs; a context manager, for one update after the other."""
 
-    def __init__(self, spark: Any, tell: Callable[[dict[str, Any]], None], *, patience: float = 30.0) -> None:
+    def __init__(self, spark: Any, tell: Callable[[dict[str, Any]], None], *, patience: float = 60.0) -> None:
         self._spark = spark
         self._tell = tell
         self._patience = patience  # seconds for what the server was asked for, or has on its way

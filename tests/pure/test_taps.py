@@ -41,6 +41,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.events: list[object] = []
+        self._borrowers: set[int] = set()
         self._taps = {number: self._tap(number) for number in (1, 2)}
 
     def _tap(self, number: int):
@@ -70,7 +71,7 @@ async def read(*parts: bytes) -> tuple[list[object], bytes]:
     parser = _TapParser(listener)
     for part in parts:
         await parser.parse(part)
-    return listener.events, bytes(parser.buf)
+    return listener.events, parser.rest
 
 
 async def test_whole_and_byte_by_byte():
@@ -104,6 +105,45 @@ async def test_a_large_message_is_gathered():
     events, rest = await read(*(frame[place : place + 4096] for place in range(0, len(frame), 4096)))
     assert events == [("tap 1", b"foo", b"", payload, None)]
     assert rest == b""
+
+
+@given(st.lists(st.integers(0, 300_000), max_size=8))
+async def test_large_messages_are_lent(cuts):
+    """A borrower gets the bytes that were sent, in a view that is gone when it is done; others get bytes to keep."""
+    payloads = [bytes([number]) * 50_000 for number in range(5)]
+    stream = b"".join(
+        b"HMSG foo %d 12 50012\r\nNATS/1.0\r\n\r\n%b\r\n" % (1 + n % 3, p) for n, p in enumerate(payloads)
+    )
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    listener, views, kept = Listener(), [], []
+
+    def borrow(subject, reply, data, header):
+        kept.append(bytes(data))
+        views.append(data)
+
+    listener._taps[1], listener._borrowers = borrow, {1}
+    parser = _TapParser(listener)
+    for start, end in itertools.pairwise(places):
+        await parser.parse(stream[start:end])
+    assert parser.rest == b""
+    assert kept == [payloads[0], payloads[3]]
+    assert [event[3] for event in listener.events] == [payloads[1], payloads[2], payloads[4]]
+    assert all(type(event[3]) is bytes for event in listener.events)
+    for view in views:
+        if not isinstance(view, bytes):  # one that came whole was copied out of what came with it
+            with pytest.raises(ValueError, match="released"):
+                bytes(view)
+
+
+async def test_a_message_that_does_not_end_where_it_says():
+    """A large message whose end is not where its line says ends the connection, and is handed to nobody."""
+    listener = Listener()
+    parser = _TapParser(listener)
+    await parser.parse(b"MSG foo 1 40000\r\n")
+    await parser.parse(bytes(40_000))
+    with pytest.raises(ProtocolError):
+        await parser.parse(b"xx")
+    assert listener.events == []
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 
-__all__ = ["FOR_PUBLISHERS", "FOR_RECEIVERS", "keep_freed_memory"]
+__all__ = ["FOR_PUBLISHERS", "keep_freed_memory"]
 
 FOR_PUBLISHERS = 4 * 1024 * 1024
 """The chunks of a window, which nats-py copies twice before they are written."""
-FOR_RECEIVERS = 1_100_000
-"""Two chunks, as they pass through the client. More would be held besides the payload, and is hardly faster."""
 
 
 @functools.cache

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from penstock.chunks.allocator import FOR_RECEIVERS, keep_freed_memory
+from penstock.chunks.arrivals import Arrivals, Headers
 from penstock.chunks.assembly import Assembly, Counts, Ended, Key
 from penstock.chunks.digest import digest_of
 from penstock.chunks.flow import is_answerable, receiver_name
@@ -23,13 +23,12 @@ from penstock.chunks.incoming import Inbox
 from penstock.chunks.limits import MESSAGE_COST, Limits, Room
 from penstock.chunks.store import MemoryStore, SpoolStore
 from penstock.chunks.tasks import end
-from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
+from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of
 from penstock.connection import foreign_errors, server_info
 from penstock.errors import AssemblyError, InputError, LinkError, OptionError, PenstockError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
-    from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
     from penstock.chunks.wire import Chunk
@@ -40,8 +39,6 @@ log = logging.getLogger("penstock.chunks")
 
 ErrorFunction = Callable[[AssemblyError], Awaitable[None] | None]
 
-PENDING_BYTES = 64 * 1024 * 1024
-"""Chunks that the client holds before it drops some; we take each in one step, so there is hardly ever one."""
 _LOOK = 0.5  # seconds between looks at dropped chunks
 _REPORTS = 1024
 _CLOSE_TIMEOUT = 30.0
@@ -72,7 +69,6 @@ class Assembler:
                     remedy=f"Known: {', '.join(sorted(Limits.__dataclass_fields__))}.",
                     option=name,
                 )
-        keep_freed_memory(FOR_RECEIVERS)
         self._nc = nc
         self._limits = Limits(timeout=timeout, **limits)
         self._handler = None if handler is None else Handler(handler, self._limits.concurrency)
@@ -82,8 +78,7 @@ class Assembler:
         self._room = Room(self._limits)
         self._open: OrderedDict[Key, Assembly] = OrderedDict()  # the one that waited longest for a chunk comes first
         self._ended = Ended(self._limits.timeout)
-        self._subscriptions: dict[Subscription, int] = {}
-        self._handled: Counter[Subscription] = Counter()
+        self._arrivals: set[Arrivals] = set()
         self._inboxes: dict[Inbox, set[Assembly]] = {}
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
@@ -119,7 +114,7 @@ class Assembler:
             )
         if self._handler is None:
             raise InputError("There is no handler to give messages to.", remedy="Give the assembler one, or use open.")
-        return await self._listen(subject, None)
+        return (await self._listen(subject, None)).subscription
 
     @asynccontextmanager
     async def open(self, subject: str, *, window: int = 8 * 1024 * 1024) -> AsyncIterator[Inbox]:
@@ -133,11 +128,11 @@ class Assembler:
         inbox = Inbox(subject, window)
         self._inboxes[inbox] = set()
         try:
-            subscription = await self._listen(subject, inbox)
+            arrivals = await self._listen(subject, inbox)
             try:
                 yield inbox
             finally:
-                await self._drain(subscription)
+                await self._drain(arrivals)
         finally:
             self._abandon(inbox)
 
@@ -147,7 +142,7 @@ class Assembler:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
-    async def _listen(self, subject: str, inbox: Inbox | None) -> Subscription:
+    async def _listen(self, subject: str, inbox: Inbox | None) -> Arrivals:
         if self._closing is not None:
             raise InputError("The assembler is closed.", remedy="Make a new one.")
         if not server_info(self._nc).get("headers", False):
@@ -161,19 +156,16 @@ class Assembler:
                 asyncio.ensure_future(task) for task in (*workers, self._watch(), self._tell(), self._reply())
             ]
 
-        async def received(message: Msg) -> None:
-            self._handled[subscription] += 1
-            self._receive(message, inbox)
+        def receive(subject: str, reply: str, headers: Headers, body: Body) -> None:
+            self._receive(subject, reply, headers, body, inbox)
 
-        with foreign_errors(subject):
-            subscription = await self._nc.subscribe(subject, cb=received, pending_bytes_limit=PENDING_BYTES)
-            self._subscriptions[subscription] = 0
-            await self._nc.flush()
-        return subscription
+        arrivals = await Arrivals(self._nc, subject, receive).begin()
+        self._arrivals.add(arrivals)
+        return arrivals
 
     async def _close(self) -> None:
         async with _at_most(_CLOSE_TIMEOUT):
-            await asyncio.gather(*(self._drain(subscription) for subscription in list(self._subscriptions)))
+            await asyncio.gather(*(self._drain(arrivals) for arrivals in list(self._arrivals)))
         for inbox in list(self._inboxes):
             self._abandon(inbox)
         for assembly in list(self._open.values()):
@@ -188,20 +180,10 @@ class Assembler:
         if self._handler is not None:
             self._handler.close()
 
-    async def _drain(self, subscription: Subscription) -> None:
-        import nats.errors
-
-        self._look(subscription)
-        self._subscriptions.pop(subscription, None)
-        self._handled.pop(subscription, None)
-        if self._nc.is_closed:
-            return
-        # Whoever got the subscription may have ended it already, or ended the connection.
-        with suppress(nats.errors.Error, TimeoutError):
-            if self._nc.is_connected:
-                await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py leaves its type out
-            else:
-                await subscription.unsubscribe()
+    async def _drain(self, arrivals: Arrivals) -> None:
+        self._look(arrivals)
+        self._arrivals.discard(arrivals)
+        await arrivals.end()
 
     def _abandon(self, inbox: Inbox) -> None:
         inbox.close()
@@ -214,30 +196,29 @@ class Assembler:
 
     # -- one chunk ----------------------------------------------------------------------------------
 
-    def _receive(self, message: Msg, inbox: Inbox | None) -> None:
-        body = message.data
+    def _receive(self, subject: str, reply: str, headers: Headers, body: Body, inbox: Inbox | None) -> None:
         self.counts.chunks += 1
-        message_id = message_id_of(message.headers)
+        message_id = message_id_of(headers)
         if message_id is None or (inbox is not None and inbox not in self._inboxes):
             self.counts.ignored += 1
             return
-        key: Key = (0 if inbox is None else id(inbox), message.subject, message_id)
+        key: Key = (0 if inbox is None else id(inbox), subject, message_id)
         if self._ended.knows(key):
             self.counts.duplicates += 1
             return
         assembly = self._open.get(key)
         try:
-            chunk = decode(message.headers or {}, len(body))
+            chunk = decode(headers or {}, len(body))
             if not body and not chunk.last:
                 self.counts.ignored += 1  # it says nothing
                 return
             if assembly is None:
                 assembly = self._begin(key, inbox)
             self._add(assembly, chunk, body)
-            if message.reply and self._limits.flow and is_answerable(message.reply):
-                assembly.owed.append((chunk.offset + len(body), message.reply))
+            if reply and self._limits.flow and is_answerable(reply):
+                assembly.owed.append((chunk.offset + len(body), reply))
                 if assembly.room_until < chunk.offset + len(body):
-                    self._say(message.reply, assembly.room_until)  # the publisher shall know that we are there
+                    self._say(reply, assembly.room_until)  # the publisher shall know that we are there
                 self._answer(assembly)
         except Refusal as refusal:
             self._fail(assembly or Assembly(key, self._limits), refusal.reason, str(refusal))
@@ -257,7 +238,7 @@ class Assembler:
             self._inboxes[inbox].add(assembly)
         return assembly
 
-    def _add(self, assembly: Assembly, chunk: Chunk, body: bytes) -> None:
+    def _add(self, assembly: Assembly, chunk: Chunk, body: Body) -> None:
         if assembly.tiling.add(chunk, len(body)):
             self._make_room(assembly, *assembly.needs(len(body)))
             assembly.write(chunk.offset, body)
@@ -373,25 +354,20 @@ class Assembler:
                     wait = min(wait, left)
                     break
                 self._fail(oldest, Reason.TIMEOUT, f"no new chunk came for {self._limits.timeout:g} s")
-            for subscription in self._subscriptions:
-                self._look(subscription)
+            for arrivals in self._arrivals:
+                self._look(arrivals)
             self._ended.forget()
             await asyncio.sleep(wait)
 
-    def _look(self, subscription: Subscription) -> None:
-        known = self._subscriptions.get(subscription)
-        if known is None:
-            return
-        dropped = subscription.delivered - subscription.pending_msgs - self._handled[subscription]
-        if dropped > known:
-            self._subscriptions[subscription] = dropped
-            self.counts.dropped += dropped - known
+    def _look(self, arrivals: Arrivals) -> None:
+        if dropped := arrivals.drops():
+            self.counts.dropped += dropped
             self._report(
                 AssemblyError(
-                    f"The client dropped {dropped - known} chunks on {subscription.subject}: they came faster than "
-                    "this process took them.",
+                    f"The client dropped {dropped} chunks on {arrivals.subject}: they came faster than this process "
+                    "took them.",
                     remedy="The messages they belong to will time out. Do not block the event loop.",
-                    subject=subscription.subject,
+                    subject=arrivals.subject,
                     reason=Reason.SLOW_CONSUMER,
                 )
             )

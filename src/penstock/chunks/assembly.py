@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from penstock.chunks.incoming import Inbox, Incoming
 from penstock.chunks.limits import CHUNK_COST, MESSAGE_COST, Limits
 from penstock.chunks.store import Backlog, MemoryStore, SpoolStore
-from penstock.chunks.wire import Reason, Tiling
+from penstock.chunks.wire import Body, Reason, Tiling
 from penstock.errors import AssemblyError
 
 __all__ = ["Assembly", "Counts", "Ended", "Key"]
@@ -90,7 +90,7 @@ class Assembly:
         above = self._limits.spool_above
         return above is not None and self.store.memory + size > above
 
-    def write(self, offset: int, body: bytes) -> None:
+    def write(self, offset: int, body: Body) -> None:
         """Keep a chunk that is new."""
         if isinstance(self.store, MemoryStore) and self._spills(len(body)):
             spool = SpoolStore(self._limits.folder)
@@ -100,11 +100,14 @@ class Assembly:
                 spool.close()
                 raise
             self.store = spool
-        self.store.write(offset, body)
+        if isinstance(self.store, MemoryStore):
+            self.store.write(offset, body, final=self.tiling.complete)
+        else:
+            self.store.write(offset, body)
         if self.incoming is not None:
             self.incoming.notify()
 
-    def same(self, offset: int, body: bytes) -> bool:
+    def same(self, offset: int, body: Body) -> bool:
         """Whether a chunk that came again brings the same bytes; what a reader has taken cannot be compared."""
         return isinstance(self.store, Backlog) or self.store.same(offset, body)
 

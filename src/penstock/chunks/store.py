@@ -14,39 +14,67 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
+from penstock.chunks.wire import Body
+
 __all__ = ["Backlog", "MemoryStore", "SpoolStore", "join"]
 
 PIECE = 512 * 1024
+LARGE = 256 * 1024  # bytes from which on a payload that grows gets a stretch of addresses
+STRETCH = 33 * 1024 * 1024  # glibc takes blocks above 32 MB from the system and gives them back, whatever was before
+STRETCHES = 64  # how many a process has at most: two gigabytes of addresses
 
 
 class MemoryStore:
     """A payload in memory: one buffer that grows without gaps, and the chunks that came too early.
 
-    The buffer begins as the first chunk itself and ends as the payload: neither is copied for it, so that a payload of
-    one chunk is handed on as it came, and any other is in memory once.
+    The buffer begins as the first chunk and ends as the payload: neither is copied for it, so that a payload of one
+    chunk is handed on as it came, and any other is in memory once. A buffer that grows is moved now and then, though,
+    and the C library may keep the place where it was. So one that has got large moves once more, into a stretch of
+    addresses that is longer than most payloads: they cost nothing until something is written to them, and what is not
+    needed goes back at the end.
     """
+
+    _stretches = 0  # how many there are in this process
 
     def __init__(self) -> None:
         self._front = BytesIO()
         self._early: dict[int, bytes] = {}
+        self._stretched = False
         self.memory = 0
         self.disk = 0
 
-    def write(self, offset: int, body: bytes) -> None:
-        """Keep a chunk that the tiling says is new."""
+    def write(self, offset: int, body: Body, *, final: bool = False) -> None:
+        """Keep a chunk that the tiling says is new, `final` where the payload is whole with it."""
         self.memory += len(body)
         if offset != self._front.tell():
-            self._early[offset] = body
+            self._early[offset] = bytes(body)
             return
         if offset == 0:
-            self._front = BytesIO(body)
+            self._front = BytesIO(bytes(body))
             self._front.seek(len(body))
         else:
-            self._front.write(body)
+            self._append(body, final)
         while self._early and (following := self._early.pop(self._front.tell(), None)) is not None:
-            self._front.write(following)
+            self._append(following, final)
 
-    def same(self, offset: int, body: bytes) -> bool:
+    def _append(self, body: Body, final: bool) -> None:
+        grows = not final and self._front.tell() + len(body) > LARGE
+        if grows and not self._stretched and MemoryStore._stretches < STRETCHES:
+            self._stretch()
+        self._front.write(body)
+
+    def _stretch(self) -> None:
+        try:
+            # Fresh zeros that nobody else refers to: BytesIO writes into them, and none is touched before that.
+            front = BytesIO(bytes(STRETCH))
+        except MemoryError:  # addresses are rationed here; growing step by step needs fewer
+            return
+        front.write(self._front.getbuffer())
+        self._front = front
+        self._stretched = True
+        MemoryStore._stretches += 1
+
+    def same(self, offset: int, body: Body) -> bool:
         """Whether the bytes at `offset`, which are there, are these."""
         if offset in self._early:
             return self._early[offset] == body
@@ -59,10 +87,18 @@ class MemoryStore:
 
     def take(self) -> bytes:
         """Give the whole payload."""
+        self._shorten()
         return self._front.getvalue()
+
+    def _shorten(self) -> None:
+        if self._stretched:
+            self._front.truncate()
+            self._stretched = False
+            MemoryStore._stretches -= 1
 
     def spill(self, target: SpoolStore) -> None:
         """Move everything to disk."""
+        self._shorten()
         with self._front.getbuffer() as view:
             for start in range(0, len(view), PIECE):
                 target.write(start, view[start : start + PIECE])
@@ -72,6 +108,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Let the memory go."""
+        self._shorten()
         self._front, self._early = BytesIO(), {}
         self.memory = 0
 
@@ -86,7 +123,7 @@ class SpoolStore:
         self.memory = 0
         self.disk = 0
 
-    def write(self, offset: int, body: bytes | memoryview) -> None:
+    def write(self, offset: int, body: Body) -> None:
         """Put a chunk in its place.
 
         It is written at once, through the page cache. A disk that cannot keep up so holds up the reading of the
@@ -98,7 +135,7 @@ class SpoolStore:
             written = os.pwrite(self._file.fileno(), view, offset)
             view, offset = view[written:], offset + written
 
-    def same(self, offset: int, body: bytes) -> bool:
+    def same(self, offset: int, body: Body) -> bool:
         """Whether the bytes at `offset`, which are there, are these."""
         return self.read(offset, len(body)) == body
 
@@ -141,21 +178,21 @@ class Backlog:
         """Whether what comes next, in order, goes to disk."""
         return self._file is not None
 
-    def write(self, offset: int, body: bytes) -> None:
+    def write(self, offset: int, body: Body) -> None:
         """Keep a chunk that the tiling says is new."""
         self.memory += len(body)
         if offset != self.end:
-            self._early[offset] = body
+            self._early[offset] = bytes(body)
             return
-        following: bytes | None = body
+        following: Body | None = body
         while following is not None:
             self.end += len(following)
             self._append(following)
             following = self._early.pop(self.end, None)
 
-    def _append(self, body: bytes) -> None:
+    def _append(self, body: Body) -> None:
         if self._file is None and (self._waiting + len(body) <= self.window or not self._ready):
-            self._ready.append(body)
+            self._ready.append(bytes(body))
             self._waiting += len(body)
             return
         if self._file is None:
@@ -197,7 +234,10 @@ class Backlog:
 async def join(pieces: AsyncIterable[bytes]) -> bytes:
     """Join pieces as they come, so that they are in memory once."""
     store, offset = MemoryStore(), 0
-    async for piece in pieces:
-        store.write(offset, piece)
-        offset += len(piece)
-    return store.take()
+    try:
+        async for piece in pieces:
+            store.write(offset, piece)
+            offset += len(piece)
+        return store.take()
+    finally:
+        store.close()

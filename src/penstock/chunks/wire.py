@@ -29,6 +29,7 @@ __all__ = [
     "HAS_DIGEST",
     "LAST",
     "MAX_ID",
+    "Body",
     "Chunk",
     "Hash",
     "Reason",
@@ -51,6 +52,9 @@ TOTAL_SIZE = "X-Total-Size"
 DIGEST = "X-Digest"
 
 MAX_ID = 256
+
+Body = bytes | memoryview
+"""The bytes of a chunk. A view may be lent: what is kept of it beyond the call must be copied."""
 """Characters that the id of a message may have: receivers remember ids, so their size is bounded."""
 _UINT64 = 2**64 - 1
 _NUMBER = re.compile(r"[0-9]{1,20}")

@@ -89,6 +89,7 @@ class Client(TappedClient):
         server.last_attempt = time.monotonic()
         transport = Tcp()  # type: ignore[no-untyped-call]  # transports have no types
         await transport.connect(server.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
+        transport.read_less_at_once()
         self._transport = transport
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
@@ -137,6 +138,14 @@ class Tcp(TcpTransport):
     def gone(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._io_writer is None or self._io_writer.transport.is_closing()
+
+    def read_less_at_once(self) -> None:
+        """Take as much from the socket as nats-py's reader buffers, where asyncio takes four times as much.
+
+        What is passed on while it is still in the processor's cache is passed on faster, and holds less memory.
+        """
+        if self._io_writer is not None and hasattr(self._io_writer.transport, "max_size"):
+            self._io_writer.transport.max_size = 2 * DEFAULT_BUFFER_SIZE
 
     def complaint(self) -> str:
         """Give the error that the server sent before it hung up, if it did."""

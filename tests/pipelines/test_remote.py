@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.pipelines import remote
+from penstock.pipelines.progress import read_progress
 from penstock.server import Server
 from tests.live.command import Command
 from tests.pipelines.processes import connect_server
@@ -55,6 +57,29 @@ def penstock(nats: Server, tmp_path: Path) -> Penstock:
     return call
 
 
+_KINDS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+
+
+@dp.temporary_view
+def named():
+    return spark.readStream.table("readings").where("sensor is not null")
+
+
+@dp.table
+def kinds():
+    return spark.readStream.table("named").select("sensor").dropDuplicates()
+"""
+
+
+def _cells(line: str) -> list[str]:
+    """Give the cells of a line of a table."""
+    return [cell.strip() for cell in line.strip("│ ").split("│")]
+
+
 def test_run_replay_and_switch(penstock: Penstock, nats: Server, connect: str, server: Server, tmp_path: Path):
     """One command replays a changed pipeline from a time, compares and switches; runs then go on there, or back."""
     folder = quick_project(tmp_path)
@@ -64,13 +89,37 @@ def test_run_replay_and_switch(penstock: Penstock, nats: Server, connect: str, s
     def high(limit: int = 90, first: int = 0, end: int = 300) -> int:
         return sum(reading["value"] > limit for reading in sample[first:end])
 
+    # Two batches of the first flow, and a table with state whose rows only Spark can count.
+    readings = folder / "transformations" / "readings.py"
+    limited = '.option("start", start_position()).option("maxMessagesPerTrigger", 200)'
+    readings.write_text(readings.read_text().replace('.option("start", start_position())', limited))
+    (folder / "transformations" / "kinds.py").write_text(_KINDS)
     asyncio.run(traffic["publish"](nats.url, 300))
     done = penstock("run", str(folder), "--remote", connect)
     assert done.returncode == 0, done.stderr
-    assert "completed" in done.stdout
     assert "spark.driver.extraJavaOptions is left as that Spark has it" in done.stderr
-    assert "rows are counted in the event log" in done.stdout
+    assert "Done: 300 rows read from NATS, in 1 update." in done.stdout
     assert count(nats.url, "ALERTS", "alerts.*") == high()
+
+    # The figures are those of the counts above: in the table, and for whoever looks from outside.
+    kinds = len({reading["sensor"] for reading in sample[:300]})
+    cells = {row[0]: row[1:] for line in done.stdout.splitlines() if len(row := _cells(line)) == 8}
+    assert cells["readings"][:4] == ["completed", "300", "300", "0"]
+    assert cells["alerts"][:4] == ["completed", "300", str(high()), "–"]
+    assert cells["kinds"][:4] == ["completed", "300", str(kinds), "–"]
+    assert cells["kinds"][6].startswith(f"{kinds} rows, ")
+    assert cells["totals"] == ["completed", *["–"] * 6], "it is no query, and nobody tells"
+    assert all(re.fullmatch(r"[\d.]+ s", cells[name][5]) for name in ("readings", "alerts", "kinds"))
+    left = read_progress(folder / "storage")
+    assert left is not None
+    flows = {flow["name"]: flow for flow in left["flows"]}
+    assert (flows["readings"]["batches"], flows["readings"]["streams"]) == (2, {"READINGS": 301})
+    batches = [
+        (batch["number"], batch["rows"], batch["lag"]) for batch in left["batches"] if batch["flow"] == "readings"
+    ]
+    assert batches == [(0, 200, 100), (1, 100, 0)]
+
+    (folder / "transformations" / "kinds.py").unlink()
 
     # The change: alerts from 80 on. The place: when the 151st reading was stored.
     alerts = folder / "transformations" / "alerts.py"
@@ -88,8 +137,15 @@ def test_run_replay_and_switch(penstock: Penstock, nats: Server, connect: str, s
     # Switched: a run goes on where the replay ended, into its stream alone.
     send(nats.url, sample[300:])
     assert json.loads(penstock("status", str(folder), "--json").stdout)["replay"]["name"] == "v2"
-    done = penstock("run", str(folder), "--remote", connect)
+    done = penstock("run", str(folder), "--remote", connect, "--json")
     assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert (outcome["ok"], outcome["rows_in"], outcome["lag"]) == (True, 100, 0)
+    assert {name: flow["rows_out"] for name, flow in outcome["flows"].items()} == {
+        "readings": 100,
+        "alerts": high(80, 300, 400),
+        "totals": None,
+    }
     assert count(nats.url, "ALERTS_V2", "ALERTS_V2.alerts.*") == high(80, 150, 400)
     assert count(nats.url, "ALERTS", "alerts.*") == high()
     assert penstock("switch", str(folder), "--back").returncode == 0
@@ -120,6 +176,61 @@ def test_a_flow_that_fails_ends_the_run(penstock: Penstock, nats: Server, connec
     assert "Exception" not in done.stderr
     assert "Traceback" not in done.stderr
     assert (folder / "storage" / "spark.log").exists()
+
+
+_LISTEN = """
+import sys
+
+from pyspark.sql.connect.session import SparkSession
+
+from penstock.pipelines.listening import Listening
+
+spark = SparkSession.builder.remote(sys.argv[1]).create()
+told = []
+
+
+def query(rows):
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
+    begun = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    begun.awaitTermination(300)
+
+
+with Listening(spark, told.append) as first:
+    assert first.problem is None, first.problem
+    first.hear("Flow kinds is PLANNING.")
+    first.hear("Flow kinds is RUNNING.")
+    first.hear("Flow rows is RUNNING.")
+    with Listening(spark, told.append, patience=1.0) as second:
+        print("a second one:", second.problem)
+    query(7)
+print("all heard:", first.problem, sum(source["numInputRows"] for item in told for source in item["sources"]))
+
+with Listening(spark, told.append) as cut:
+    cut.hear("Flow rows is RUNNING.")
+    list(cut._command(add=False))  # as a server does that gives a listener up
+print("cut:", cut.problem)
+
+with cut as again:
+    pass
+print("again:", again.problem)
+print("refused:", second.__enter__().problem is not None)
+spark.stop()
+"""
+
+
+def test_what_is_not_heard_is_noticed(connect: str):
+    """Every progress is heard before an update ends; a server that has a listener, or drops one, is noticed."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LISTEN, connect], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "a second one: it has taken no listener; do the pipeline's files add one?",
+        "all heard: None 7",
+        "cut: it stopped telling",
+        "again: None",
+        "refused: True",
+    ]
 
 
 def test_what_a_connect_server_is_asked(nats: Server, monkeypatch: pytest.MonkeyPatch):

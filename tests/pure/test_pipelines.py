@@ -21,7 +21,7 @@ from penstock.errors import InputError, OptionError, PipelineError
 from penstock.pipelines.checkpoints import read_flows
 from penstock.pipelines.eventlog import EventLog
 from penstock.pipelines.lanes import beside, current_lane, database, keep_lane, switch, switch_back
-from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.outcome import OBSERVED, Outcome
 from penstock.pipelines.process import _take_lock
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import Sight, check_remote, refuse_other
@@ -254,6 +254,37 @@ def test_a_sink_that_counts_is_believed():
     assert silent.flows["raw"].rows_out is None
 
 
+def test_a_run_elsewhere_is_counted_by_what_it_tells():
+    """Each progress that a Connect server tells counts as one of the event log; Spark counts rows into files."""
+    outcome = Outcome(counted=False)
+    outcome.hear({"kind": "event", "message": "Flow totals is RUNNING."})
+    assert (outcome.counted, outcome.lag) == (False, None), "nobody has told yet"
+    outcome.hear({"kind": "listening"})
+    for number, rows in enumerate((40, 50)):
+        told = progress(number, rows, end=41 + 50 * number, latest=101)["progress"]
+        outcome.hear({"kind": "progress", "progress": {**told, "observedMetrics": {OBSERVED: {"rows": rows - 1}}}})
+    flow = outcome.flows["raw"]
+    assert (outcome.counted, outcome.rows_in, outcome.lag) == (True, 90, 10)
+    assert (flow.rows_out, flow.rate, flow.state_rows, flow.streams) == (88, 100.0, 3, {"ORDERS": 91})
+    plain = outcome.flows["totals"].plain()
+    assert {plain[name] for name in ("rows_in", "rows_out", "rate", "lag", "state_bytes")} == {None}, "never a zero"
+
+
+def test_what_was_not_heard_is_not_known():
+    """Where a server stops telling, rows are unknown and not too few, and that is said once; newer batches show."""
+    outcome = Outcome(counted=False)
+    outcome.hear({"kind": "listening"})
+    outcome.hear({"kind": "progress", "progress": progress(0, 40, end=41, latest=101)["progress"]})
+    for _ in range(2):
+        outcome.hear({"kind": "deaf", "reason": "it stopped telling"})
+    assert (outcome.counted, outcome.lag, outcome.flows["raw"].rows_out) == (False, None, None)
+    assert outcome.notes == ["Rows are not counted: the Spark Connect server tells no progress: it stopped telling."]
+    outcome.hear({"kind": "listening"})
+    outcome.hear({"kind": "progress", "progress": progress(5, 10, end=91, latest=101)["progress"]})
+    flow = outcome.flows["raw"]
+    assert (outcome.counted, flow.plain(outcome.counted)["rows_in"], flow.lag, flow.rate) == (False, None, 10, 20.0)
+
+
 def test_event_log_is_followed_through_rolls(tmp_path: Path):
     """Each event is given once, a line that is half written later, and files that were read are deleted."""
     folder = tmp_path / "eventlog_v2_app"
@@ -317,7 +348,7 @@ def test_tables_hold_committed_files_only(tmp_path: Path):
 
 _DRAW = """
 from penstock.cli.board import board, print_summary
-from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.outcome import OBSERVED, Outcome
 
 outcome = Outcome()
 outcome.hear({"kind": "event", "message": "Flow spark_catalog.default.readings is RUNNING."})

@@ -8,7 +8,7 @@ import sys
 import pytest
 import typer.main
 
-from penstock.cli.app import app
+from penstock.cli.app import app, main
 from penstock.cli.tree import COMMANDS
 
 
@@ -37,3 +37,40 @@ def test_the_list_loads_no_command():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split("\n")[:2] == ["True", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        (["strm"], "'stream'"),
+        (["publis"], "'pub'"),
+        (["cons"], "'consumer', 'console'"),
+        (["stream", "lst"], "'ls'"),
+        (["consumer", "inf"], "'info'"),
+        (["pipeline", "statu"], "'status'"),
+    ],
+)
+def test_only_names_that_the_help_shows_are_suggested(
+    typed: list[str], shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """A mistyped command is answered with visible names; one that is near a hidden name, with what that stands for."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
+    assert ended.value.code == 2
+    assert f"No such command '{typed[-1]}'. Did you mean {shown}?" in capsys.readouterr().err
+
+
+def test_a_hidden_name_works_and_what_is_near_nothing_gets_no_suggestion(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """`penstock str` is `penstock stream`; a word that is near no name is refused and nothing else."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["str", "--help"])
+    assert "Streams: create" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["qqqqq"])
+    said = capsys.readouterr().err
+    assert "No such command 'qqqqq'." in said
+    assert "mean" not in said

@@ -22,12 +22,12 @@ COLUMNS = ("Flow", "State", "#Rows in", "#Rows out", "#Lag", "#Rows/s", "#Batch"
 _QUIET = 10.0  # seconds between two lines where nobody has a terminal
 
 
-def _cells(flow: FlowProgress) -> tuple[str, ...]:
+def _cells(flow: FlowProgress, counted: bool) -> tuple[str, ...]:
     return (
         flow.name,
         flow.status.lower(),
-        f"{flow.rows_in:,}" if flow.batches else "–",
-        "–" if flow.rows_out is None else f"{flow.rows_out:,}",
+        f"{flow.rows_in:,}" if flow.batches and counted else "–",
+        "–" if flow.rows_out is None or not counted else f"{flow.rows_out:,}",
         "–" if flow.lag is None else f"{flow.lag:,}",
         f"{flow.rate:,.0f}" if flow.rate else "–",
         f"{flow.batch_seconds:.1f} s" if flow.batches else "–",
@@ -39,7 +39,7 @@ def print_summary(outcome: Outcome, title: str = "Flows") -> None:
     """Print what each flow has done, and on standard error what is to be known beside."""
     for note in outcome.notes:
         typer.echo(note, err=True)
-    print_table(title, COLUMNS, [_cells(flow) for flow in outcome.flows.values()])
+    print_table(title, COLUMNS, [_cells(flow, outcome.counted) for flow in outcome.flows.values()])
 
 
 @contextmanager
@@ -69,12 +69,14 @@ def board(title: str, quiet: float | None = None) -> Iterator[Callable[[Outcome,
         def show(outcome: Outcome, waiting: int | None = None) -> None:
             left = outcome.lag if waiting is None else waiting
             read = outcome.rows_in
-            bar.update(task, description=f"{title}: {outcome.phase}", completed=read, total=(read + left) or None)
+            bar.update(
+                task, description=f"{title}: {outcome.phase}", completed=read, total=(read + (left or 0)) or None
+            )
             table = Table(box=None, header_style="dim")
             for column in COLUMNS:
                 table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
             for flow in outcome.flows.values():
-                table.add_row(*_cells(flow))
+                table.add_row(*_cells(flow, outcome.counted))
             live.update(Group(bar, table))
 
         yield show
@@ -90,7 +92,7 @@ def _lines(quiet: float | None) -> Callable[[Any, int | None], None]:
         said[:] = [now, phase]
         if outcome.counted:
             left = outcome.lag if waiting is None else waiting
-            figures = f"{outcome.rows_in:,} rows in, {left:,} waiting"
+            figures = f"{outcome.rows_in:,} rows in, {'–' if left is None else f'{left:,}'} waiting"
         else:
             figures = (
                 ", ".join(f"{flow.name} {flow.status.lower()}" for flow in outcome.flows.values()) or "no flow yet"

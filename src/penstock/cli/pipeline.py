@@ -96,7 +96,7 @@ def run(
     elif outcome.counted:
         what = f"Done: {outcome.rows_in:,} rows read from NATS"
     else:
-        what = "Done; rows are counted in the event log of that Spark"
+        what = "Done; how many rows, the Spark Connect server did not tell"
     typer.echo(f"{what}, in {outcome.updates} update{'s' if outcome.updates != 1 else ''}.")
 
 
@@ -125,13 +125,14 @@ def _plain(outcome: Outcome) -> dict[str, object]:
         "updates": outcome.updates,
         "rows_in": outcome.rows_in if outcome.counted else None,
         "lag": outcome.lag if outcome.counted else None,
-        "flows": {name: flow.__dict__ for name, flow in outcome.flows.items()},
+        "flows": {name: flow.plain(outcome.counted) for name, flow in outcome.flows.items()},
     }
 
 
 @app.command("status")
 def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as_json: Json = False) -> None:
     """Show how far each flow is, and how many messages wait for it."""
+    from penstock.cli.stream_show import ago
     from penstock.pipelines.project import Project
     from penstock.pipelines.state import pipeline_state
 
@@ -143,19 +144,21 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
     typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
     if state.lane is not None:
         typer.echo(f"It was switched to its replay {state.lane.name}, which writes to {_names(state.lane.into)}.")
+    if state.told is not None:
+        typer.echo(f"Its checkpoints are not on this machine. Its newest run from here told, {ago(state.told)}:")
     print_table(
         "Flows",
         ("Target", "Flow", "#Batches", "Stream", "#Next", "#Lag", "#State bytes", "Last batch"),
         [
             (
-                flow.target,
+                flow.target or "–",
                 flow.flow,
                 0 if flow.done is None else flow.done + 1,
                 stream or "–",
                 following or "–",
                 "–" if lag is None else f"{lag:,}",
                 f"{flow.state_bytes:,}",
-                "done" if flow.complete else "will be done again",
+                "–" if state.told is not None else "done" if flow.complete else "will be done again",
             )
             for flow, stream, following, lag in state.rows()
         ],

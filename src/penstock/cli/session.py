@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli.globals import Globals
+from penstock.cli.tree import Suggesting
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 
@@ -185,7 +186,9 @@ def aliases(names: dict[str, str]) -> type[TyperGroup]:
     The same command under another name costs nothing; registering it twice would build all its flags again.
     """
 
-    class Group(TyperGroup):
+    class Group(Suggesting):
+        hidden_names = names
+
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             for name, target in names.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["COMMANDS", "Entry", "Tree"]
+__all__ = ["COMMANDS", "Entry", "Suggesting", "Tree"]
 
 Command = Any  # typer carries its own copy of click's classes, under a private name
 
@@ -112,12 +114,33 @@ class Commands(dict[str, Command]):
         return {name: self[name] for name in self}.items()
 
 
-class Tree(TyperGroup):
+class Suggesting(TyperGroup):
+    """A group that answers a mistyped command with names that its help shows, also where a hidden one is nearer."""
+
+    hidden_names: Mapping[str, str] = {}
+    """For each hidden name, the one that the help shows."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        self.suggest_commands = False  # it would name hidden ones
+        typed = args[0] if args else ""
+        if typed and not typed.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, typed) is None:
+            near = difflib.get_close_matches(typed, list(self.commands))
+            shown = dict.fromkeys(repr(self.hidden_names.get(name, name)) for name in near)
+            if shown:
+                ctx.fail(f"No such command {typed!r}. Did you mean {', '.join(shown)}?")
+        return super().resolve_command(ctx, args)
+
+
+class Tree(Suggesting):
     """The root: every command by name, and a list of them that loads none."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.commands = Commands()
+        shown = {(entry.module, entry.name): name for name, entry in COMMANDS.items() if entry.help}
+        self.hidden_names = {
+            name: shown[entry.module, entry.name] for name, entry in COMMANDS.items() if not entry.help
+        }
         self._listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """Pipelines: what their runs leave, what their checkpoints say, and what the Spark sink keeps in streams.
 
-Three things can be read without asking Spark: `progress.json`, which a run of `penstock pipeline run` keeps fresh; the
-checkpoints, which tell for every flow the next sequence of each stream; and the heads that every exactly-once query,
-of a pipeline or not, keeps in the stream that it writes to.
+Three things can be read without asking Spark: `progress.json`, which a run of `penstock pipeline run` keeps fresh, also
+where Spark and the storage are on other machines; the checkpoints, which tell for every flow the next sequence of each
+stream; and the heads that every exactly-once query, of a pipeline or not, keeps in the stream that it writes to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.connection import Client, api_request
 from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
-from penstock.errors import NotFoundError, RemoteProtocolError
+from penstock.errors import InputError, NotFoundError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.info import StreamInfo
 from penstock.spark.markers import MARKER_ROOT, Head, is_marker, marker_filter
@@ -59,34 +59,40 @@ async def pipelines(desk: Desk, ask: Ask) -> Data:
 
 def _look(desk: Desk, project: Project) -> list[Data]:
     """Read a pipeline's storage and those of its replays, in a thread."""
+    from penstock.pipelines.lanes import current_lane
+
     storage = project.local_storage
     if storage is None:
-        note = f"Its storage is {project.storage}, which is not on this machine."
-        return [
-            {
-                "name": project.name,
-                "replay": None,
-                "folder": str(project.folder),
-                "storage": project.storage,
-                "note": desk.mask.text(note),
-                "run": None,
-                "flows": [],
-                "history": [],
-            }
-        ]
-    found = [_pipeline(desk, project, storage, None)]
-    replays = sorted(path for path in (storage / "replays").glob("*") if path.is_dir())
-    return found + [_pipeline(desk, project, path, path.name) for path in replays[:_REPLAYS]]
+        where = f"Its storage is {project.storage}, which is not on this machine: this is what runs from here told."
+        return [{**_pipeline(desk, project, None, None), "in_use": True, "note": desk.mask.text(where)}]
+    lost, lane = None, None
+    try:
+        lane = current_lane(project)
+    except InputError as error:  # it was switched to a replay that is gone: the next run says so, too
+        lost = desk.mask.text(str(error))
+    own = _pipeline(desk, project, storage, None)
+    if lane is not None:
+        own["switched_to"] = {"name": lane.name, "into": dict(lane.into)}
+    replays = sorted(path.name for path in (storage / "replays").glob("*") if path.is_dir())
+    names = replays[:_REPLAYS]
+    if lane is not None and lane.name in replays[_REPLAYS:]:
+        names.append(lane.name)
+    found = [own] + [_pipeline(desk, project, storage / "replays" / name, name) for name in names]
+    for item in found:
+        item["in_use"] = lost is None and item["replay"] == (lane.name if lane is not None else None)
+    own["note"] = lost or own["note"]
+    return found
 
 
-def _pipeline(desk: Desk, project: Project, storage: Path, replay: str | None) -> Data:
+def _pipeline(desk: Desk, project: Project, storage: Path | None, replay: str | None) -> Data:
+    """Read what is in a storage; where it is elsewhere, what runs from here left of theirs."""
     from penstock.pipelines.checkpoints import read_flows
-    from penstock.pipelines.progress import read_progress
+    from penstock.pipelines.progress import progress_folder, read_progress
 
-    progress = read_progress(storage)
+    progress = read_progress(storage or progress_folder(project))
     note = None
     try:
-        states = read_flows(storage)
+        states = [] if storage is None else read_flows(storage)
     except OSError as error:  # Spark replaces files while we look; the next look is another one
         states, note = [], f"Its checkpoints cannot be read: {error.strerror}."
     live = {flow["name"]: flow for flow in (progress or {}).get("flows", [])}
@@ -119,8 +125,9 @@ def _pipeline(desk: Desk, project: Project, storage: Path, replay: str | None) -
     return {
         "name": project.name,
         "replay": replay,
+        "switched_to": None,
         "folder": str(project.folder),
-        "storage": str(storage),
+        "storage": desk.mask.text(project.storage) if storage is None else str(storage),
         "note": note,
         "run": _run(desk, progress),
         "flows": flows[: desk.settings.rows],

@@ -27,8 +27,8 @@ __all__ = ["FlowState", "read_flows"]
 class FlowState:
     """How far one flow is, as its checkpoint says."""
 
-    target: str
-    """The table or sink that it writes to."""
+    target: str | None
+    """The table or sink that it writes to; None where no checkpoint says it."""
     flow: str
     """The name of the flow."""
     planned: int | None
@@ -55,10 +55,8 @@ def read_flows(storage: Path) -> list[FlowState]:
         flow = version.parent
         if flow not in newest or int(version.name) > int(newest[flow].name):
             newest[flow] = version
-    return sorted(
-        (_read(flow.parent.name, flow.name, version) for flow, version in newest.items()),
-        key=lambda state: (state.target, state.flow),
-    )
+    ordered = sorted(newest.items(), key=lambda item: (item[0].parent.name, item[0].name))
+    return [_read(flow.parent.name, flow.name, version) for flow, version in ordered]
 
 
 def _read(target: str, flow: str, version: Path) -> FlowState:

@@ -16,11 +16,14 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
 from penstock.errors import PenstockError
 from penstock.pipelines import remote
+from penstock.pipelines.listening import Listening, counting_registry
 
 __all__ = ["main"]
 
@@ -95,7 +98,7 @@ def _settings(spark: Any, given: dict[str, str], mouth: _Mouth, ours: bool) -> d
     return taken
 
 
-def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> None:
+def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, listening: Listening | None, refresh: bool) -> None:
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
@@ -109,20 +112,37 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, refresh: bool) -> 
         default_database=order["database"] or spec.database,
         sql_conf=order["settings"],
     )
-    cli.register_definitions(path, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
+    registry = SparkConnectGraphElementRegistry(spark, graph) if listening is None else counting_registry(spark, graph)
+    cli.register_definitions(path, registry, spec, spark, graph)
     mouth.say("registered")
-    events = start_run(
-        spark,
-        graph,
-        full_refresh=order["full_refresh"] if refresh else [],
-        full_refresh_all=bool(order["full_refresh_all"]) and refresh,
-        refresh=[],
-        dry=order["dry"],
-        storage=order["storage"],
-    )
-    for item in events:
-        if "pipeline_event_result" in item:
-            mouth.say("event", message=item["pipeline_event_result"].event.message)
+    # For each update anew: a server keeps the beginning of every query for a listener until that is gone.
+    with nullcontext() if listening is None else _heard(listening, mouth):
+        events = start_run(
+            spark,
+            graph,
+            full_refresh=order["full_refresh"] if refresh else [],
+            full_refresh_all=bool(order["full_refresh_all"]) and refresh,
+            refresh=[],
+            dry=order["dry"],
+            storage=order["storage"],
+        )
+        for item in events:
+            if "pipeline_event_result" in item:
+                message = item["pipeline_event_result"].event.message
+                mouth.say("event", message=message)
+                if listening is not None:
+                    listening.hear(message)
+
+
+@contextmanager
+def _heard(listening: Listening, mouth: _Mouth) -> Iterator[None]:
+    """Listen, and say whether everything can be heard and was."""
+    with listening:
+        if listening.problem is None:
+            mouth.say("listening")
+        yield
+    if listening.problem is not None:
+        mouth.say("deaf", reason=listening.problem)
 
 
 def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
@@ -146,10 +166,13 @@ def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {order['database']}")
         given = load_pipeline_spec(Path(order["spec"])).configuration
         order["settings"] = _settings(spark, dict(given), mouth, ours=classic is not None)
+        listening = None
+        if classic is None and not order["dry"]:  # a Spark of our own writes an event log, which tells more
+            listening = Listening(spark, lambda progress: mouth.say("progress", progress=progress))
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)
-            _update(spark, order, mouth, refresh=number == 0)
+            _update(spark, order, mouth, listening, refresh=number == 0)
             mouth.say("updated", number=number)
             if not order["continuous"]:
                 break

@@ -1,20 +1,24 @@
-"""What a run has done so far, folded from what the child and Spark's event log say. Pure: events in, figures out."""
+"""What a run has done so far, folded from what the child and Spark's event log say. Pure: events in, figures out.
+
+Where Spark is elsewhere, its event log is, too; then the child says each progress of a query.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.errors import InputError
 from penstock.spark.offsets import Offset
 
-__all__ = ["Batch", "FlowProgress", "Outcome"]
+__all__ = ["OBSERVED", "Batch", "FlowProgress", "Outcome"]
 
 MOST_BATCHES = 20_000  # of the history; older ones are forgotten
 MOST_JOBS = 1_000
+OBSERVED = "penstock_rows"  # the observation in which Spark counts the rows of a flow
 _FLOW = re.compile(r"Flow '?([^' ]+)'? (?:is|has) ([A-Z]+)")
 _RUN = re.compile(r"Run is ([A-Z]+)")
 
@@ -54,13 +58,21 @@ class FlowProgress:
     streams: dict[str, int] = field(default_factory=dict)
     """For each NATS stream that it reads, the next sequence."""
 
+    def plain(self, counted: bool = True) -> dict[str, Any]:
+        """Give it as JSON wants it; what is not known is null, and never a zero."""
+        content = asdict(self)
+        unknown = [] if self.batches else ["rows_in", "rate", "batch_seconds", "state_rows", "state_bytes"]
+        unknown += [] if counted else ["rows_in", "rows_out"]
+        return content | dict.fromkeys(unknown)
+
 
 class Outcome:
     """Everything that is known of a run: while it goes on, and afterwards."""
 
     def __init__(self, counted: bool = True) -> None:
         self.counted = counted
-        """Whether Spark's event log can be read: it is on the other machine where Spark is."""
+        """Whether every row of the run is counted; not where a Connect server tells no progress, or not all of it."""
+        self._whole = True  # as far as was heard
         self.flows: dict[str, FlowProgress] = {}
         self.history: deque[Batch] = deque(maxlen=MOST_BATCHES)
         self.phase = "starting Spark"
@@ -87,9 +99,10 @@ class Outcome:
         return sum(flow.rows_in for flow in self.flows.values() if flow.lag is not None)
 
     @property
-    def lag(self) -> int:
-        """Messages that wait, in all flows together."""
-        return sum(flow.lag or 0 for flow in self.flows.values())
+    def lag(self) -> int | None:
+        """Messages that wait, in all flows together; None before any flow has told."""
+        told = [flow.lag for flow in self.flows.values() if flow.lag is not None]
+        return sum(told) if told else None
 
     # -- what the child says ---------------------------------------------------------------------
 
@@ -100,6 +113,12 @@ class Outcome:
             self.spark, self.phase = line["spark"], "reading the definitions"
         elif kind == "looking":
             self.phase = "looking at the Connect server"
+        elif kind == "listening":
+            self.counted = self._whole
+        elif kind == "progress":
+            self._read_progress(line["progress"])
+        elif kind == "deaf":
+            self._lose(line["reason"])
         elif kind == "note":
             self.notes.append(line["text"])
         elif kind == "registered":
@@ -122,6 +141,14 @@ class Outcome:
             self._flow(found.group(1)).status = found.group(2)
         elif found := _RUN.match(message):
             self.phase = f"run {found.group(1).lower()}"
+
+    def _lose(self, reason: str) -> None:
+        """Forget figures that would be too small from here on; those of later batches are known again."""
+        if self._whole:
+            self.notes.append(f"Rows are not counted: the Spark Connect server tells no progress: {reason}.")
+        self.counted = self._whole = False
+        for flow in self.flows.values():
+            self.flows[flow.name] = FlowProgress(flow.name, flow.status)
 
     # -- what Spark's event log says -------------------------------------------------------------
 
@@ -167,6 +194,8 @@ class Outcome:
         if written >= 0:  # a sink of ours, or another that knows; tables of files say -1, and their tasks count
             flow.rows_out = written + (flow.rows_out or 0 if flow.name in self._by_sink else 0)
             self._by_sink.add(flow.name)
+        elif observed := (progress.get("observedMetrics") or {}).get(OBSERVED):
+            flow.rows_out = (flow.rows_out or 0) + int(observed["rows"])
         for source in progress.get("sources") or []:
             self._read_source(flow, source)
         self.history.append(

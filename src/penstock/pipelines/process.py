@@ -155,8 +155,8 @@ class PipelineRun:
         finally:
             os.close(send)
         self._pipe = receive
-        self._progress = ProgressFile(
-            self.project.local_storage, self._options, self._process.pid, continuous=self.order.continuous
+        self._progress = ProgressFile.of(
+            self.project, self._options, self._process.pid, continuous=self.order.continuous
         )
         self._progress.write(self.outcome)
 

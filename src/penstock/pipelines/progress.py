@@ -2,24 +2,27 @@
 
 Whoever looks from outside, such as the console, reads it there. It is replaced as a whole, at most once a second, so
 that a reader never sees half of it. A run that was killed leaves its last word; whether its process still lives is told
-by the process id and the moment at which that process began.
+by the process id and the moment at which that process began. Where the storage is on other machines, the file is in the
+state folder of this user.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from penstock.options import ConnectionOptions
 from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.project import Project
 
-__all__ = ["NAME", "ProgressFile", "RunState", "read_progress"]
+__all__ = ["NAME", "ProgressFile", "RunState", "progress_folder", "read_progress"]
 
 NAME = "progress.json"
 VERSION = 1
@@ -32,14 +35,23 @@ log = logging.getLogger("penstock.pipelines")
 
 
 class ProgressFile:
-    """Writes the progress of one run; a run whose storage is elsewhere writes none."""
+    """Writes the progress of one run."""
 
-    def __init__(self, storage: Path | None, options: ConnectionOptions, pid: int, *, continuous: bool) -> None:
-        self._path = None if storage is None else storage / NAME
+    def __init__(self, folder: Path, options: ConnectionOptions, pid: int, *, continuous: bool) -> None:
+        self._path: Path | None = folder / NAME
         self._options = options
         self._about = {"pid": pid, "since": _since(pid), "begun": time.time(), "continuous": continuous}
         self._last = 0.0
         self._said = ""
+
+    @classmethod
+    def of(cls, project: Project, options: ConnectionOptions, pid: int, *, continuous: bool) -> Self:
+        """Make the one of a run of a project."""
+        folder = progress_folder(project)
+        if project.local_storage is None:
+            with contextlib.suppress(OSError):  # the first write says what is wrong
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return cls(folder, options, pid, continuous=continuous)
 
     def write(self, outcome: Outcome, *, over: bool = False) -> None:
         """Write how far the run is: when something changed in kind, at its end, or when a second has passed."""
@@ -56,7 +68,7 @@ class ProgressFile:
             "failure": self._options.scrub(outcome.failure) if outcome.failure else None,
             "spark": outcome.spark,
             "updates": outcome.updates,
-            "flows": [asdict(flow) for flow in outcome.flows.values()],
+            "flows": [flow.plain(outcome.counted) for flow in outcome.flows.values()],
             "batches": [asdict(batch) for batch in list(outcome.history)[-_BATCHES:]],
         }
         beside = self._path.with_name(f"{NAME}.{os.getpid()}")
@@ -77,10 +89,22 @@ def _state(outcome: Outcome, over: bool) -> RunState:
     return "failed" if outcome.failure else "done" if outcome.ended else "stopped"
 
 
-def read_progress(storage: Path) -> dict[str, Any] | None:
+def progress_folder(project: Project) -> Path:
+    """Give the folder in which runs from this machine leave their progress."""
+    if project.local_storage is not None:
+        return project.local_storage
+    # The name of a storage is a URI, which is no name of a folder.
+    key = hashlib.sha256(project.storage.rstrip("/").encode()).hexdigest()[:16]
+    for named in (os.environ.get("XDG_STATE_HOME", ""), os.path.expanduser("~/.local/state")):
+        if os.path.isabs(named):
+            return Path(named) / "penstock" / "pipelines" / key
+    return project.folder / ".penstock" / key  # a user without a home
+
+
+def read_progress(folder: Path) -> dict[str, Any] | None:
     """Read what the newest run left; None where there is nothing to read. `state` says whether it still runs."""
     try:
-        with (storage / NAME).open("rb") as file:
+        with (folder / NAME).open("rb") as file:
             content = json.loads(file.read(_MOST))
     except (OSError, ValueError):
         return None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import InputError, NotFoundError
+from penstock.model import format_time
 from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
 from penstock.pipelines.lanes import Lane, current_lane, place
 from penstock.pipelines.process import is_running
 from penstock.pipelines.progress import NAME as PROGRESS
+from penstock.pipelines.progress import progress_folder, read_progress
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import blocking
 
@@ -31,6 +34,8 @@ class PipelineState:
     """For each stream, the next sequence that it will give out; None where it is gone."""
     lane: Lane | None = None
     """The replay that it was switched to."""
+    told: datetime | None = None
+    """When the newest run from here told this; None where the checkpoints did."""
 
     def rows(self) -> Iterator[tuple[FlowState, str | None, int | None, int | None]]:
         """Give each flow with each stream that it reads, the next sequence, and how many wait."""
@@ -47,11 +52,12 @@ class PipelineState:
         return {
             "name": self.name,
             "running": self.running,
+            "told": None if self.told is None else format_time(self.told),
             "replay": None if self.lane is None else {"name": self.lane.name, "into": dict(self.lane.into)},
             "flows": [
                 {
                     **asdict(flow),
-                    "complete": flow.complete,
+                    "complete": flow.complete if self.told is None else None,
                     "lag": {stream: lags[flow.target, flow.flow, stream] for stream in flow.streams},
                 }
                 for flow in self.flows
@@ -60,13 +66,32 @@ class PipelineState:
 
 
 def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineState:
-    """Read the checkpoints, and ask NATS how far the streams are."""
+    """Read the checkpoints, or what the newest run told where they are elsewhere; ask NATS how far the streams are."""
     lane = current_lane(project)
     here = place(project)
-    flows = tuple(read_flows(_local(here)))
+    running, told = is_running(here), None
+    flows = () if here.local_storage is None else tuple(read_flows(here.local_storage))
+    if not flows:
+        progress = read_progress(progress_folder(here))
+        if progress is not None:
+            flows, told = tuple(_told(progress)), datetime.fromtimestamp(progress["time"], UTC)
+            running = running or progress["state"] == "running"
+        elif here.local_storage is None:
+            raise InputError(
+                f"The storage of {project.name} is {project.storage}, which is not on this machine, and no run from "
+                "here has told how far it is.",
+                remedy="Run it from here, or look where it is run.",
+            )
     names = sorted({stream for flow in flows for stream in flow.streams})
     latest: dict[str, int | None] = blocking(_latest(options, names)) if names else {}
-    return PipelineState(project.name, is_running(here), flows, latest, lane)
+    return PipelineState(project.name, running, flows, latest, lane, told)
+
+
+def _told(progress: Mapping[str, Any]) -> Iterator[FlowState]:
+    """Give the flows that the newest run had something to do for; what it has planned, nobody told."""
+    for flow in progress["flows"]:
+        if flow["batches"]:
+            yield FlowState(None, flow["name"], None, flow["batches"] - 1, flow["streams"], flow["state_bytes"])
 
 
 async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:

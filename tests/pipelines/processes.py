@@ -45,6 +45,9 @@ def spark_process(
     known = {key: value for key, value in os.environ.items() if not key.startswith(("NATS_", "SPARK_"))}
     ours = {"SPARK_HOME": str(home), "JAVA_HOME": java_home() or "", "SPARK_LOCAL_IP": "127.0.0.1"}
     ours |= {"SPARK_DAEMON_MEMORY": memory, "PYSPARK_PYTHON": sys.executable}
+    temporary = folder / "java"
+    temporary.mkdir(exist_ok=True)
+    ours |= dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"), f"-Djava.io.tmpdir={temporary}")
     with log.open("wb") as out:
         process = subprocess.Popen(
             [

@@ -210,3 +210,15 @@ def test_partitions_are_part_of_the_table(tmp_path: Path):
     gone.unlink()
     os.utime(gone.parent, (future + 5, future + 5))
     assert Table(folder).files() == []
+
+
+@pytest.mark.parametrize("kind", [Table, KeptTable])
+def test_a_streaming_table_without_a_row_is_told_at_once(tmp_path: Path, kind: type, monkeypatch: pytest.MonkeyPatch):
+    """The log of a streaming table says what counts: where that is nothing, waiting would change nothing."""
+    monkeypatch.setattr(tables.time, "sleep", lambda _: pytest.fail("it waits"))
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+    (log / "0").write_text("v1\n")
+    assert Table(tmp_path).files() == []
+    with pytest.raises(InputError, match="No batch has written a row"):
+        kind(tmp_path).read()

@@ -29,6 +29,8 @@ class Driver:
         self.mark = mark
         self.log = folder / f"driver-{mark}.log"
         self.asleep: list[int] = []
+        temporary = folder / "java"
+        temporary.mkdir(exist_ok=True)
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.audit_job", str(folder / f"spark-{mark}")],
@@ -37,7 +39,7 @@ class Driver:
                     **os.environ,
                     MARK: mark,
                     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-                    "SPARK_SUBMIT_OPTS": jvm,
+                    "SPARK_SUBMIT_OPTS": f"{jvm} -Djava.io.tmpdir={temporary}",
                 },
                 stdin=subprocess.PIPE,
                 stdout=log,

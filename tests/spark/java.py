@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +20,13 @@ def java_home() -> str | None:
 
 
 def set_up_java() -> None:
-    """Make every Spark that this process starts, and its children start, take that Java and start quickly."""
+    """Make every Spark that this process starts, and its children start, take that Java and start quickly.
+
+    Java unpacks libraries where temporary files go, and one that is killed leaves them: so it has a place of its own.
+    """
     if home := java_home():
         os.environ["JAVA_HOME"] = home
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
+    if "SPARK_SUBMIT_OPTS" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="penstock-java-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JVM} -Djava.io.tmpdir={folder}"

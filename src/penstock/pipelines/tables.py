@@ -85,7 +85,7 @@ class Table:
             look = _look(self.folder)
             if look.whole:
                 with contextlib.suppress(FileNotFoundError):  # its files go at this moment: look again
-                    return _read(look.files, columns)
+                    return _read(self.folder, look.files, columns)
         raise _not_whole(self.folder, self.patience)
 
     def rows(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ class KeptTable:
             if not look.whole or (self._kept is not None and look.stamp == self._stamp):
                 return self._kept
             try:
-                found = _read(look.files, None)
+                found = _read(self.folder, look.files, None)
             except FileNotFoundError:
                 return self._kept  # its files go at this moment
             if found.nbytes <= self._most:
@@ -171,8 +171,8 @@ def _not_whole(folder: Path, patience: float) -> PenstockError:
     if not folder.is_dir():
         return InputError(f"There is no table in {folder}.", remedy="Run the pipeline first.")
     return PipelineError(
-        f"There is no whole table in {folder}, also after {patience:g} s: no row was written yet, an update is "
-        "computing it, or its run was cut off.",
+        f"There is no whole table in {folder}, also after {patience:g} s: an update is computing it, or its run was "
+        "cut off.",
         remedy="Wait for the update, or run the pipeline.",
     )
 
@@ -184,7 +184,7 @@ def _look(folder: Path) -> _Look:
         if batches.is_dir():
             stamp = _stamp(batches.stat())  # before the log is read: whatever comes later has another one
             files = tuple(sorted(_logged(batches, folder)))
-            return _Look(files, bool(files), stamp)
+            return _Look(files, True, stamp)
         return _look_plain(folder)
     except FileNotFoundError:
         return _Look((), False, None)  # something goes away while we look
@@ -214,10 +214,14 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
 
-def _read(files: Sequence[Path], columns: Sequence[str] | None) -> pa.Table:
+def _read(folder: Path, files: Sequence[Path], columns: Sequence[str] | None) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if not files:
+        raise InputError(
+            f"No batch has written a row to {folder} yet.", remedy="Wait for the first one, or run the pipeline."
+        )
     wanted = list(columns) if columns is not None else None
     return pa.concat_tables(
         [pq.read_table(path, columns=wanted, partitioning=None) for path in files], promote_options="permissive"

@@ -404,7 +404,7 @@ async def test_kill_of_a_node_of_three(unique, tmp_path, kills):
             for turn in range(kills):
                 await got.count(each * (turn + 1), timeout=120)
                 connection = await stan.connection()
-                info = await api_request(connection, f"STREAM.INFO.{stan.stream('foo')}", timeout=20.0)
+                info = await api_request(connection, f"STREAM.INFO.{stan.stream('foo')}", timeout=60.0)
                 leader = next(node for node in cluster.nodes if node.name == info["cluster"]["leader"])
                 await asyncio.to_thread(leader.kill)
                 await asyncio.sleep(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,29 @@ async def test_api_request_at_something_else(server: Server, unique: Callable[..
             await api_request(nc, "quiet.SILENCE", timeout=0.1)
         assert not isinstance(caught.value, NoRespondersError)
         assert caught.value.subject == f"{prefix}.quiet.SILENCE"
+
+
+async def test_what_only_asks_is_asked_again(
+    server: Server, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question whose answer is lost is asked again until its time is over; what changes something is sent once."""
+    monkeypatch.setattr("penstock.connection.requests._AGAIN", 0.2)
+    prefix, asked = unique("api"), Counter[str]()
+    async with await connect(server.url, api_prefix=prefix) as nc:
+
+        async def answer(message: Any) -> None:
+            method = message.subject.removeprefix(f"{prefix}.")
+            asked[method] += 1
+            if asked[method] == 3:
+                await message.respond(b'{"third": true}')
+
+        await nc.subscribe(f"{prefix}.>", cb=answer)
+        for question in ("INFO", "STREAM.INFO.S", "CONSUMER.LIST.S", "STREAM.MSG.GET.S"):
+            assert await api_request(nc, question, timeout=30.0) == {"third": True}
+        for change in ("STREAM.CREATE.S", "CONSUMER.MSG.NEXT.S.c", "STREAM.PURGE.S"):
+            with pytest.raises(DeadlineError):
+                await api_request(nc, change, timeout=1.0)
+            assert asked[change] == 1
 
 
 async def test_foreign_errors_become_ours(server: Server, unique: Callable[..., str]) -> None:

@@ -37,17 +37,17 @@ def replicated(bulk: BulkConnection, name: str, eventually: Callable[..., Any]) 
 
 def step_down(bulk: BulkConnection, name: str, eventually: Callable[..., Any]) -> None:
     """Have the stream's leader changed, and wait for the new one."""
-    before = bulk.api(f"STREAM.INFO.{name}")["cluster"]["leader"]
-    bulk.api(f"STREAM.LEADER.STEPDOWN.{name}", timeout=10)
 
-    def changed() -> bool:
+    def leader() -> str:
         try:
-            leader = bulk.api(f"STREAM.INFO.{name}", timeout=2)["cluster"].get("leader")
+            found: str = bulk.api(f"STREAM.INFO.{name}", timeout=2)["cluster"].get("leader")
         except PenstockError:
-            return False
-        return bool(leader) and leader != before
+            return ""
+        return found
 
-    eventually(changed)
+    before = eventually(leader)
+    bulk.api(f"STREAM.LEADER.STEPDOWN.{name}", timeout=10)
+    eventually(lambda: leader() not in ("", None, before))
 
 
 def test_a_read_over_leader_changes(

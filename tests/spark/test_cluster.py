@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from penstock.errors import PublishError
+from penstock.errors import PenstockError, PublishError
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
 from tests.spark.faults import Driver, audit, wait_for
@@ -107,11 +107,14 @@ def published(bulk: BulkConnection, rows: pa.RecordBatch) -> bool:
 
 def leader_of(cluster: Server) -> int:
     """Give the place of the node that leads the stream."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        with BulkConnection(cluster.url) as bulk:
-            leader = bulk.api("STREAM.INFO.WIDE").get("cluster", {}).get("leader")
+        try:
+            with BulkConnection(cluster.url) as bulk:
+                leader = bulk.api("STREAM.INFO.WIDE", timeout=3.0).get("cluster", {}).get("leader")
+        except PenstockError:  # nobody answers while a leader is being chosen
+            continue
         names = [node.name for node in cluster.nodes]
         if leader in names:
             return names.index(leader)
-    raise AssertionError(f"no leader of {names}")
+    raise AssertionError("the stream has no leader")

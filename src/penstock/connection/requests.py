@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -12,6 +14,7 @@ import nats.errors
 import nats.js
 import nats.js.errors
 from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
 from nats.js.api import DEFAULT_PREFIX
 
 from penstock.connection.client import Client
@@ -28,6 +31,9 @@ from penstock.errors import (
 )
 
 __all__ = ["api_error", "api_request", "foreign_errors", "jetstream", "server_info", "translate"]
+
+_AGAIN = 2.0  # seconds after which a question is asked again
+_QUESTION = re.compile(r"INFO|(STREAM|CONSUMER)\.(INFO|NAMES|LIST)(\..+)?|STREAM\.MSG\.GET\..+")
 
 
 def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.JetStreamContext:
@@ -48,14 +54,19 @@ async def api_request(client: NatsClient, method: str, body: object = None, *, t
     """Call the JetStream API, `method` being what follows the prefix, and give the decoded answer.
 
     An answer that holds an error raises JetStreamError with the server's codes; `foreign_errors` covers the
-    rest.
+    rest. What only asks is asked again when no answer comes: in a cluster nobody answers while a leader is being
+    chosen, and the first answer to a new connection can be lost on its way between nodes.
     """
     given = client.given if isinstance(client, Client) else None
     prefix = given.js_prefix if given else DEFAULT_PREFIX
     payload = b"" if body is None else json.dumps(body).encode()
     subject = f"{prefix}.{method}"
+    timeout = timeout or (given.request_timeout if given else 5.0)
     with foreign_errors(subject):
-        reply = await client.request(subject, payload, timeout=timeout or (given.request_timeout if given else 5.0))
+        if _QUESTION.fullmatch(method):
+            reply = await _insist(client, subject, payload, timeout)
+        else:
+            reply = await client.request(subject, payload, timeout=timeout)
     try:
         answer = json.loads(reply.data)
     except ValueError:
@@ -68,6 +79,18 @@ async def api_request(client: NatsClient, method: str, body: object = None, *, t
     if error := answer.get("error"):
         raise api_error(error)
     return answer
+
+
+async def _insist(client: NatsClient, subject: str, payload: bytes, timeout: float) -> Msg:
+    deadline = time.monotonic() + timeout
+    while (left := deadline - time.monotonic()) > _AGAIN:
+        try:
+            return await client.request(subject, payload, timeout=_AGAIN)
+        except nats.errors.NoRespondersError:
+            raise
+        except nats.errors.TimeoutError:
+            continue
+    return await client.request(subject, payload, timeout=max(left, 0.01))
 
 
 def api_error(error: dict[str, Any]) -> JetStreamError:

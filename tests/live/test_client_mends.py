@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 import penstock
+from penstock.connection import Client
 from tests.live.cable import relay
 from tests.support import eventually
 
@@ -29,6 +31,27 @@ async def test_a_cancelled_flush_does_not_stop_the_reading(server, unique):
     await nc.flush(5)
     await eventually(lambda: got == [b"still here"], "the message")
     await nc.close()
+
+
+async def test_a_closed_connection_does_not_come_back(server, unique, monkeypatch):
+    """A reconnection that misses its cancellation, as Python's own wait_for lets it, ends all the same."""
+    reached, connecting = asyncio.Event(), Client._connect_to_server
+
+    async def deaf(client: Client, address: object) -> None:
+        reached.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await connecting(client, address)
+
+    async with relay(server) as wire:
+        nc = await penstock.connect(wire.url, reconnect_wait=0.05)
+        monkeypatch.setattr(Client, "_connect_to_server", deaf)
+        wire.cut()
+        async with asyncio.timeout(20):
+            await reached.wait()
+            await nc.close()
+        assert nc.is_closed
+        assert nc._reconnection_task.done()
 
 
 async def test_closing_a_connection_that_just_broke_raises_nothing(server, unique):

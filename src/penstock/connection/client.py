@@ -74,12 +74,27 @@ class Client(TappedClient):
             log.debug("ending a failed attempt: %r", error)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
+        await self._end_reconnecting()
         if isinstance(self._transport, Tcp) and self._transport.gone:
             # Nobody is there to take what is still waiting; trying would raise, and the callbacks never run.
             self._pending, self._pending_data_size = [], 0
         if isinstance(self._transport, Tcp):
             self._transport.leaving = True
         await super()._close(status, do_cbs)
+        await self._end_reconnecting()
+        if status == self.CLOSED and not self.is_closed:  # a reconnection that had come too far to be stopped
+            await super()._close(status, False)
+
+    async def _end_reconnecting(self) -> None:
+        # Before Python 3.12 `wait_for` passes over a cancellation that comes just as it ends. nats-py cancels once: the
+        # reconnection would go on, and open a connection that is closed by nobody.
+        task, deadline = self._reconnection_task, time.monotonic() + GOODBYE
+        while task is not None and task is not asyncio.current_task() and not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=0.1)
+            if time.monotonic() > deadline:
+                log.warning("A reconnection does not end, although the connection was closed.")
+                return
 
     async def _connect_to_server(self, server: Srv) -> None:
         await self.hang_up()

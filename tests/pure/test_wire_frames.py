@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InputError, LocalProtocolError
@@ -16,7 +16,7 @@ from penstock.wire.bulk import rows as bulk_rows
 from penstock.wire.bulk.rows import Source
 from tests.wire_sets import FORMS, form
 
-FRAME = re.compile(rb"(H?)PUB ([^ ]+) (?:([^ ]+) )?(?:([0-9]+) )?([0-9]+)\r\n")
+FRAME = re.compile(rb"(H?)PUB ([^ \r\n]+) (?:([^ \r\n]+) )?(?:([0-9]+) )?([0-9]+)\r\n")
 
 
 def source(batch: Any, **given: Any) -> Source:
@@ -134,6 +134,14 @@ _row = st.fixed_dictionaries(
     with_id=st.booleans(),
     with_counter=st.booleans(),
     number=st.sampled_from([1, 9, 10, 99, 123456789]),
+)
+@example(  # a payload that looks like the end of a line
+    rows=[{"subject": "s.a", "data": b"x 5\r\n", "headers": []}],
+    cut=0,
+    with_reply=False,
+    with_id=False,
+    with_counter=False,
+    number=1,
 )
 @settings(max_examples=150)
 def test_both_forms_write_the_same_frames(

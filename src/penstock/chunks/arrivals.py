@@ -57,7 +57,12 @@ class Arrivals:
                 self.subscription = await self._nc.subscribe(
                     self.subject, cb=self._queued, pending_bytes_limit=PENDING_BYTES
                 )
-            await self._nc.flush()
+            try:
+                await self._nc.flush()
+            except BaseException:  # nobody would end it later
+                with suppress(nats.errors.Error):
+                    await self.subscription.unsubscribe()
+                raise
         return self
 
     def _lent(self, subject: bytes, reply: bytes, body: Body, block: bytes | None) -> None:

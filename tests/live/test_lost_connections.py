@@ -112,11 +112,17 @@ async def test_a_lost_connection_comes_back(caplog: pytest.LogCaptureFixture) ->
 
         return callback
 
+    failed: list[str] = []
+
+    async def attempted(error: Exception) -> None:
+        failed.append(str(error))
+
     caplog.set_level(logging.WARNING, logger="penstock.connection")
     with Server(sync="2m") as server:
         nc = await connect(
             server.url,
             reconnect_wait=0.05,
+            on_error=attempted,
             on_disconnect=note("lost"),
             on_reconnect=note("back"),
             on_close=note("closed"),
@@ -125,11 +131,13 @@ async def test_a_lost_connection_comes_back(caplog: pytest.LogCaptureFixture) ->
         await nc.flush()
         server.nodes[0].stop()
         await eventually(lambda: events == ["lost"], "the loss being noticed")
+        await eventually(lambda: sum("Connect call failed" in text for text in failed) >= 3, "some attempts")
         server.nodes[0].start()
         await eventually(lambda: events == ["lost", "back"], "the connection coming back")
         await nc.publish("still.here", b"again")
         assert (await subscription.next_msg(timeout=10)).data == b"again"
         assert "Lost the connection" in caplog.text
+        assert caplog.text.count("Connect call failed") == 1, "once, not with each attempt"
         assert "again." in caplog.text
         caplog.clear()
         await nc.close()

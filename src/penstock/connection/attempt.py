@@ -46,12 +46,15 @@ async def connect(
     client = Client(given)
     failures: list[Exception] = []
     stands = False
+    told = ""  # the last error of an outage; every attempt brings it again
 
     async def errored(error: Exception) -> None:
         if not stands:
             failures.append(error)
             return
-        log.warning("%s", given.scrub(str(error)) or type(error).__name__)
+        nonlocal told
+        again, told = told, given.scrub(str(error)) or type(error).__name__
+        log.log(logging.DEBUG if told == again and client.is_reconnecting else logging.WARNING, "%s", told)
         if on_error is not None:
             await on_error(error)
 
@@ -63,6 +66,8 @@ async def connect(
             await on_disconnect()
 
     async def reconnected() -> None:
+        nonlocal told
+        told = ""
         log.warning("Connected to %s again.", given.url)
         if on_reconnect is not None:
             await on_reconnect()

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.channels import Client
+from penstock.channels import Client, Gateway
 from penstock.channels.catalog import Catalog
+from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state import State
 from penstock.connection import api_request
-from penstock.errors import ChannelError, DeadlineError, DisconnectedError
+from penstock.contexts import load_options
+from penstock.errors import ChannelError, DeadlineError, DisconnectedError, NoRespondersError
 from penstock.server import Server
 from tests.live.command import environment
 from tests.live.stan import Got, Stan, cluster_of, until
@@ -324,6 +326,34 @@ async def test_taking_over_is_tried_again(own_server, unique):
         await asyncio.wait_for(second.wait_leading(), 30)
         await publish_surely(client, "foo", range(5, 10))
         await until(lambda: set(got.data) == {b"%d" % number for number in range(10)})
+
+
+async def test_a_first_start_waits_for_a_stream_that_is_not_known_yet(stan, caplog):
+    """While no node takes the subjects of the state, as for a moment after its stream is made, a start is not over."""
+    connection = await stan.connection()
+    name = state_stream(stan.cluster)
+    config = {"name": name, "subjects": [f"{stan.cluster}.elsewhere"], "max_msgs_per_subject": 1, "storage": "file"}
+    config |= {"allow_direct": True, "allow_atomic": True, "allow_msg_ttl": True}
+    await api_request(connection, f"STREAM.CREATE.{name}", config)
+    starting = asyncio.ensure_future(stan.serve())
+    await until(lambda: caplog.text.count("not serving yet: No stream takes the subject.") > 1)
+    assert not starting.done()
+    await api_request(connection, f"STREAM.UPDATE.{name}", config | {"subjects": [state_subject(stan.cluster, ">")]})
+    gateway = await asyncio.wait_for(starting, 30)
+    assert gateway.leading
+
+
+@pytest.mark.parametrize("standby", [False, True])
+async def test_a_start_without_jetstream_fails_at_once(server, unique, caplog, standby):
+    """Where JetStream is off, a gateway says so and does not wait for it."""
+    gateway = Gateway(load_options(server.url).replace(api_prefix=unique("off")), standby=standby)
+    try:
+        with pytest.raises(NoRespondersError, match="STREAM.INFO"):
+            await gateway.start()
+            await asyncio.wait_for(gateway.wait(), 30)
+    finally:
+        await gateway.stop()
+    assert "not serving yet" not in caplog.text
 
 
 async def test_nothing_piles_up_while_nats_is_away(own_server, unique):

@@ -273,7 +273,7 @@ async def test_api_request_at_something_else(server: Server, unique: Callable[..
 async def test_what_only_asks_is_asked_again(
     server: Server, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A question whose answer is lost is asked again until its time is over; what changes something is sent once."""
+    """A question whose answer is lost is asked again until its time is over; a change only if one says so."""
     monkeypatch.setattr("penstock.connection.requests._AGAIN", 0.2)
     prefix, asked = unique("api"), Counter[str]()
     async with await connect(server.url, api_prefix=prefix) as nc:
@@ -291,6 +291,7 @@ async def test_what_only_asks_is_asked_again(
             with pytest.raises(DeadlineError):
                 await api_request(nc, change, timeout=1.0)
             assert asked[change] == 1
+        assert await api_request(nc, "STREAM.CREATE.T", timeout=30.0, again=True) == {"third": True}
 
 
 async def test_foreign_errors_become_ours(server: Server, unique: Callable[..., str]) -> None:

@@ -16,9 +16,18 @@ from penstock.channels.monitoring import Monitor
 from penstock.channels.options import GatewayOptions
 from penstock.channels.service import Service
 from penstock.channels.state import State
+from penstock.channels.store import NOT_YET
 from penstock.connection import Client, connect
 from penstock.contexts import load_options
-from penstock.errors import DeadlineError, DisconnectedError, InputError, JetStreamError, LinkError, OptionError
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    LinkError,
+    NoRespondersError,
+    OptionError,
+)
 from penstock.options import ConnectionOptions
 
 __all__ = ["Gateway"]
@@ -26,8 +35,10 @@ __all__ = ["Gateway"]
 log = logging.getLogger("penstock.channels")
 
 _OLDEST = (2, 12)  # atomic batches
+_START = 30.0
 _GOODBYE = 2.0
 _AGAIN = 1.0
+_SOON = 0.1
 
 
 class Gateway:
@@ -88,7 +99,8 @@ class Gateway:
     async def start(self) -> Self:
         """Connect, and serve; with `standby`, come back at once and serve when it is our turn.
 
-        Raises ServerError where somebody else serves the cluster, InputError where the server is too old.
+        A JetStream that is not ready yet gets half a minute. Raises ServerError where somebody else serves the cluster,
+        InputError where the server is too old.
         """
         if self._task is not None:
             return self
@@ -143,19 +155,18 @@ class Gateway:
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def _supervise(self, front: Client, link: Link) -> None:
+        loop = asyncio.get_running_loop()
         state = State(link, self.options.cluster_id, replicas=self.options.replicas)
-        await state.create()
         lease = Lease(self.options, front, state)
-        patient = self.options.standby
+        patient, until = self.options.standby, loop.time() + _START
         while True:
-            service = await self._begin(front, link, state, lease, patient=patient)
+            service = await self._begin(front, link, state, lease, patient=patient, late=loop.time() > until)
             if service is None:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_AGAIN if patient else _SOON)
                 continue
             patient = True  # what once served outlives any outage
             work: list[asyncio.Task[None]] = []
             try:
-                loop = asyncio.get_running_loop()
                 work = [loop.create_task(job) for job in (state.run(), lease.renew(), service.run())]
                 self._leading.set()
                 log.info("Channels: serving %s.", self.options.cluster_id)
@@ -174,10 +185,17 @@ class Gateway:
                 self._service = None
             await asyncio.sleep(_AGAIN)  # whoever leads now may not answer for the cluster yet
 
-    async def _begin(self, front: Client, link: Link, state: State, lease: Lease, *, patient: bool) -> Service | None:
-        """Become the leader and take up its work; None where that must be tried again, if we are `patient`."""
+    async def _begin(
+        self, front: Client, link: Link, state: State, lease: Lease, *, patient: bool, late: bool
+    ) -> Service | None:
+        """Become the leader and take up its work; None where that must be tried again.
+
+        Who is `patient` tries until it goes well. A first start does so for what passes by itself, until it is `late`.
+        """
         service = None
         try:
+            if not state.ready:
+                await state.create()
             await lease.take()
             service = self._service = Service(self.options, front, link, state, lease)
             state.on_lost = lease.end
@@ -186,7 +204,8 @@ class Gateway:
             if service is not None:
                 await service.stop()
                 self._service = None
-            if not patient or not isinstance(error, LinkError | DeadlineError | JetStreamError):
+            endless = patient and state.ready and isinstance(error, LinkError | DeadlineError | JetStreamError)
+            if not endless and (late or not _passes(error, ready=state.ready)):
                 raise
             log.warning("Channels: not serving yet: %s", error)
             return None
@@ -218,6 +237,18 @@ class Gateway:
         if self._task is not None and not self._task.done():
             log.error("Channels: %s", DisconnectedError("The connection to NATS was given up."))
             self._task.cancel()
+
+
+def _passes(error: BaseException, *, ready: bool) -> bool:
+    """Tell whether a start that failed may go well a moment later.
+
+    A cluster that chooses its leaders does not answer, and for some milliseconds not every node knows a new stream.
+    """
+    if isinstance(error, NoRespondersError):
+        return ready  # before the state stream is there, it means that JetStream is off
+    if isinstance(error, JetStreamError):
+        return error.err_code in NOT_YET
+    return isinstance(error, LinkError | DeadlineError)
 
 
 def _check_version(client: Client) -> None:

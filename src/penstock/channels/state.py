@@ -59,6 +59,7 @@ class State:
         self._puts: dict[str, bytes] = {}
         self._groups: dict[int, Group] = {}
         self._wake = asyncio.Event()
+        self.ready = False  # whether the stream is there, as far as we know
         self._replicated = False
         self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
@@ -86,10 +87,11 @@ class State:
         except NotFoundError:
             described = await self._api("STREAM.CREATE", config)
         self._replicated = described["config"]["num_replicas"] > 1
+        self.ready = True
 
     async def _api(self, method: str, body: object = None) -> dict[str, Any]:
         answer: dict[str, Any] = await api_request(
-            self.link.client, f"{method}.{self.stream}", body, timeout=self.link.timeout
+            self.link.client, f"{method}.{self.stream}", body, timeout=self.link.timeout, again=True
         )
         return answer
 

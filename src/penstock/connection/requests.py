@@ -50,12 +50,15 @@ def server_info(client: NatsClient) -> Mapping[str, Any]:
     return MappingProxyType(client._server_info)
 
 
-async def api_request(client: NatsClient, method: str, body: object = None, *, timeout: float | None = None) -> Any:
+async def api_request(
+    client: NatsClient, method: str, body: object = None, *, timeout: float | None = None, again: bool = False
+) -> Any:
     """Call the JetStream API, `method` being what follows the prefix, and give the decoded answer.
 
     An answer that holds an error raises JetStreamError with the server's codes; `foreign_errors` covers the
     rest. What only asks is asked again when no answer comes: in a cluster nobody answers while a leader is being
-    chosen, and the first answer to a new connection can be lost on its way between nodes.
+    chosen, and the first answer to a new connection can be lost on its way between nodes. So is anything else that
+    may be done twice, if the caller says so with `again`.
     """
     given = client.given if isinstance(client, Client) else None
     prefix = given.js_prefix if given else DEFAULT_PREFIX
@@ -63,7 +66,7 @@ async def api_request(client: NatsClient, method: str, body: object = None, *, t
     subject = f"{prefix}.{method}"
     timeout = timeout or (given.request_timeout if given else 5.0)
     with foreign_errors(subject):
-        if _QUESTION.fullmatch(method):
+        if again or _QUESTION.fullmatch(method):
             reply = await _insist(client, subject, payload, timeout)
         else:
             reply = await client.request(subject, payload, timeout=timeout)

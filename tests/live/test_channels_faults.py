@@ -347,10 +347,14 @@ async def test_a_first_start_waits_for_a_stream_that_is_not_known_yet(stan, capl
 async def test_a_start_without_jetstream_fails_at_once(server, unique, caplog, standby):
     """Where JetStream is off, a gateway says so and does not wait for it."""
     gateway = Gateway(load_options(server.url).replace(api_prefix=unique("off")), standby=standby)
+
+    async def serve() -> None:
+        await gateway.start()
+        await asyncio.wait_for(gateway.wait(), 30)
+
     try:
         with pytest.raises(NoRespondersError, match="Nobody listens"):
-            await gateway.start()
-            await asyncio.wait_for(gateway.wait(), 30)
+            await serve()
     finally:
         await gateway.stop()
     assert "not serving yet" not in caplog.text

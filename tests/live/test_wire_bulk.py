@@ -7,6 +7,7 @@ import pickle
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 from penstock.server import Server
+from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.bulk.link import Deadline
 from tests.live.relay import make_stream, relayed, speaking
@@ -230,6 +232,43 @@ def test_api_errors_by_code(server: Server, unique: Callable[..., str]) -> None:
             make_stream(bulk, name, subjects=["another.>"])
         assert taken.value.err_code == 10058
         assert pickle.loads(pickle.dumps(taken.value)).err_code == 10058
+
+
+def test_what_only_asks_is_asked_again(
+    server: Server, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question is asked again, and the answer to any asking counts; what changes something is sent once."""
+    monkeypatch.setattr("penstock.wire.bulk.connection.AGAIN", 0.2)
+    prefix = unique("api")
+    options = ConnectionOptions(server.url, api_prefix=prefix)
+    with BulkConnection(server.url) as service, BulkConnection(options) as bulk:
+        service.subscribe(f"{prefix}.>", Deadline(5))
+        assert works(service), "so the subscription is there"
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(bulk.api, "STREAM.INFO.S", timeout=30)
+            asked = [asking(service) for _ in range(3)]
+            assert len({subject for subject, _ in asked}) == 1
+            assert len({reply for _, reply in asked}) == 3
+            service.link.send(protocol.publish(asked[1][1], b'{"second": true}'), Deadline(5))
+            assert answer.result(30) == {"second": True}
+        with pytest.raises(DeadlineError, match="within 1 s") as caught:
+            bulk.api("STREAM.INFO.S", timeout=1)
+        assert caught.value.seconds == 1
+        with pytest.raises(DeadlineError):
+            bulk.api("STREAM.PURGE.S", timeout=1)
+        bulk.link.send(protocol.publish(f"{prefix}.END", b""), Deadline(5))
+        later = []
+        while not later or not later[-1].endswith("END"):
+            later.append(asking(service)[0])
+        assert later.count(f"{prefix}.STREAM.PURGE.S") == 1
+        assert later.count(f"{prefix}.STREAM.INFO.S") > 2
+
+
+def asking(service: BulkConnection) -> tuple[str, str]:
+    """Wait for what somebody asks, and give its subject and where the answer goes."""
+    while not isinstance(event := service.link.next_event(Deadline(30)), protocol.Message):
+        continue
+    return event.subject, event.reply or ""
 
 
 def test_bad_input_is_refused_before_anything_is_sent(server: Server) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,19 +20,15 @@ from penstock.connection.client import Client
 from penstock.errors import (
     DeadlineError,
     DisconnectedError,
-    JetStreamError,
     LinkError,
     LocalProtocolError,
     NoRespondersError,
-    NotFoundError,
     PenstockError,
     RemoteProtocolError,
 )
+from penstock.wire.api import AGAIN, api_error, is_question
 
 __all__ = ["api_error", "api_request", "foreign_errors", "jetstream", "server_info", "translate"]
-
-_AGAIN = 2.0  # seconds after which a question is asked again
-_QUESTION = re.compile(r"INFO|(STREAM|CONSUMER)\.(INFO|NAMES|LIST)(\..+)?|STREAM\.MSG\.GET\..+")
 
 
 def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.JetStreamContext:
@@ -56,9 +51,8 @@ async def api_request(
     """Call the JetStream API, `method` being what follows the prefix, and give the decoded answer.
 
     An answer that holds an error raises JetStreamError with the server's codes; `foreign_errors` covers the
-    rest. What only asks is asked again when no answer comes: in a cluster nobody answers while a leader is being
-    chosen, and the first answer to a new connection can be lost on its way between nodes. So is anything else that
-    may be done twice, if the caller says so with `again`.
+    rest. What only asks is asked again when no answer comes (`is_question` says why), and so is anything else that may
+    be done twice, if the caller says so with `again`.
     """
     given = client.given if isinstance(client, Client) else None
     prefix = given.js_prefix if given else DEFAULT_PREFIX
@@ -66,7 +60,7 @@ async def api_request(
     subject = f"{prefix}.{method}"
     timeout = timeout or (given.request_timeout if given else 5.0)
     with foreign_errors(subject):
-        if again or _QUESTION.fullmatch(method):
+        if again or is_question(method):
             reply = await _insist(client, subject, payload, timeout)
         else:
             reply = await client.request(subject, payload, timeout=timeout)
@@ -86,26 +80,14 @@ async def api_request(
 
 async def _insist(client: NatsClient, subject: str, payload: bytes, timeout: float) -> Msg:
     deadline = time.monotonic() + timeout
-    while (left := deadline - time.monotonic()) > _AGAIN:
+    while (left := deadline - time.monotonic()) > AGAIN:
         try:
-            return await client.request(subject, payload, timeout=_AGAIN)
+            return await client.request(subject, payload, timeout=AGAIN)
         except nats.errors.NoRespondersError:
             raise
         except nats.errors.TimeoutError:
             continue
     return await client.request(subject, payload, timeout=max(left, 0.01))
-
-
-def api_error(error: dict[str, Any]) -> JetStreamError:
-    """Turn the `error` object of a JetStream answer into ours."""
-    code, description = error.get("code"), str(error.get("description", "no description"))
-    kind = NotFoundError if code == 404 else JetStreamError
-    return kind(
-        f"The server refused: {description} ({error.get('err_code', code)}).",
-        code=code,
-        err_code=error.get("err_code"),
-        description=description,
-    )
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
+from penstock.wire.api import read_answer
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.bulk.api import read_answer
 from penstock.wire.bulk.link import Deadline
 
 __all__ = ["TTL", "Line", "Stored", "is_passing", "new_batch_id"]

@@ -19,8 +19,8 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
+from penstock.wire.api import AGAIN, check_name, is_question, read_answer
 from penstock.wire.bulk import publishing, reading
-from penstock.wire.bulk.api import check_name, read_answer
 from penstock.wire.bulk.link import Deadline, Link
 
 __all__ = ["BulkConnection"]
@@ -102,6 +102,26 @@ class BulkConnection:
         timeout: float | None = None,
     ) -> protocol.Message:
         """Ask and give the first answer; NoRespondersError at once where nobody listens, else DeadlineError."""
+        return self._ask(subject, payload, headers, timeout)
+
+    def api(self, method: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Call the JetStream API, `method` being what follows the prefix; JetStreamError for an error answer.
+
+        What only asks is asked again when no answer comes; `is_question` says why.
+        """
+        payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        again = AGAIN if is_question(method) else None
+        return read_answer(self._ask(f"{self.options.js_prefix}.{method}", payload, None, timeout, again).payload)
+
+    def _ask(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str] | None,
+        timeout: float | None,
+        again: float | None = None,
+    ) -> protocol.Message:
+        """Ask, and ask again after every `again` seconds; the first answer counts."""
         if len(payload) > self.max_payload:
             raise LocalProtocolError(
                 f"A request of {len(payload)} bytes is larger than the server takes ({self.max_payload}).",
@@ -110,19 +130,20 @@ class BulkConnection:
         deadline = Deadline(timeout or self.options.request_timeout)
         self.connect(deadline)
         header = protocol.encode_headers(headers) if headers else None
-        try:
-            reply = self.send_request(subject, payload, deadline, header)
-            while True:
-                event = self.link.next_event(deadline)
-                if isinstance(event, protocol.Message) and event.sid == 1 and event.subject == reply:
-                    break
-        except DeadlineError:
-            raise DeadlineError(
-                f"No answer on {subject} within {deadline.seconds:.3g} s.",
-                remedy="A longer timeout may help.",
-                seconds=deadline.seconds,
-                subject=subject,
-            ) from None
+        replies: set[str] = set()
+        event = None
+        while event is None:
+            try:
+                replies.add(self.send_request(subject, payload, deadline, header))
+                event = self._first_of(replies, deadline if again is None else deadline.within(again))
+            except DeadlineError:
+                if again is None or deadline.left == 0:
+                    raise DeadlineError(
+                        f"No answer on {subject} within {deadline.seconds:.3g} s.",
+                        remedy="A longer timeout may help.",
+                        seconds=deadline.seconds,
+                        subject=subject,
+                    ) from None
         if event.status == 503 and not event.payload:
             raise NoRespondersError(
                 f"Nobody listens on {subject}.",
@@ -132,10 +153,11 @@ class BulkConnection:
             )
         return event
 
-    def api(self, method: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """Call the JetStream API, `method` being what follows the prefix; JetStreamError for an error answer."""
-        payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        return read_answer(self.request(f"{self.options.js_prefix}.{method}", payload, timeout=timeout).payload)
+    def _first_of(self, replies: set[str], deadline: Deadline) -> protocol.Message:
+        while True:
+            event = self.link.next_event(deadline)
+            if isinstance(event, protocol.Message) and event.sid == 1 and event.subject in replies:
+                return event
 
     # -- bulk -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import DisconnectedError, InputError, PublishError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.api import api_error, read_answer
+from penstock.wire.api import api_error, read_answer
 from penstock.wire.bulk.link import Deadline
 from penstock.wire.bulk.rows import Source
 

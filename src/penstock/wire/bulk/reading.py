@@ -35,8 +35,8 @@ from penstock.errors import (
 )
 from penstock.wire import columns as cols
 from penstock.wire import protocol
+from penstock.wire.api import read_answer
 from penstock.wire.arrow import to_batch
-from penstock.wire.bulk.api import read_answer
 from penstock.wire.bulk.link import Deadline
 
 if TYPE_CHECKING:

@@ -1,21 +1,33 @@
-"""Names and answers of the JetStream API."""
+"""Names, questions and answers of the JetStream API. Pure."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError, RemoteProtocolError
 
-__all__ = ["api_error", "check_name", "read_answer"]
+__all__ = ["AGAIN", "api_error", "check_name", "is_question", "read_answer"]
 
+AGAIN = 2.0  # seconds after which a question is asked again
 _BAD_NAME = set(" \t\r\n.*>/\\")
+_QUESTION = re.compile(r"INFO|(STREAM|CONSUMER)\.(INFO|NAMES|LIST)(\..+)?|STREAM\.MSG\.GET\..+")
 
 
 def check_name(stream: str) -> None:
     """Refuse what cannot be the name of a stream before it becomes part of a subject."""
     if not stream or _BAD_NAME & set(stream) or not stream.isprintable():
         raise InputError(f"{stream!r} is no name of a stream.", remedy="Names have no blanks, dots, *, > or slashes.")
+
+
+def is_question(method: str) -> bool:
+    """Tell a method that only asks, and may be asked again, from one that changes something.
+
+    In a cluster nobody answers while a leader is being chosen, and the first answer to a new connection can be lost on
+    its way between nodes.
+    """
+    return _QUESTION.fullmatch(method) is not None
 
 
 def read_answer(payload: bytes) -> dict[str, Any]:

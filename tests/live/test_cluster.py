@@ -126,7 +126,7 @@ async def test_a_stream_survives_the_kill_of_its_leader(cluster: Server, unique:
         for sequence, body in acknowledged:
             stored = await persistently(lambda s=sequence: jetstream.get_msg(name, s))
             assert stored.data == body
-        info = await jetstream.stream_info(name)
+        info = await persistently(lambda: jetstream.stream_info(name))
         assert info.state.messages == 300
 
         leader.start()
@@ -178,7 +178,7 @@ async def test_a_paused_leader_is_replaced(cluster: Server, unique: Callable[...
         async with asyncio.timeout(60):
             while len(replicas(await persistently(lambda: jetstream.stream_info(name)))) < 2:
                 await asyncio.sleep(0.05)
-        assert (await jetstream.stream_info(name)).state.messages == 1
+        assert (await persistently(lambda: jetstream.stream_info(name))).state.messages == 1
     finally:
         await client.close()
 
@@ -214,23 +214,29 @@ async def test_the_console_names_the_node_that_is_missing(cluster: Server, uniqu
     name = unique("seen")
     client = await connect(cluster.url)
     try:
-        await client.jetstream().add_stream(name=name, subjects=[name], num_replicas=3)
-        gone = await leader_of(client, cluster, name)
+        jetstream = client.jetstream(timeout=2)
+        await persistently(lambda: jetstream.add_stream(name=name, subjects=[name], num_replicas=3))
+        async with Console(penstock.ConnectionOptions(cluster.url)) as console:
+            browser = Browser(console.url)
+
+            async def shown(path: str) -> Any:
+                answer = await asyncio.to_thread(browser.get, path)
+                return answer.json() if answer.status == 200 else {}
+
+            async def missing() -> list[str]:
+                notes = (await shown("/overview.json")).get("attention", [])
+                return [note["what"] for note in notes if note["about"] == name]
+
+            async with asyncio.timeout(60):
+                gone = await leader_of(client, cluster, name)
+                while (await shown(f"/streams/{name}.json")).get("placed", {}).get("leader") != gone.name:
+                    gone = await leader_of(client, cluster, name)
+            gone.kill()
+            async with asyncio.timeout(60):
+                while not any(what.startswith(gone.name) for what in await missing()):
+                    await asyncio.sleep(0.1)
     finally:
         await client.close()
-    async with Console(penstock.ConnectionOptions(cluster.url)) as console:
-        browser = Browser(console.url)
-
-        async def missing() -> list[str]:
-            answer = await asyncio.to_thread(browser.get, "/overview.json")
-            notes = answer.json().get("attention", []) if answer.status == 200 else []
-            return [note["what"] for note in notes if note["about"] == name]
-
-        assert (await asyncio.to_thread(browser.get, f"/streams/{name}.json")).json()["placed"]["leader"] == gone.name
-        gone.kill()
-        async with asyncio.timeout(60):
-            while not any(what.startswith(gone.name) for what in await missing()):
-                await asyncio.sleep(0.1)
 
 
 def test_fixed_ports_follow_each_other(free_run: int) -> None:

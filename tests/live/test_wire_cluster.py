@@ -30,9 +30,18 @@ def connected(cluster: Server, *nodes: int) -> BulkConnection:
 
 
 def replicated(bulk: BulkConnection, name: str, eventually: Callable[..., Any]) -> None:
-    """Make a stream of three replicas, all of them current, of COUNT messages."""
-    make_stream(bulk, name, num_replicas=3, storage="file")
-    fill(bulk, name, COUNT, size=100)
+    """Make a stream of three replicas, with a leader and all others current; the test before may have killed nodes."""
+
+    def whole() -> bool:
+        try:
+            make_stream(bulk, name, num_replicas=3, storage="file")
+            placed = bulk.api(f"STREAM.INFO.{name}")["cluster"]
+        except PenstockError:
+            return False
+        peers = placed.get("replicas") or []
+        return bool(placed.get("leader")) and len(peers) == 2 and all(peer.get("current") for peer in peers)
+
+    eventually(whole, timeout=90)
 
 
 def step_down(bulk: BulkConnection, name: str, eventually: Callable[..., Any]) -> None:
@@ -57,6 +66,7 @@ def test_a_read_over_leader_changes(
     name = unique()
     with connected(cluster, 0) as bulk, connected(cluster, 1) as other:
         replicated(bulk, name, eventually)
+        fill(bulk, name, COUNT, size=100)
         found = []
         for place, batch in enumerate(bulk.read(name, batch_rows=2000, window_bytes=200_000, timeout=60)):
             found += numbers([batch])
@@ -70,6 +80,7 @@ def test_a_read_while_servers_die(cluster: Server, unique: Callable[..., str], e
     name = unique()
     with connected(cluster, 0) as bulk:
         replicated(bulk, name, eventually)
+        fill(bulk, name, COUNT, size=100)
         found = []
         for place, batch in enumerate(bulk.read(name, batch_rows=2000, window_bytes=200_000, timeout=90)):
             found += numbers([batch])
@@ -88,7 +99,7 @@ def test_publishing_over_a_leader_change_and_a_death(
     """Rows that are published while the leader changes and our server dies are stored once each."""
     name = unique()
     with connected(cluster, 0, 1, 2) as bulk, connected(cluster, 1, 2) as other:
-        make_stream(other, name, num_replicas=3, storage="file")
+        replicated(other, name, eventually)
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(name, range(3000), size=100)

@@ -10,6 +10,7 @@ import pytest
 from penstock.channels import Client
 from penstock.channels.link import frame
 from penstock.channels.wire import Text, UnsubscribeRequest
+from penstock.connection import Client as Connection
 from penstock.errors import ChannelError, DeadlineError, DisconnectedError, LocalProtocolError, OptionError
 from penstock.server import Server
 from tests.live.stan import Got, cluster_of, until
@@ -63,6 +64,24 @@ async def test_duplicate_id(stan):
         await stan.client("same", connect_timeout=20.0)  # a refusal does not wait for the time that silence takes
     assert error.value.text == Text.CLIENT_EXISTS
     await first.publish("foo", b"still here")
+
+
+async def test_a_client_waits_for_a_gateway_that_starts(stan, monkeypatch):
+    """A request that nobody hears is sent again: a client that comes a moment before its gateway is connected."""
+    post, asked = Connection.post, []
+
+    def spy(connection: Connection, content: bytes) -> bool:
+        if content.startswith(b"PUB _STAN.discover."):
+            asked.append(content)
+        return post(connection, content)
+
+    monkeypatch.setattr(Connection, "post", spy)
+    connecting = asyncio.ensure_future(stan.client(connect_timeout=60.0))
+    await until(lambda: len(asked) > 1)
+    await stan.serve()
+    client = await asyncio.wait_for(connecting, 30)
+    await client.publish("foo", b"hello")
+    assert len(set(asked)) == 1
 
 
 async def test_wrong_cluster(stan):

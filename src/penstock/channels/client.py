@@ -47,6 +47,7 @@ __all__ = ["Client"]
 log = logging.getLogger("penstock.channels")
 
 _UNSENT = 4 * 1024 * 1024  # bytes that a publisher may be ahead of the server
+_NOBODY = 0.1  # seconds after which a request that nobody heard is sent again
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f]")
 PING_FAILURE = "stan: connection lost due to PING failure"
 Lost = Callable[[PenstockError], Awaitable[None]]
@@ -209,18 +210,22 @@ class Client:
         seconds = timeout or self._connect_timeout
         connection = self.connection
         reply = f"{connection.given.inbox_prefix}.{secrets.token_hex(11)}"
-        answer: asyncio.Future[tuple[bytes, bytes | None]] = asyncio.get_running_loop().create_future()
+        content = frame(subject.encode(), request.SerializeToString(), reply.encode())
+        answers: asyncio.Queue[bytes | None] = asyncio.Queue(8)
 
         def receive(_: bytes, __: bytes, data: bytes, header: bytes | None) -> None:
-            if not answer.done() and status_of(header) != 503:
-                answer.set_result((data, header))
+            if not answers.full():
+                answers.put_nowait(None if status_of(header) == 503 else data)
 
         sid = await connection.tap(reply, receive)
         try:
-            if not connection.post(frame(subject.encode(), request.SerializeToString(), reply.encode())):
-                raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
             async with asyncio.timeout(seconds):
-                data, _ = await answer
+                while True:
+                    if not connection.post(content):
+                        raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
+                    if (data := await answers.get()) is not None:
+                        break
+                    await asyncio.sleep(_NOBODY)  # a gateway starts, or not every node of NATS knows it yet
         except TimeoutError:
             raise DeadlineError(
                 f"No server of the cluster {self.cluster_id} answered in {seconds:g} s.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from penstock.spark.line import Line
 from penstock.spark.steady import until_reached
 from penstock.wire.bulk.link import Deadline
 
-__all__ = ["borrow"]
+__all__ = ["borrow", "close_idle"]
 
 _idle: dict[tuple[int, ConnectionOptions], Line] = {}
 _lock = threading.Lock()
@@ -38,8 +39,23 @@ def borrow(options: ConnectionOptions, patience: float = 0.0) -> Iterator[Line]:
     except BaseException:
         line.close()
         raise
+    _keep(key, line)
+
+
+def _keep(key: tuple[int, ConnectionOptions], line: Line) -> None:
+    """Keep a connection for the next task; the one that waited longest makes room."""
     with _lock:
-        if key not in _idle and len(_idle) < KEPT:
-            _idle[key] = line
-            return
-    line.close()
+        gone = [_idle.pop(key, None), _idle.pop(next(iter(_idle)), None) if len(_idle) >= KEPT else None]
+        _idle[key] = line
+    for other in gone:
+        if other is not None:
+            other.close()
+
+
+@atexit.register
+def close_idle() -> None:
+    """Close the connections of this process that wait for a task."""
+    with _lock:
+        mine = [_idle.pop(key) for key in list(_idle) if key[0] == os.getpid()]
+    for line in mine:
+        line.close()

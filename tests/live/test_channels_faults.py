@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from penstock.channels import Client, Gateway
 from penstock.channels.catalog import Catalog
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state import State
-from penstock.connection import api_request
+from penstock.connection import api_request, connect
 from penstock.contexts import load_options
 from penstock.errors import ChannelError, DeadlineError, DisconnectedError, NoRespondersError
 from penstock.server import Server
@@ -450,3 +451,43 @@ async def test_kill_of_a_node_of_three(unique, tmp_path, kills):
             # What was on its way through the node that died comes again, after newer ones, and says so.
             new = [message.sequence for message in got.messages if not message.redelivered]
             assert new == sorted(new)
+
+
+@asynccontextmanager
+async def refusing(url: str, prefix: str, answers: list[str]):
+    """Pass what is asked below `prefix` on to JetStream, but refuse the creation of streams with these words first."""
+    async with await connect(url) as between:
+
+        async def pass_on(message) -> None:
+            method = message.subject.removeprefix(f"{prefix}.")
+            if answers and method.startswith("STREAM.CREATE."):
+                error = {"code": 400, "err_code": 10005, "description": answers.pop(0)}
+                await message.respond(json.dumps({"error": error}).encode())
+            else:
+                await between.publish(f"$JS.API.{method}", message.data, reply=message.reply, headers=message.headers)
+
+        await between.subscribe(f"{prefix}.>", cb=pass_on)
+        await between.flush()
+        yield
+
+
+async def test_a_node_that_is_away_for_a_moment(stan, unique, caplog):
+    """A gateway's start and a new channel wait for a node that has to hold a replica; any other refusal is told."""
+    offline, prefix = "no suitable peers for placement, peer offline", unique("api")
+    answers = [offline, offline]
+    async with refusing(stan.url, prefix, answers):
+        options = {"cluster_id": stan.cluster, "subject_prefix": f"{stan.cluster}."}
+        async with Gateway(load_options(stan.url).replace(api_prefix=prefix), **options):
+            assert caplog.text.count(f"not serving yet: The server refused: {offline}") == 2
+            client = await stan.client(connect_timeout=30.0)
+            answers += [offline] * 3
+            await client.subscribe("foo", got := Got())
+            assert not answers
+            await client.publish("foo", b"hello")
+            await got.count(1)
+            answers += ["no suitable peers for placement, insufficient storage"]
+            with pytest.raises(
+                ChannelError, match="cannot be made: no suitable peers for placement, insufficient storage"
+            ):
+                await client.subscribe("bar", Got())
+            await client.close()

@@ -74,7 +74,7 @@ def test_two_workers_read_from_three_nodes(spark, standalone, tmp_path):
     with Server(nodes=3, store=tmp_path / "store", sync="2m") as cluster:
         with BulkConnection(cluster.url) as bulk:
             config = {"name": "WIDE", "subjects": ["wide.>"], "num_replicas": 3, "allow_direct": True}
-            bulk.api("STREAM.CREATE.WIDE", config, timeout=20)
+            wait_for(lambda: created(bulk, config), 60)
             rows = pa.record_batch({"data": pa.array([b"x" * 200] * 10_000, pa.binary())})
             # The other nodes hear of a new stream a moment later than the one that made it.
             wait_for(lambda: published(bulk, rows.slice(0, 1)), 20)
@@ -94,6 +94,15 @@ def test_two_workers_read_from_three_nodes(spark, standalone, tmp_path):
         assert audit(spark, cluster, "WIDE", tmp_path) == 10_000
     worked = [list((tmp_path / name).glob("app-*/*/stderr")) for name in ("worker1", "worker2")]
     assert all(worked), "a worker had no executor"
+
+
+def created(bulk: BulkConnection, config: dict[str, object]) -> bool:
+    """Try to make the stream."""
+    try:
+        bulk.api("STREAM.CREATE.WIDE", config, timeout=20)
+    except PenstockError:
+        return False
+    return True
 
 
 def published(bulk: BulkConnection, rows: pa.RecordBatch) -> bool:

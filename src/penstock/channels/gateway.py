@@ -16,7 +16,6 @@ from penstock.channels.monitoring import Monitor
 from penstock.channels.options import GatewayOptions
 from penstock.channels.service import Service
 from penstock.channels.state import State
-from penstock.channels.store import NOT_YET
 from penstock.connection import Client, connect
 from penstock.contexts import load_options
 from penstock.errors import (
@@ -29,6 +28,7 @@ from penstock.errors import (
     OptionError,
 )
 from penstock.options import ConnectionOptions
+from penstock.wire.api import not_yet
 
 __all__ = ["Gateway"]
 
@@ -247,7 +247,7 @@ def _passes(error: BaseException, *, ready: bool) -> bool:
     if isinstance(error, NoRespondersError):
         return ready  # before the state stream is there, it means that JetStream is off
     if isinstance(error, JetStreamError):
-        return error.err_code in NOT_YET
+        return not_yet(error)
     return isinstance(error, LinkError | DeadlineError)
 
 

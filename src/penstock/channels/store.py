@@ -21,8 +21,9 @@ from penstock.channels.messages import Stored, encode, parse_stored, quote_reply
 from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
+from penstock.wire.api import not_yet
 
-__all__ = ["BATCH", "IN_PROCESS", "NOT_YET", "UNAVAILABLE", "WRONG_LAST", "Entry", "Log", "Store"]
+__all__ = ["BATCH", "IN_PROCESS", "UNAVAILABLE", "WRONG_LAST", "Entry", "Log", "Store"]
 
 _log = logging.getLogger("penstock.channels")
 
@@ -30,7 +31,6 @@ BATCH = 1000  # the most that JetStream takes as one atomic batch
 WRONG_LAST = 10071
 IN_PROCESS = 10164  # replicas are still busy with another message that has the same condition
 UNAVAILABLE = 503  # a stream without a leader, for now
-NOT_YET = {10008, 10009}  # JetStream is not there for the moment, or its leader is being chosen
 _RETRY = 0.05
 _REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
@@ -214,10 +214,17 @@ class Store:
 
     async def _create(self, log: Log, first: int | None) -> dict[str, Any]:
         config = self._config(log, first)
-        answer: dict[str, Any] = await api_request(
-            self.link.client, f"STREAM.CREATE.{log.stream}", config, timeout=self.link.timeout, again=True
-        )
-        return answer
+        until = time.monotonic() + self.link.timeout
+        while True:
+            try:
+                answer: dict[str, Any] = await api_request(
+                    self.link.client, f"STREAM.CREATE.{log.stream}", config, timeout=self.link.timeout, again=True
+                )
+                return answer
+            except JetStreamError as error:
+                if not not_yet(error) or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(_RETRY)
 
     async def open(self, described: dict[str, Any], limits: ChannelLimits) -> Log:
         """Take over a stream that is there, as `streams` described it."""

@@ -25,6 +25,7 @@ from penstock.errors import (
 from penstock.jetstream.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import check_consumer, check_stream
 from penstock.model import NAME, Consumer, Message, Stream, format_time
+from penstock.wire.api import not_yet
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -53,7 +54,6 @@ __all__ = [
 
 
 Answer = TypeVar("Answer")
-_NO_LEADER = {10008, 10009}
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]], seconds: float) -> Answer:
@@ -66,7 +66,7 @@ async def patiently(ask: Callable[[], Awaitable[Answer]], seconds: float) -> Ans
         except NoRespondersError:
             raise  # there is no JetStream, and waiting makes none
         except (DeadlineError, DisconnectedError, JetStreamError) as error:
-            passing = not isinstance(error, JetStreamError) or error.err_code in _NO_LEADER
+            passing = not isinstance(error, JetStreamError) or not_yet(error)
             if not passing or loop.time() >= end:
                 raise
         await asyncio.sleep(0.2)
@@ -109,14 +109,14 @@ async def account_info(client: Client) -> dict[str, Any]:
 async def add_stream(client: Client, stream: Stream) -> StreamInfo:
     """Create a stream; the same one again is no error, another one of that name is."""
     check_stream(stream)
-    return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json()))
+    return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json(), again=True))
 
 
 async def edit_stream(client: Client, stream: Stream) -> StreamInfo:
     """Give a stream another configuration; what the server cannot change, it refuses."""
     if not stream.sealed:  # sealing is an update that makes the server change other fields, too
         check_stream(stream)
-    return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json()))
+    return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json(), again=True))
 
 
 async def stream_info(client: Client, name: str) -> StreamInfo:
@@ -237,7 +237,8 @@ async def add_consumer(client: Client, stream: str, consumer: Consumer, *, actio
     if name and consumer.filter_subject:
         method += f".{consumer.filter_subject}"
     body = {"stream_name": stream, "config": consumer.to_json(), "action": action}
-    return ConsumerInfo.from_json(await api_request(client, method, body))
+    # With a name, the same one made twice is one; the server would name another one each time.
+    return ConsumerInfo.from_json(await api_request(client, method, body, again=name is not None))
 
 
 async def edit_consumer(client: Client, stream: str, consumer: Consumer) -> ConsumerInfo:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError, RemoteProtocolError
 
-__all__ = ["AGAIN", "api_error", "check_name", "is_question", "read_answer"]
+__all__ = ["AGAIN", "api_error", "check_name", "is_question", "not_yet", "read_answer"]
 
 AGAIN = 2.0  # seconds after which a question is asked again
 _BAD_NAME = set(" \t\r\n.*>/\\")
@@ -28,6 +28,12 @@ def is_question(method: str) -> bool:
     its way between nodes.
     """
     return _QUESTION.fullmatch(method) is not None
+
+
+def not_yet(error: JetStreamError) -> bool:
+    """Tell a refusal that passes by itself: there is no leader yet, or a node is away for a moment."""
+    away = error.err_code == 10005 and "offline" in str(error.description)
+    return away or error.err_code in (10008, 10009)
 
 
 def read_answer(payload: bytes) -> dict[str, Any]:

@@ -87,9 +87,11 @@ async def leader_of(nc: Client, stream: str) -> str:
             await asyncio.sleep(0.1)
 
 
-async def ids(nc: Client, stream: str) -> Counter[str]:
-    """Count the ids of everything that a stream holds."""
-    info = await assets.patiently(lambda: assets.stream_info(nc, stream), 60)
+async def ids(nc: Client, stream: str, least: int) -> Counter[str]:
+    """Count the ids of everything that a stream holds, once it is so much: a leader that is new names less at first."""
+    async with asyncio.timeout(60):
+        while (info := await assets.patiently(lambda: assets.stream_info(nc, stream), 60)).messages < least:
+            await asyncio.sleep(0.1)
     found: Counter[str] = Counter()
     await add_consumer(nc, stream, Consumer(durable="reader", ack_policy="none"))
     async with Deliveries(nc, stream, "reader", batch=500, limit=info.messages or 1, wait=10) as deliveries:
@@ -142,7 +144,7 @@ async def once(server: Server, log: Path, count: int, kills: int, deaths: int) -
                     pass  # no leader in this moment; it is asked again until the deadline
                 assert time.monotonic() < deadline, "the consumer does not come to an end"
                 await asyncio.sleep(0.2)
-        return {"in": await ids(nc, "IN"), "out": await ids(nc, "OUT"), "starts": consumer.starts}
+        return {"in": await ids(nc, "IN", count), "out": await ids(nc, "OUT", count), "starts": consumer.starts}
 
 
 def check(found: dict[str, Any], count: int, starts: int) -> None:

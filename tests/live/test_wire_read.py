@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import urllib.request
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.connection import connect
 from penstock.errors import DataLossError, DeadlineError, InputError, LocalProtocolError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
@@ -397,3 +399,38 @@ def test_a_server_that_restarts(unique: Callable[..., str], tmp_path: Any) -> No
                 server.nodes[0].kill()
                 server.nodes[0].start()
         assert found == list(range(1, 10_001))
+
+
+async def test_a_replica_that_has_just_become_the_leader(server: Server, unique: Callable[..., str]) -> None:
+    """Of a stream with replicas, an end that comes too early is asked for again before anything counts as lost."""
+    name, prefix, ends = unique(), unique("api"), [40, 70]
+
+    async def pass_on(message: Any) -> None:
+        method = message.subject.removeprefix(f"{prefix}.")
+        if not method.startswith("STREAM.INFO."):
+            await between.publish(f"$JS.API.{method}", message.data, reply=message.reply)
+            return
+        answer = json.loads((await between.request(f"$JS.API.{method}", timeout=10)).data)
+        answer["config"]["num_replicas"] = replicas
+        answer["state"]["last_seq"] = ends.pop(0) if ends else 100
+        await message.respond(json.dumps(answer).encode())
+
+    def read() -> list[int]:
+        with BulkConnection(ConnectionOptions(server.url, api_prefix=prefix)) as behind:
+            return numbers(behind.read(name, 1, 101))
+
+    with BulkConnection(server.url) as bulk:
+        make_stream(bulk, name)
+        fill(bulk, name, 100)
+    async with await connect(server.url) as between:
+        await between.subscribe(f"{prefix}.>", cb=pass_on)
+        await between.flush()
+        replicas = 3
+        assert await asyncio.to_thread(read) == list(range(1, 101))
+        assert not ends
+        replicas, ends[:] = 1, [40]
+        with pytest.raises(DataLossError, match=r"holds \[1, 41\)"):
+            await asyncio.to_thread(read)
+        replicas, ends[:] = 3, [40] * 1000
+        with pytest.raises(DataLossError, match=r"holds \[1, 41\)"):
+            await asyncio.to_thread(read)

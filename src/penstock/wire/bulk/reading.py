@@ -49,6 +49,7 @@ DIRECT_BATCH = 10_000  # of one such request, where a long range must come this 
 FIRST_WINDOW = 1024 * 1024  # the first request is small, so that the first batch comes soon; they double from there
 MOST_ROWS = 1_000_000  # of one pull request; its bytes end it long before
 SILENCE = 5.0  # seconds without a byte after which a consumer is taken for dead
+SETTLE = 3.0  # seconds that a stream with replicas gets to show the end of a range
 NANOSECONDS = 1_000_000_000
 INACTIVE = 60  # seconds after which the server removes a consumer that we could not delete
 # The stream's retention or limits forbid a consumer of ours; direct get needs none.
@@ -212,7 +213,7 @@ class Reading:
 
     def _begin(self) -> None:
         """Look at the stream, hold the range against what it has, and choose the way."""
-        info = self._ask(f"STREAM.INFO.{self.plan.stream}")
+        info = self._look()
         self.created = info.get("created")
         state = info["state"]
         first, last = int(state["first_seq"]), int(state["last_seq"])
@@ -224,6 +225,20 @@ class Reading:
         self.done = start >= end
         fitting = len(self.plan.subjects) < 2 and self.plan.payloads  # direct get knows one subject, and sends all
         self.direct = bool(info["config"].get("allow_direct")) and fitting and end - start <= DIRECT_ROWS
+
+    def _look(self) -> dict[str, Any]:
+        """Ask how the stream stands.
+
+        A replica that was made leader a moment ago may not have applied all that is stored, and names an early end; so
+        one that ends before the range is asked again for a while.
+        """
+        patience = self.deadline.within(SETTLE)
+        while True:
+            info = self._ask(f"STREAM.INFO.{self.plan.stream}")
+            behind = self.plan.end is not None and int(info["state"]["last_seq"]) + 1 < self.plan.end
+            if not behind or info["config"].get("num_replicas", 1) == 1 or patience.left == 0:
+                return info
+            time.sleep(min(0.1, patience.left))
 
     def _lose(self, start: int, first: int, last: int) -> None:
         end = self.plan.end if self.plan.end is not None else last + 1

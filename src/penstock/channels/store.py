@@ -21,7 +21,7 @@ from penstock.channels.messages import Stored, encode, parse_stored, quote_reply
 from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
-from penstock.wire.api import not_yet
+from penstock.jetstream.assets import patiently
 
 __all__ = ["BATCH", "IN_PROCESS", "UNAVAILABLE", "WRONG_LAST", "Entry", "Log", "Store"]
 
@@ -214,17 +214,14 @@ class Store:
 
     async def _create(self, log: Log, first: int | None) -> dict[str, Any]:
         config = self._config(log, first)
-        until = time.monotonic() + self.link.timeout
-        while True:
-            try:
-                answer: dict[str, Any] = await api_request(
-                    self.link.client, f"STREAM.CREATE.{log.stream}", config, timeout=self.link.timeout, again=True
-                )
-                return answer
-            except JetStreamError as error:
-                if not not_yet(error) or time.monotonic() > until:
-                    raise
-            await asyncio.sleep(_RETRY)
+
+        async def make() -> dict[str, Any]:
+            answer: dict[str, Any] = await api_request(
+                self.link.client, f"STREAM.CREATE.{log.stream}", config, timeout=self.link.timeout, again=True
+            )
+            return answer
+
+        return await patiently(make, self.link.timeout)
 
     async def open(self, described: dict[str, Any], limits: ChannelLimits) -> Log:
         """Take over a stream that is there, as `streams` described it."""

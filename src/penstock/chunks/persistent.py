@@ -31,6 +31,7 @@ from penstock.errors import (
     NoRespondersError,
     RemoteProtocolError,
 )
+from penstock.wire.api import not_yet
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -41,7 +42,6 @@ WINDOW = 8 * 1024 * 1024
 """Bytes that may wait for their acknowledgement."""
 _ANSWER = 5.0  # seconds for one acknowledgement before the chunk is sent again
 _LOOK = 0.05
-_PASSING = (10008, 10009)  # JetStream is not there for the moment, or its leader is being chosen
 _TOKEN = re.compile(rf"[^\s.*>\x00-\x20\x7f-\U0010ffff]{{1,{MAX_ID}}}")
 
 
@@ -163,7 +163,7 @@ class PersistentPublisher:
                 await self._request(target, body, headers)
                 return
             except (DeadlineError, DisconnectedError, NoRespondersError, JetStreamError) as error:
-                passing = not isinstance(error, JetStreamError) or error.err_code in _PASSING
+                passing = not isinstance(error, JetStreamError) or not_yet(error)
                 if not passing or self._nc.is_closed or loop.time() > deadline:
                     raise
                 await asyncio.sleep(_LOOK)

@@ -45,11 +45,12 @@ def borrow(options: ConnectionOptions, patience: float = 0.0) -> Iterator[Line]:
 def _keep(key: tuple[int, ConnectionOptions], line: Line) -> None:
     """Keep a connection for the next task; the one that waited longest makes room."""
     with _lock:
-        gone = [_idle.pop(key, None), _idle.pop(next(iter(_idle)), None) if len(_idle) >= KEPT else None]
+        gone = [_idle.pop(key)] if key in _idle else []
+        while len(_idle) >= KEPT:
+            gone.append(_idle.pop(next(iter(_idle))))
         _idle[key] = line
     for other in gone:
-        if other is not None:
-            other.close()
+        other.close()
 
 
 @atexit.register

@@ -14,6 +14,7 @@
     ├── LinkError                   the way to a NATS server (also a ConnectionError)
     │   ├── UnreachableError        nobody answers at the address, or not as a NATS server
     │   ├── LoginError              the server refuses our credentials, or we cannot read them
+    │   │   └── DeniedError         the login is good, but may not do this
     │   ├── TlsError                certificates that do not match, or TLS on one side only
     │   └── DisconnectedError       the connection was there and is gone
     ├── DeadlineError               no answer in the time allowed (also a TimeoutError)
@@ -55,6 +56,7 @@ __all__ = [
     "ContextError",
     "DataLossError",
     "DeadlineError",
+    "DeniedError",
     "DisconnectedError",
     "FencedError",
     "HandlerError",
@@ -185,7 +187,7 @@ class LinkError(PenstockError, ConnectionError):
     """The way to a NATS server is blocked; `urls` are masked addresses."""
 
     fault = "network"
-    fact_names = ("urls",)
+    fact_names: ClassVar[tuple[str, ...]] = ("urls",)
     urls: tuple[str, ...] | None
 
 
@@ -197,6 +199,17 @@ class LoginError(LinkError):
     """The server refuses our credentials, or the credentials cannot be read."""
 
     fault = "caller"
+
+
+class DeniedError(LoginError):
+    """The login is good, but may not do this: `operation` is "publish" or "subscribe", `subject` is where.
+
+    The connection stays.
+    """
+
+    fact_names = ("urls", "subject", "operation")
+    subject: str | None
+    operation: str | None
 
 
 class TlsError(LinkError):

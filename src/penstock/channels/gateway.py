@@ -28,7 +28,7 @@ from penstock.errors import (
     OptionError,
 )
 from penstock.options import ConnectionOptions
-from penstock.wire.api import not_yet
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["Gateway"]
 
@@ -246,9 +246,7 @@ def _passes(error: BaseException, *, ready: bool) -> bool:
     """
     if isinstance(error, NoRespondersError):
         return ready  # before the state stream is there, it means that JetStream is off
-    if isinstance(error, JetStreamError):
-        return not_yet(error)
-    return isinstance(error, LinkError | DeadlineError)
+    return may_ask_again(error)
 
 
 def _check_version(client: Client) -> None:

@@ -31,7 +31,7 @@ from penstock.errors import (
     NoRespondersError,
     RemoteProtocolError,
 )
-from penstock.wire.api import not_yet
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -163,8 +163,7 @@ class PersistentPublisher:
                 await self._request(target, body, headers)
                 return
             except (DeadlineError, DisconnectedError, NoRespondersError, JetStreamError) as error:
-                passing = not isinstance(error, JetStreamError) or not_yet(error)
-                if not passing or self._nc.is_closed or loop.time() > deadline:
+                if not may_ask_again(error) or self._nc.is_closed or loop.time() > deadline:
                     raise
                 await asyncio.sleep(_LOOK)
 

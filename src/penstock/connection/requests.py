@@ -26,7 +26,8 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.wire.api import AGAIN, api_error, is_question
+from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream.questions import AGAIN, is_question
 
 __all__ = ["api_error", "api_request", "foreign_errors", "jetstream", "server_info", "translate"]
 

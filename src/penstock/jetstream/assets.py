@@ -25,7 +25,7 @@ from penstock.errors import (
 from penstock.jetstream.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import check_consumer, check_stream
 from penstock.model import NAME, Consumer, Message, Stream, format_time
-from penstock.wire.api import not_yet
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -66,8 +66,7 @@ async def patiently(ask: Callable[[], Awaitable[Answer]], seconds: float) -> Ans
         except NoRespondersError:
             raise  # there is no JetStream, and waiting makes none
         except (DeadlineError, DisconnectedError, JetStreamError) as error:
-            passing = not isinstance(error, JetStreamError) or not_yet(error)
-            if not passing or loop.time() >= end:
+            if not may_ask_again(error) or loop.time() >= end:
                 raise
         await asyncio.sleep(0.2)
 

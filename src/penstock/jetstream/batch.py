@@ -30,8 +30,9 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.jetstream.outgoing import DUPLICATE_IN_BATCH, Outgoing, is_transient
+from penstock.jetstream.outgoing import DUPLICATE_IN_BATCH, Outgoing
 from penstock.model import PubAck
+from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -79,8 +80,7 @@ class _Patience:
         self._route, self._what = route, what
 
     async def wait_out(self, error: PenstockError) -> None:
-        final = isinstance(error, JetStreamError) and not is_transient(error)
-        if final or not isinstance(error, JetStreamError | DeadlineError | DisconnectedError):
+        if not may_ask_again(error):
             raise error
         if self._route.client.is_closed:
             raise DisconnectedError(f"The connection was closed during {self._what}.") from error
@@ -113,7 +113,7 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
             if repeated and (found := await _known(route, messages[-1], ids[-1])):
                 return BatchAck(route.stream, "atomic", len(messages), found.sequence, 0)
             await patience.wait_out(error)
-            lost = lost or isinstance(error, DeadlineError | DisconnectedError)
+            lost = lost or judge(error) is Verdict.UNKNOWN
 
 
 async def _attempt(route: Route, messages: list[Outgoing], ids: list[str]) -> PubAck:

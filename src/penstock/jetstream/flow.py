@@ -32,8 +32,9 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing, is_transient
+from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing
 from penstock.model import PubAck
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -232,7 +233,7 @@ class Flow:
             self._changed.set()
             return
         wrong = item.chained and self._is_order_check(error)
-        if wrong or _again(error):
+        if wrong or may_ask_again(error):
             item.failure = error
             self._break(others=wrong)
         else:
@@ -320,7 +321,7 @@ class Flow:
             attempt += 1
             error = item.failure
             order_only = error is not None and self._is_order_check(error) and not item.out.expects
-            if error is not None and not _again(error) and not order_only:
+            if error is not None and not may_ask_again(error) and not order_only:
                 if not await self._was_stored(item):
                     self._fail(item, error)
                 return
@@ -359,13 +360,6 @@ class Flow:
             return False
         self._settle(item, answer)
         return True
-
-
-def _again(error: PenstockError) -> bool:
-    """Tell whether a failed attempt says nothing final about the message."""
-    if isinstance(error, JetStreamError):
-        return is_transient(error)
-    return isinstance(error, DeadlineError | DisconnectedError)
 
 
 def _unknown(item: Pending, patience: float, error: PenstockError | None) -> DeadlineError:

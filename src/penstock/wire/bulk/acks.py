@@ -14,9 +14,9 @@ from collections.abc import Collection
 
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.bulk.publishing import CHUNK, SILENCE, Job, read_ack
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["run"]
 

@@ -12,8 +12,10 @@ import pytest
 from penstock.errors import FencedError, JetStreamError, MarkerError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.spark.connections import EXPECTED, EXPECTED_SUBJECT, TaskConnection
+from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from tests.live.sinking import Crash, Writer, cut, make_stream, row_subjects, stored
 
 

@@ -16,6 +16,7 @@
     │   ├── LoginError              the server refuses our credentials, or we cannot read them
     │   │   └── DeniedError         the login is good, but may not do this
     │   ├── TlsError                certificates that do not match, or TLS on one side only
+    │   ├── SlowSubscriptionError   messages came faster than they were handled, and some were dropped
     │   └── DisconnectedError       the connection was there and is gone
     ├── DeadlineError               no answer in the time allowed (also a TimeoutError)
     │   └── NoRespondersError       known at once: nobody listens on the subject
@@ -78,6 +79,7 @@ __all__ = [
     "RowError",
     "ServerError",
     "SlowConsumerError",
+    "SlowSubscriptionError",
     "StartError",
     "StoreInUseError",
     "TlsError",
@@ -216,6 +218,15 @@ class TlsError(LinkError):
     """Certificates do not match, or only one side wants TLS."""
 
     fault = "caller"
+
+
+class SlowSubscriptionError(LinkError):
+    """Messages on `subject` came faster than they were handled; `dropped` of them are gone so far."""
+
+    fault = "caller"
+    fact_names = ("urls", "subject", "dropped")
+    subject: str | None
+    dropped: int | None
 
 
 class DisconnectedError(LinkError):

@@ -16,14 +16,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import nats.errors
-
-from penstock.connection import foreign_errors
 from penstock.durations import parse_duration
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
+from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery, is_delivery
-from penstock.jetstream.info import ConsumerInfo
 from penstock.wire.jetstream.acked import number_behind
 from penstock.wire.jetstream.answers import read_status
 from penstock.wire.jetstream.direct import whole
@@ -32,9 +29,7 @@ from penstock.wire.jetstream.pull import Pulls
 from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["Deliveries"]
 
@@ -53,7 +48,7 @@ class Deliveries:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         stream: str,
         consumer: str,
         *,
@@ -129,11 +124,9 @@ class Deliveries:
             limit=self._limit,
             about=self._about,
         )
-        prefix = getattr(getattr(self._client, "given", None), "js_prefix", "$JS.API")
-        self._next = f"{prefix}.{consumer_next(self.stream, self.consumer)}"
+        self._next = f"{self._client.options.js_prefix}.{consumer_next(self.stream, self.consumer)}"
         self._inbox = f"{self._client.new_inbox()}."
-        with foreign_errors(self._next):
-            self._subscription = await self._client.subscribe(f"{self._inbox}*", cb=self._heard)
+        self._subscription = await self._client.subscribe(f"{self._inbox}*", cb=self._heard)
         self._tasks.append(asyncio.ensure_future(self._watch()))
         if self._keep_alive and config.ack_policy != "none":
             waits = [config.ack_wait or 30.0, *config.backoff]
@@ -146,7 +139,7 @@ class Deliveries:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self._subscription is not None and not self._client.is_closed:
-            with suppress(nats.errors.Error):  # the connection may end in this moment
+            with suppress(PenstockError):  # the connection may end in this moment
                 await self._subscription.unsubscribe()
                 if self.info is not None and self.info.config.ack_policy != "none":
                     for delivery in self._queue:
@@ -197,7 +190,7 @@ class Deliveries:
             number, body = self._pulls.ask(want, now)
             try:
                 await self._client.publish(self._next, body, reply=f"{self._inbox}{number}")
-            except nats.errors.Error as error:
+            except PenstockError as error:
                 self._pulls.begin_trouble(f"pulling failed: {error}", now)
 
     async def _heard(self, message: Msg) -> None:
@@ -256,7 +249,7 @@ class Deliveries:
         while True:
             await asyncio.sleep(interval)
             held = [*self._queue, *([self._current] if self._current is not None else [])]
-            with suppress(nats.errors.Error):  # while disconnected nothing can be said; the watch deals with it
+            with suppress(PenstockError):  # while disconnected nothing can be said; the watch deals with it
                 for delivery in held:
                     if not delivery.settled:
                         await self._client.publish(delivery.reply, b"+WPI")

@@ -21,9 +21,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import nats.errors
-
-from penstock.connection import api_error, foreign_errors, translate
 from penstock.errors import (
     DeadlineError,
     DisconnectedError,
@@ -34,12 +31,11 @@ from penstock.errors import (
 )
 from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing
 from penstock.model import PubAck
+from penstock.wire.jetstream.answers import api_error
 from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["Flow", "Pending"]
 
@@ -73,7 +69,7 @@ class Flow:
     """Everything of one publisher that is on its way, bounded, and the task that mends what fails."""
 
     def __init__(
-        self, client: Client, stream: str, *, strict: bool, most: int, most_bytes: int, ack_timeout: float
+        self, client: Connection, stream: str, *, strict: bool, most: int, most_bytes: int, ack_timeout: float
     ) -> None:
         """Bound what is on its way by `most` messages and `most_bytes`; `strict` keeps the order over failures."""
         self.stored = self.duplicates = self.retries = 0
@@ -99,8 +95,7 @@ class Flow:
         if self._strict:
             self._chain = "id" if replicas == 1 else "sequence" if sole_writer else ""
         self._inbox = self._client.new_inbox()
-        with foreign_errors(self._stream):
-            self._subscription = await self._client.subscribe(f"{self._inbox}.*.*", cb=self._answered)
+        self._subscription = await self._client.subscribe(f"{self._inbox}.*.*", cb=self._answered)
         self.is_open = True
         self._spawn(self._watch())
 
@@ -113,7 +108,7 @@ class Flow:
         for item in list(self._pending.values()):
             self._fail(item, DisconnectedError(f"The publisher was closed before {item.id} was acknowledged."))
         if self._subscription is not None and not self._client.is_closed:
-            with suppress(nats.errors.Error):  # the connection may end in this moment, and the subscription with it
+            with suppress(PenstockError):  # the connection may end in this moment, and the subscription with it
                 await self._subscription.unsubscribe()
         self._subscription = None
 
@@ -185,8 +180,8 @@ class Flow:
         reply = f"{self._inbox}.{item.number}.{item.attempts}"
         try:
             await self._client.publish(item.out.subject, bytes(item.out.data), reply=reply, headers=headers)
-        except nats.errors.Error as error:
-            self._refused(item, translate(error, item.out.subject))
+        except PenstockError as error:
+            self._refused(item, error)
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -350,8 +345,7 @@ class Flow:
             return False
         headers = {"Nats-Msg-Id": item.id, "Nats-Expected-Last-Msg-Id": f"never-{secrets.token_hex(8)}"}
         try:
-            with foreign_errors(item.out.subject):
-                reply = await self._client.request(item.out.subject, b"", timeout=self._ack_timeout, headers=headers)
+            reply = await self._client.request(item.out.subject, b"", timeout=self._ack_timeout, headers=headers)
         except PenstockError as error:
             self._fail(item, _unknown(item, self._patience, error))
             return True

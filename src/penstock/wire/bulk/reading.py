@@ -34,11 +34,11 @@ from penstock.errors import (
 from penstock.wire import columns as cols
 from penstock.wire import protocol
 from penstock.wire.arrow import to_batch
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.jetstream import direct, names, pull
 from penstock.wire.jetstream.answers import StatusKind, number, part, read_answer, read_status
 from penstock.wire.jetstream.questions import Question
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection
@@ -407,8 +407,7 @@ class Reading:
         if event is None:
             # Not only the waiting counts: what comes without end and is none of ours is silence, too.
             try:
-                if self.silence.left == 0:
-                    raise DeadlineError("silence")
+                self.silence.check()
                 link.receive(self.silence)
             except DeadlineError:
                 raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
@@ -483,13 +482,10 @@ class Reading:
         link = self.connection.link
         link.send(protocol.unsubscribe(self.columns.sid) + protocol.PING, self.deadline)
         self.columns.sid = 0
-        while self.deadline.left:
-            event = link.next_event(self.deadline)
-            if isinstance(event, protocol.Pong):
-                return
+        while not isinstance(event := link.next_event(self.deadline), protocol.Pong):
             if isinstance(event, protocol.Message) and event.sid == 1:
                 self._hear_about_gap(event)
-        raise _BrokenError("the rest of an answer does not end")
+            self.deadline.check()
 
 
 def _bounds(info: dict[str, Any]) -> tuple[int, int]:

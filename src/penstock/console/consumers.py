@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.connection import Client, api_request
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.console.config import config_rows
-from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
 from penstock.errors import NotFoundError
 from penstock.jetstream import assets
 from penstock.jetstream.assets import checked
@@ -45,10 +45,10 @@ def consumer_row(info: ConsumerInfo) -> Data:
     }
 
 
-async def consumers(desk: Desk, ask: Ask) -> Data:
+async def consumers(backend: Backend, request: PageRequest) -> Data:
     """List the consumers of all streams, the one that is furthest behind first."""
-    client = await desk.link.client()
-    offset = ask.number("offset", 0)
+    client = await backend.upstream.client()
+    offset = request.number("offset", 0)
     found, total = await stream_page(client, offset)
     looked = found[:_STREAMS]
     read = [info.name for info in looked if info.consumers]
@@ -65,24 +65,24 @@ async def consumers(desk: Desk, ask: Ask) -> Data:
     count = sum(number for _, number in answers)
     following = offset + len(looked)
     return {
-        "consumers": rows[: desk.settings.rows],
-        "left_out": max(0, count - desk.settings.rows),
+        "consumers": rows[: backend.settings.rows],
+        "left_out": max(0, count - backend.settings.rows),
         "streams": {"first": offset + 1 if looked else 0, "last": following, "total": total},
         "next": following if looked and following < total else None,
         "previous": max(0, offset - _STREAMS) if offset else None,
     }
 
 
-async def consumer(desk: Desk, ask: Ask) -> Data:
+async def consumer(backend: Backend, request: PageRequest) -> Data:
     """Show one consumer."""
-    client = await desk.link.client()
-    info = await assets.consumer_info(client, ask.path["stream"], ask.path["consumer"])
+    client = await backend.upstream.client()
+    info = await assets.consumer_info(client, request.path["stream"], request.path["consumer"])
     state = await assets.stream_info(client, info.stream)
     return {
         "consumer": consumer_row(info),
         "created": iso(info.created),
-        "config": desk.mask.plain(info.raw["config"]),
-        "config_rows": config_rows(info.config, desk.mask),
+        "config": backend.mask.plain(info.raw["config"]),
+        "config_rows": config_rows(info.config, backend.mask),
         "stream_last": state.last_sequence,
         "leader": info.placed.leader,
     }

@@ -1,4 +1,4 @@
-"""What every page is made with: the connection, the settings, what is remembered, and what was asked for."""
+"""What pages are made from: the connection, the settings, what is remembered; and what a request asks for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.connection import Client, api_request
-from penstock.console.link import Link
 from penstock.console.masking import Mask
 from penstock.console.rates import Rates
 from penstock.console.settings import Settings
+from penstock.console.upstream import Upstream
 from penstock.errors import InputError
 from penstock.jetstream.info import StreamInfo
 
 if TYPE_CHECKING:
     from penstock.pipelines.project import Project
 
-__all__ = ["Ask", "Data", "Desk", "all_of", "iso", "stream_page"]
+__all__ = ["Backend", "Data", "PageRequest", "all_of", "iso", "stream_page"]
 
 Data = dict[str, Any]
 Item = TypeVar("Item")
@@ -29,11 +29,11 @@ _AT_ONCE = 16  # requests of one page that are under way together
 
 
 @dataclass(frozen=True)
-class Desk:
-    """What the pages share."""
+class Backend:
+    """What all pages read from."""
 
     settings: Settings
-    link: Link
+    upstream: Upstream
     mask: Mask
     projects: tuple[Project, ...] = ()
     rates: Rates = field(default_factory=Rates)
@@ -44,8 +44,8 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a request asks for: the parts of its path, and the words behind the question mark."""
+class PageRequest:
+    """What is asked of a page: the parts of its path, and the words behind the question mark."""
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)

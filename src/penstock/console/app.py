@@ -170,8 +170,8 @@ class Painter:
     # -- responses ---------------------------------------------------------------------------------------------------
 
     def html(self, template: str, data: Data, *, status: int = 200, **about: Any) -> Response:
-        """Paint a page; who is turned away does not learn where NATS is."""
-        server = "" if status in (401, 421) else self.backend.upstream.options.url
+        """Paint a page; who is turned away at the entrance does not learn where NATS is."""
+        server = "" if status in (401, 405, 421) else self.backend.upstream.options.url
         text = self.templates.get_template(template).render(data=data, server=server, **about)
         # What others wrote may hold half a character, which cannot be written.
         return Response(text.encode("utf-8", "replace"), status_code=status, media_type="text/html; charset=utf-8")

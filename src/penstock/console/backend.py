@@ -55,7 +55,8 @@ class PageRequest:
         text = self.query.get(name, "")
         if not text:
             return default
-        if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) >= least):
+        # The length comes first: Python refuses to read a number of some thousand digits.
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) < 2**63):
             raise InputError(f"{name} is {text[:40]!r}.", remedy=f"Give a number from {least} on.")
         return int(text)
 

@@ -86,6 +86,7 @@ class Console:
         self._upstream = Upstream(options, timeout=self.settings.timeout)
         self._backend = Backend(self.settings, self._upstream, Mask(options), tuple(pipelines))
         self._socket: socket.socket | None = None
+        self._place: tuple[str, int] | None = None
         self._server: _Quiet | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -93,9 +94,10 @@ class Console:
 
     @property
     def address(self) -> str:
-        """Where it listens, without the token."""
-        assert self._socket is not None, "the console is not started"
-        host, port = self._socket.getsockname()[:2]
+        """Where it listens, without the token; known from its start on."""
+        if self._place is None:
+            raise PenstockError("The console was not started.", remedy="Use it with `async with`, or call start().")
+        host, port = self._place
         if self.settings.host == "localhost":
             host = "localhost"
         elif host in ("0.0.0.0", "::"):  # noqa: S104  # not bound here: an address that nobody can go to is replaced
@@ -122,8 +124,11 @@ class Console:
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Listen; InputError where the port is taken or the address is not ours."""
+        """Listen; InputError where the port is taken or the address is not ours. A console starts once."""
+        if self._place is not None:
+            raise PenstockError("This console was started before.", remedy="Make a new one with the same options.")
         self._socket = _listen(self.settings)
+        self._place = self._socket.getsockname()[:2]
         config = uvicorn.Config(
             build_app(self._backend, self.access),
             http="h11",

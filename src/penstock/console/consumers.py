@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.connection import Client, api_request
 from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.console.config import config_rows
+from penstock.console.masking import Mask
 from penstock.errors import NotFoundError
 from penstock.jetstream import assets
 from penstock.jetstream.assets import checked
@@ -22,7 +23,7 @@ async def consumers_of(client: Client, stream: str) -> tuple[list[ConsumerInfo],
     return sorted(found, key=lambda info: info.name), int(answer.get("total", len(found)))
 
 
-def consumer_row(info: ConsumerInfo) -> Data:
+def consumer_row(info: ConsumerInfo, mask: Mask) -> Data:
     """Give what a table says of a consumer."""
     most = info.config.max_ack_pending
     return {
@@ -30,7 +31,7 @@ def consumer_row(info: ConsumerInfo) -> Data:
         "name": info.name,
         "kind": "push" if info.config.deliver_subject else "pull",
         "durable": bool(info.config.durable),
-        "filter": [info.config.filter_subject] if info.config.filter_subject else info.config.filter_subjects,
+        "filter": mask.plain(info.config.filter_subjects or [item for item in [info.config.filter_subject] if item]),
         "ack_policy": info.config.ack_policy,
         "lag": info.pending,
         "ack_pending": info.ack_pending,
@@ -60,14 +61,14 @@ async def consumers(backend: Backend, request: PageRequest) -> Data:
             return [], 0  # deleted a moment ago
 
     answers = await all_of(read, ask_for)
-    rows = [consumer_row(info) for infos, _ in answers for info in infos]
+    rows = [consumer_row(info, backend.mask) for infos, _ in answers for info in infos]
     rows.sort(key=lambda row: (-row["lag"], -row["ack_pending"], row["stream"], row["name"]))
-    count = sum(number for _, number in answers)
+    shown = rows[: backend.settings.rows]
     following = offset + len(looked)
     return {
-        "consumers": rows[: backend.settings.rows],
-        "left_out": max(0, count - backend.settings.rows),
-        "streams": {"first": offset + 1 if looked else 0, "last": following, "total": total},
+        "consumers": shown,
+        "left_out": max(0, sum(count for _, count in answers) - len(shown)),
+        "streams": {"first": offset + 1 if looked else 0, "last": following if looked else 0, "total": total},
         "next": following if looked and following < total else None,
         "previous": max(0, offset - _STREAMS) if offset else None,
     }
@@ -79,7 +80,7 @@ async def consumer(backend: Backend, request: PageRequest) -> Data:
     info = await assets.consumer_info(client, request.path["stream"], request.path["consumer"])
     state = await assets.stream_info(client, info.stream)
     return {
-        "consumer": consumer_row(info),
+        "consumer": consumer_row(info, backend.mask),
         "created": iso(info.created),
         "config": backend.mask.plain(info.raw["config"]),
         "config_rows": config_rows(info.config, backend.mask),

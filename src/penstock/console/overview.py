@@ -44,9 +44,15 @@ async def overview(backend: Backend, request: PageRequest) -> Data:
         }
         for info in recent[:_BUSY]
     ]
-    data["attention"] = [*_full(account), *(note for info in found for note in _stream(info)), *_late(consumers)]
-    data["looked_at"] = {"streams": len(found), "of": total, "consumers": len(consumers)}
-    data["attention"] = data["attention"][: backend.settings.rows]
+    notes = [*_full(account), *(note for info in found for note in _stream(info)), *_late(consumers)]
+    data["attention"] = notes[: backend.settings.rows]
+    data["attention_left_out"] = len(notes) - len(data["attention"])
+    data["looked_at"] = {
+        "streams": len(found),
+        "of": total,
+        "consumers": len(consumers),
+        "consumers_of": sum(info.consumers for info in found),
+    }
     return data
 
 

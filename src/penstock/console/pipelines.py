@@ -26,6 +26,7 @@ __all__ = ["pipelines"]
 
 _REPLAYS = 20  # of a pipeline that are shown
 _HISTORY = 60  # batches that are drawn
+_HEADS = 100  # of a stream that are read
 
 
 async def pipelines(backend: Backend, request: PageRequest) -> Data:
@@ -48,12 +49,13 @@ async def pipelines(backend: Backend, request: PageRequest) -> Data:
             ]
     found, total = await stream_page(client)
     kept = [info for info in found if any(is_marker(subject) for subject in info.config.subjects)]
-    sinks = [sink for sinks in await all_of(kept, lambda info: _sinks(client, info)) for sink in sinks]
+    answers = await all_of(kept, lambda info: _sinks(client, info))
+    sinks = [sink for sinks, _ in answers for sink in sinks]
     sinks.sort(key=lambda sink: sink["time"] or "", reverse=True)
     return {
         "pipelines": shown,
         "sinks": sinks[: backend.settings.rows],
-        "sinks_left_out": max(0, len(sinks) - backend.settings.rows),
+        "sinks_left_out": max(0, sum(count for _, count in answers) - min(len(sinks), backend.settings.rows)),
         "streams": {"looked_at": len(found), "of": total},
     }
 
@@ -81,6 +83,7 @@ def _look(backend: Backend, project: Project) -> list[Data]:
     names = replays[:_REPLAYS]
     if lane is not None and lane.name in replays[_REPLAYS:]:
         names.append(lane.name)
+    own["replays_left_out"] = len(replays) - len(names)
     found = [own] + [_pipeline(backend, project, storage / "replays" / name, name) for name in names]
     for item in found:
         item["in_use"] = lost is None and item["replay"] == (lane.name if lane is not None else None)
@@ -132,9 +135,11 @@ def _pipeline(backend: Backend, project: Project, storage: Path | None, replay: 
         "switched_to": None,
         "folder": str(project.folder),
         "storage": backend.mask.text(project.storage) if storage is None else str(storage),
+        "replays_left_out": 0,
         "note": note,
         "run": _run(backend, progress),
         "flows": flows[: backend.settings.rows],
+        "flows_left_out": max(0, len(flows) - backend.settings.rows),
         "history": [batch["rows"] for batch in (progress or {}).get("batches", [])[-_HISTORY:]],
     }
 
@@ -192,15 +197,16 @@ def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
     return sum(known) if known else None
 
 
-async def _sinks(client: Client, info: StreamInfo) -> list[Data]:
-    """Read the heads in a stream: where each exactly-once query is that writes to it."""
+async def _sinks(client: Client, info: StreamInfo) -> tuple[list[Data], int]:
+    """Read the heads in a stream: where each exactly-once query is that writes to it, and how many there are."""
     try:
         pattern = marker_filter(info.name).removesuffix(">") + "*.head"
         answer = await api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": pattern})
     except NotFoundError:
-        return []  # deleted a moment ago
+        return [], 0  # deleted a moment ago
     subjects = sorted(answer["state"].get("subjects") or {})
-    return [sink for sink in await all_of(subjects[:100], lambda subject: _head(client, info.name, subject)) if sink]
+    heads = await all_of(subjects[:_HEADS], lambda subject: _head(client, info.name, subject))
+    return [head for head in heads if head], len(subjects)
 
 
 async def _head(client: Client, stream: str, subject: str) -> Data | None:

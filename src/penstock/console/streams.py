@@ -41,7 +41,7 @@ def stream_row(backend: Backend, info: StreamInfo) -> Data:
     return {
         "name": info.name,
         "description": backend.mask.plain(config.description),
-        "subjects": config.subjects[:_SUBJECTS],
+        "subjects": backend.mask.plain(config.subjects[:_SUBJECTS]),
         "more_subjects": max(0, len(config.subjects) - _SUBJECTS),
         "storage": config.storage,
         "retention": config.retention,
@@ -77,7 +77,7 @@ async def stream(backend: Backend, request: PageRequest) -> Data:
         },
         "copies": [{"name": item.name, "lag": item.lag, "seconds": item.active} for item in info.copies],
         "subjects": await _subjects(backend, client, info),
-        "consumers": [consumer_row(item) for item in consumers[: backend.settings.rows]],
+        "consumers": [consumer_row(item, backend.mask) for item in consumers[: backend.settings.rows]],
         "consumers_total": total,
         "messages": [row(backend, message) for message in page.messages],
         "markers": page.markers,

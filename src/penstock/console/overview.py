@@ -8,12 +8,13 @@ from typing import Any
 from penstock.connection import Client, foreign_errors, server_info
 from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.console.consumers import consumers_of
-from penstock.errors import NoRespondersError, NotFoundError
+from penstock.errors import JetStreamError, NoRespondersError, NotFoundError
 from penstock.jetstream import assets
 from penstock.jetstream.info import ConsumerInfo, StreamInfo
 
 __all__ = ["overview"]
 
+_NO_JETSTREAM = (10039, 10076)  # not on for the account, not on at all
 _FULL = 0.9  # the share of a limit from which on somebody should look
 _BUSY = 8  # streams that are shown here
 _NEEDED_STREAMS = 50  # whose consumers are looked at
@@ -27,6 +28,10 @@ async def overview(backend: Backend, request: PageRequest) -> Data:
         account = await assets.account_info(client)
     except NoRespondersError:
         return data  # there is no JetStream, and the page says so
+    except JetStreamError as error:
+        if error.err_code not in _NO_JETSTREAM:
+            raise
+        return data
     data["jetstream"] = _account(account)
     found, total = await stream_page(client)
     for info in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -124,18 +125,17 @@ async def visitor(server: Server) -> AsyncIterator[Visitor]:
 
 
 def publish_raw(url: str, subject: bytes, headers: bytes, payload: bytes) -> None:
-    """Publish what no well-behaved client would, and wait until the server has it."""
+    """Publish what no well-behaved client would, and wait until a stream has it."""
     options = ConnectionOptions(url)
     host, _, port = options.url.removeprefix("nats://").partition(":")
-    block = b"NATS/1.0\r\n" + headers + b"\r\n"
+    block, inbox = b"NATS/1.0\r\n" + headers + b"\r\n", b"_INBOX." + secrets.token_hex(8).encode()
     with socket.create_connection((host, int(port)), timeout=20) as link:
         login = json.dumps({"auth_token": options.token, "headers": True, "verbose": False, "pedantic": False})
-        link.sendall(b"CONNECT " + login.encode() + b"\r\n")
-        link.sendall(
-            b"HPUB %b %d %d\r\n%b%b\r\nPING\r\n" % (subject, len(block), len(block) + len(payload), block, payload)
-        )
+        link.sendall(b"CONNECT " + login.encode() + b"\r\nSUB " + inbox + b" 1\r\n")
+        sizes = (len(block), len(block) + len(payload))
+        link.sendall(b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, inbox, *sizes, block, payload))
         said = b""
-        while b"PONG" not in said:
+        while b'"seq"' not in said:
             piece = link.recv(4096)
             assert piece, said
             said += piece

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import nats
-import nats.errors
 import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError
@@ -49,7 +48,7 @@ async def persistently(request: Callable[[], Any], timeout: float = 60.0) -> Any
         while True:
             try:
                 return await request()
-            except (nats.errors.Error, APIError, OSError):
+            except (PenstockError, APIError, OSError):
                 await asyncio.sleep(0.05)
 
 

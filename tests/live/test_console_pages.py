@@ -14,19 +14,19 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock import __version__
-from penstock.connection import Client
+from penstock.connection import Connection
 from penstock.console.pages import PAGES
 from penstock.console.settings import Settings
 from penstock.jetstream import assets
 from penstock.model import Consumer, Stream, StreamSource
 from penstock.server import Server
-from tests.live.visitor import Visitor, visiting
+from tests.live.visitor import Visitor, pull, visiting
 from tests.support import eventually as until
 
 Unique = Callable[..., str]
 
 
-async def store(client: Client, name: str, bodies: list[bytes], **more: Any) -> None:
+async def store(client: Connection, name: str, bodies: list[bytes], **more: Any) -> None:
     """Make a stream of one subject tree, and store something in it."""
     await assets.add_stream(client, Stream(name=name, subjects=[f"{name}.>"], **more))
     for body in bodies:
@@ -35,7 +35,7 @@ async def store(client: Client, name: str, bodies: list[bytes], **more: Any) -> 
     await until(lambda: _holds(client, name, len(bodies)), "the messages being stored")
 
 
-async def _holds(client: Client, name: str, count: int) -> bool:
+async def _holds(client: Connection, name: str, count: int) -> bool:
     return (await assets.stream_info(client, name)).last_sequence >= count
 
 
@@ -99,11 +99,9 @@ async def test_the_overview_tells_of_consumers_in_trouble(visitor: Visitor, uniq
     for durable in ("paused", "again", "healthy"):
         await assets.add_consumer(client, name, Consumer(durable=durable))
     await assets.pause_consumer(client, name, "paused", datetime.now(UTC) + timedelta(hours=1))
-    pull = await client.jetstream().pull_subscribe_bind(consumer="again", stream=name)
-    (message,) = await pull.fetch(1)
-    await message.nak()
-    while message.metadata.num_delivered < 2:
-        (message,) = await pull.fetch(1)
+    (message,) = await pull(client, name, "again", 1)
+    await client.publish(message.reply, b"-NAK")
+    await pull(client, name, "again", 2)
     text, data = await visitor.both("/overview")
     notes = {note["about"]: note for note in data["attention"] if note["about"].startswith(name)}
     assert set(notes) == {f"{name} › paused", f"{name} › again"}
@@ -322,7 +320,7 @@ async def test_kinds_and_states_of_consumers(visitor: Visitor, unique: Unique):
     await heard.unsubscribe()
 
 
-async def _bound(client: Client, name: str) -> bool:
+async def _bound(client: Connection, name: str) -> bool:
     info = await assets.consumer_info(client, name, "heard")
     return info.push_bound and info.delivered.stream == 3
 
@@ -333,8 +331,7 @@ async def test_a_consumer_that_somebody_asks_is_listening(visitor: Visitor, uniq
     client = await visitor.nats()
     await store(client, name, [])
     await assets.add_consumer(client, name, Consumer(durable="asked"))
-    pull = await client.jetstream().pull_subscribe_bind(consumer="asked", stream=name)
-    asking = asyncio.create_task(pull.fetch(1, timeout=30))
+    asking = asyncio.create_task(pull(client, name, "asked", 1))
 
     async def waits() -> bool:
         return (await assets.consumer_info(client, name, "asked")).waiting == 1
@@ -345,7 +342,7 @@ async def test_a_consumer_that_somebody_asks_is_listening(visitor: Visitor, uniq
     assert '<span class="chip good">listening</span>' in text
     await client.jetstream().publish(f"{name}.a", b"at last")
     (message,) = await asking
-    await message.ack_sync()
+    await client.request(message.reply, b"+ACK", timeout=20)
     _, data = await visitor.both(f"/streams/{name}/consumers/asked")
     assert (data["consumer"]["acked"]["sequence"], data["consumer"]["ack_pending"], data["stream_last"]) == (1, 0, 1)
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from penstock.connection import Client
+from penstock.connection import Connection, Msg
 from penstock.console.access import Access
 from penstock.console.app import build_app
 from penstock.console.backend import Backend
@@ -34,7 +34,7 @@ class Visitor:
         self.backend = Backend(settings, Upstream(options, timeout=settings.timeout), Mask(options), tuple(pipelines))
         self.app = build_app(self.backend, self.access)
 
-    async def nats(self) -> Client:
+    async def nats(self) -> Connection:
         """Give the connection that the pages use, for what a test wants to be there."""
         return await self.backend.upstream.client()
 
@@ -139,3 +139,14 @@ def publish_raw(url: str, subject: bytes, headers: bytes, payload: bytes) -> Non
             piece = link.recv(4096)
             assert piece, said
             said += piece
+
+
+async def pull(client: Connection, stream: str, consumer: str, count: int, wait: float = 20.0) -> list[Msg]:
+    """Ask a consumer for messages, as any client does, and leave their acks to the caller."""
+    subscription = await client.subscribe(client.new_inbox())
+    body = json.dumps({"batch": count, "expires": int(wait * 1e9)}).encode()
+    await client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", body, reply=subscription.subject)
+    try:
+        return [await subscription.next_msg(wait) for _ in range(count)]
+    finally:
+        await subscription.unsubscribe()

@@ -20,7 +20,7 @@ from penstock.console.payload import encoded, preview, render
 from penstock.console.rates import Rates
 from penstock.console.settings import Settings
 from penstock.errors import InputError, OptionError
-from penstock.jetstream.info import ConsumerInfo, StreamInfo
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
 

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.connection import Client, api_request
+from penstock.connection import Connection, api_request
 from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.errors import InputError, NotFoundError, RemoteProtocolError
+from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.info import StreamInfo
 from penstock.spark.markers import MARKER_ROOT, Head, is_marker, marker_filter
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _moment(seconds: float | None) -> str | None:
 # -- what is in NATS ---------------------------------------------------------------------------------------------------
 
 
-async def _latest(client: Client, name: str) -> int | None:
+async def _latest(client: Connection, name: str) -> int | None:
     try:
         return (await assets.stream_info(client, name)).last_sequence + 1
     except NotFoundError:
@@ -197,7 +197,7 @@ def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
     return sum(known) if known else None
 
 
-async def _sinks(client: Client, info: StreamInfo) -> tuple[list[Data], int]:
+async def _sinks(client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
     """Read the heads in a stream: where each exactly-once query is that writes to it, and how many there are."""
     try:
         pattern = marker_filter(info.name).removesuffix(">") + "*.head"
@@ -209,7 +209,7 @@ async def _sinks(client: Client, info: StreamInfo) -> tuple[list[Data], int]:
     return [head for head in heads if head], len(subjects)
 
 
-async def _head(client: Client, stream: str, subject: str) -> Data | None:
+async def _head(client: Connection, stream: str, subject: str) -> Data | None:
     query = subject.removeprefix(f"{MARKER_ROOT}.{stream}.").removesuffix(".head")
     try:
         found = await assets.get_message(client, stream, last_for=subject)

@@ -20,11 +20,12 @@ import pyarrow as pa
 from penstock.errors import DeadlineError, JetStreamError, LinkError, MarkerError, PenstockError
 from penstock.spark.digests import Bag, from_bytes
 from penstock.spark.ledger import SEQUENCE_IN_DOUBT, WRONG_SEQUENCE, Epoch, Journal, Ledger, Slot, Taken
-from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, is_passing, new_batch_id
+from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, new_batch_id
 from penstock.spark.markers import DIGEST_SIZE, journal_body
 from penstock.spark.outgoing import Messages
 from penstock.wire import frames
 from penstock.wire.bulk.link import Deadline
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["Outcome", "Task"]
 
@@ -206,7 +207,7 @@ class Task:
                     assert self._epoch is not None
                     raise self.ledger.taken(self._epoch, self.partition) from None
                 self._doubt(error)
-            elif is_passing(error):
+            elif may_ask_again(error):
                 self._doubt(error)
             else:
                 raise
@@ -232,7 +233,7 @@ class Task:
 
     def _doubt(self, error: PenstockError) -> None:
         """Find out what became of the batches under way, and send again what was not stored."""
-        if self._patience.left == 0 or not (is_passing(error) or isinstance(error, JetStreamError)):
+        if self._patience.left == 0 or not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
         self.ledger.recover(error, self._patience)
         self._slot = self._open(again=True)

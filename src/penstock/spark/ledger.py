@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
-from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, Line, Stored, is_passing
+from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, Line, Stored
 from penstock.spark.markers import (
     Head,
     Places,
@@ -26,6 +26,7 @@ from penstock.spark.markers import (
 )
 from penstock.spark.steady import recover, steadily
 from penstock.wire.bulk.link import Deadline
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["Epoch", "Journal", "Ledger", "Slot"]
 
@@ -355,7 +356,7 @@ class Ledger:
             return action()
         except PenstockError as error:
             wrong = isinstance(error, JetStreamError) and error.err_code in (WRONG_SEQUENCE, SEQUENCE_IN_DOUBT)
-            if not wrong and not is_passing(error):
+            if not wrong and not may_ask_again(error):
                 raise
             if not wrong:
                 self.recover(error, Deadline(self.patience))

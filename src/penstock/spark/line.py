@@ -13,39 +13,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.errors import (
-    DeadlineError,
     DisconnectedError,
-    JetStreamError,
-    LinkError,
     NoRespondersError,
     NotFoundError,
-    PenstockError,
 )
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
-from penstock.wire.api import read_answer
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.bulk.link import Deadline
+from penstock.wire.jetstream.answers import read_answer
 
-__all__ = ["TTL", "Line", "Stored", "is_passing", "new_batch_id"]
+__all__ = ["TTL", "Line", "Stored", "new_batch_id"]
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL = "Nats-TTL"
-# no leader, not the leader, no resources just now, an incomplete batch (a leader changed), too many at once
-_PASSING = {10008, 10009, 10023, 10176, 10210}
 
 
 def new_batch_id() -> str:
     """Make up the id of an atomic batch; two writers must never have the same."""
     return secrets.token_hex(12)
-
-
-def is_passing(error: PenstockError) -> bool:
-    """Tell a failure that may be over in a moment from one that stays."""
-    if isinstance(error, JetStreamError):
-        return error.err_code in _PASSING or (error.code == 503 and error.err_code != 10077)
-    return isinstance(error, LinkError | DeadlineError) and type(error).__name__ not in ("LoginError", "TlsError")
 
 
 class Stored(NamedTuple):

@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, NoRespondersError, UnreachableError
+from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["PatientConnection"]
 
 log = logging.getLogger("penstock.spark")
 
 Answer = TypeVar("Answer")
-OUTAGE = (DisconnectedError, UnreachableError, DeadlineError, NoRespondersError)
 
 
 class PatientConnection(BulkConnection):
@@ -59,15 +59,10 @@ class PatientConnection(BulkConnection):
         while True:
             try:
                 return work()
-            except OUTAGE as error:
-                last: Exception = error
-            except JetStreamError as error:
-                if error.code != 503:  # the server's word for a leader that is being chosen
+            except PenstockError as error:
+                if not may_ask_again(error) or time.monotonic() + pause > deadline:
                     raise
-                last = error
-            if time.monotonic() + pause > deadline:
-                raise last
-            if pause > 0.5:
-                log.warning("NATS does not answer: %s Trying on.", last)
+                if pause > 0.5:
+                    log.warning("NATS does not answer: %s Trying on.", error)
             time.sleep(pause)
             pause = min(1.0, pause * 2)

@@ -12,7 +12,7 @@ from penstock.spark.line import EXPECTED, Line
 from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
 from penstock.spark.outgoing import Target
 from penstock.spark.sink_options import SinkOptions
-from penstock.wire.api import read_answer
+from penstock.wire.jetstream.answers import read_answer
 from penstock.wire.protocol import encode_headers
 
 __all__ = ["Prepared", "prepare"]

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.errors import DeadlineError, JetStreamError, PenstockError
-from penstock.spark.line import Line, is_passing
+from penstock.spark.line import Line
 from penstock.wire.bulk.link import Deadline
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["recover", "steadily", "until_reached"]
 
@@ -47,6 +48,6 @@ def _again(action: Callable[[], _Result], deadline: Deadline, mend: Callable[[Pe
         try:
             return action()
         except PenstockError as error:
-            if not is_passing(error) or deadline.left == 0:
+            if not may_ask_again(error) or deadline.left == 0:
                 raise
             mend(error)

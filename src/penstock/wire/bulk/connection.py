@@ -19,9 +19,11 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
-from penstock.wire.api import AGAIN, check_name, is_question, read_answer
 from penstock.wire.bulk import publishing, reading
 from penstock.wire.bulk.link import Deadline, Link
+from penstock.wire.jetstream.answers import read_answer
+from penstock.wire.jetstream.names import check_name
+from penstock.wire.jetstream.questions import AGAIN, is_question
 
 __all__ = ["BulkConnection"]
 

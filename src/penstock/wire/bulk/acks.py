@@ -14,9 +14,9 @@ from collections.abc import Collection
 
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.bulk.publishing import CHUNK, SILENCE, Job, read_ack
-from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.jetstream.verdicts import is_passing, may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["run"]
 
@@ -55,6 +55,7 @@ class _Acks:
         self.sid = 0
         self.refused: tuple[int, JetStreamError] | None = None
         self.later: dict[int, JetStreamError] = {}  # rows that were not taken just now, to be sent again in a moment
+        self.doubtful: set[int] = set()  # rows of which an attempt ended without an answer
 
     def run(self) -> None:
         self._subscribe()
@@ -98,7 +99,8 @@ class _Acks:
         """Take the acks that are there; with `wait`, at least one."""
         link = self.connection.link
         before = self.waiting
-        patience = self.job.deadline.within(PAUSE if self.later else SILENCE)
+        hurried = bool(self.later)
+        patience = self.job.deadline.within(PAUSE if hurried else SILENCE)
         try:
             while True:
                 event = link.parser.next_event()
@@ -109,6 +111,8 @@ class _Acks:
                     else:
                         link.handle(event)
                 elif wait and self.waiting == before:
+                    if self.later and not hurried:  # refused meanwhile: send it again soon
+                        hurried, patience = True, self.job.deadline.within(PAUSE)
                     link.receive(patience)
                 elif not link.receive_some():
                     break
@@ -149,8 +153,8 @@ class _Acks:
 
     def _send_later(self) -> None:
         """Send again what was not taken the last time."""
+        self._check_time(next(iter(self.later.values())))
         rows, self.later = self.later, {}
-        self._check_time(next(iter(rows.values())))
         try:
             for piece in self.pieces:
                 self._send_again(piece, rows.keys())
@@ -177,6 +181,7 @@ class _Acks:
                     link.close()
                 self.connection.connect(self.job.deadline.within(self.connection.options.connect_timeout))
                 self._subscribe()
+                self.doubtful.update(row for piece in self.pieces for row in piece.missing if row not in self.later)
                 self.later.clear()
                 for piece in self.pieces:
                     self._send_again(piece, piece.missing)
@@ -197,7 +202,8 @@ class _Acks:
             self.connection.link.send(self.encoder.take(), Deadline(SILENCE))
 
     def _failure(self, error: Exception, why: str) -> Exception:
-        unknown = [(row, row + 1) for piece in self.pieces for row in piece.missing]
+        refused = {row for row, why in self.later.items() if is_passing(why)} - self.doubtful
+        unknown = [(row, row + 1) for piece in self.pieces for row in piece.missing - refused]
         what = str(getattr(error, "what", error)).rstrip(".")
         code = error.err_code if isinstance(error, JetStreamError) else None
         return self.job.ledger.failure(f"{what}, and {why}", unknown=unknown, err_code=code)

@@ -85,7 +85,7 @@ class _Atomic:
             # What is passing was not stored, and may be sent again without ids; what is unknown may not.
             again = verdict is Verdict.PASSING or (verdict is Verdict.UNKNOWN and bool(self.ids))
             worn_out = error.err_code == INCOMPLETE and batch.attempts >= ATTEMPTS
-            if again and not worn_out and self.job.deadline.left > 0:
+            if again and not worn_out and self.job.deadline.left > PAUSE:
                 time.sleep(PAUSE)
                 return None
             start, end = batch.range

@@ -17,10 +17,10 @@ from typing import Any
 
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, parse
 from penstock.wire.jetstream.answers import api_error
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["run"]
 

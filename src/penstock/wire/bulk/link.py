@@ -12,7 +12,6 @@ import logging
 import select
 import socket
 import ssl
-import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -30,36 +29,13 @@ from penstock.errors import (
 )
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
+from penstock.wire.patience import Deadline
 from penstock.wire.servers import Servers, most_telling
 from penstock.wire.session import Notice, Session, State, unreachable
 
-__all__ = ["Deadline", "Link"]
+__all__ = ["Link"]
 
 log = logging.getLogger("penstock.wire")
-
-
-class Deadline:
-    """A moment that a call must not outlive; `seconds` is what the caller allowed."""
-
-    __slots__ = ("at", "seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.at = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left, never below zero."""
-        return max(0.0, self.at - time.monotonic())
-
-    def check(self) -> None:
-        """Raise DeadlineError where the time is over: events may come without end, and none be the one wanted."""
-        if time.monotonic() >= self.at:
-            raise DeadlineError(f"No answer within {self.seconds:.3g} s.", seconds=self.seconds)
-
-    def within(self, seconds: float) -> Deadline:
-        """Give a deadline in so many seconds, or this one where it comes first."""
-        return Deadline(min(seconds, self.left))
 
 
 class Link:

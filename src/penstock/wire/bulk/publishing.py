@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from penstock.errors import DisconnectedError, InputError, PublishError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.bulk.rows import Source
 from penstock.wire.jetstream import answers
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection

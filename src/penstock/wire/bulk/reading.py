@@ -36,9 +36,9 @@ from penstock.errors import (
 from penstock.wire import columns as cols
 from penstock.wire import protocol
 from penstock.wire.arrow import to_batch
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.jetstream.answers import read_answer
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection

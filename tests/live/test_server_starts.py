@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,23 @@ def test_a_cluster_that_cannot_start_leaves_nothing_behind(folders: Path):
     assert not list(folders.iterdir())
 
 
+def take_a_third_port() -> socket.socket:
+    """Listen on a port whose two predecessors are free."""
+    while True:
+        taken = socket.create_server(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        try:
+            for before in (port - 2, port - 1):
+                socket.create_server(("127.0.0.1", before)).close()
+        except OSError:
+            taken.close()
+        else:
+            return taken
+
+
 def test_a_cluster_wants_three_ports_in_a_row(folders: Path):
     """With a port of their own the nodes take it and the next two; one that is taken is named before any starts."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with take_a_third_port() as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OptionError, match=f"Port {port} on 127.0.0.1 is in use") as caught:
             lazy(nodes=3, port=port - 2).start()
@@ -132,10 +145,11 @@ def test_a_cluster_wants_three_ports_in_a_row(folders: Path):
 
 def test_a_node_whose_port_was_taken_meanwhile_waits_and_then_says_so():
     """A killed node tries for its port until the time is up; when the port is free again, it starts."""
-    with lazy(start_timeout=1.0) as server:
-        node = server.nodes[0]
-        address, port = node.url, int(node.address.rpartition(":")[2])
+    with lazy() as server:
+        node, plan = server.nodes[0], server._plan
+        address, port, options = node.url, int(node.address.rpartition(":")[2]), plan.options
         node.kill()
+        plan.options = replace(options, start_timeout=1.0)
         with socket.socket() as thief:
             thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             thief.bind(("127.0.0.1", port))
@@ -143,6 +157,7 @@ def test_a_node_whose_port_was_taken_meanwhile_waits_and_then_says_so():
             with pytest.raises(StartError, match="address already in use"):
                 node.start()
             assert not node.alive
+        plan.options = options
         node.start()
         assert node.url == address
         node.start()
@@ -151,7 +166,7 @@ def test_a_node_whose_port_was_taken_meanwhile_waits_and_then_says_so():
 
 def test_a_node_that_cannot_read_its_store_again_says_why():
     """A node whose store became unusable between two starts raises with the server's words, and stays down."""
-    with lazy(start_timeout=5.0) as server:
+    with lazy() as server:
         node = server.nodes[0]
         node.stop()
         store = node.store / "jetstream"

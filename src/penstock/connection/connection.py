@@ -121,7 +121,8 @@ class Connection(BaseConnection):
             wire.write(self._outbox.take())
 
     def _checked(self, subject: str) -> bytes:
-        raw = as_bytes(protocol.check_subject(subject))
+        # Filters of a consumer that is made stand in the subject of the request.
+        raw = as_bytes(protocol.check_subject(subject, wildcards=subject.startswith(f"{self.options.js_prefix}.")))
         if len(subject) < 256:  # long ones are seldom used twice
             if len(self._subjects) >= _SUBJECTS:
                 self._subjects.clear()

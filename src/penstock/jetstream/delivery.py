@@ -75,17 +75,21 @@ def parse_place(reply: str) -> Place:
 class Delivery:
     """A message as a consumer delivers it. Answer once: `ack`, `ack_sync`, `nak`, `term` or `ack_next`."""
 
-    __slots__ = ("_client", "data", "headers", "place", "reply", "settled", "subject")
+    __slots__ = ("_client", "_message", "data", "place", "reply", "settled", "subject")
 
     def __init__(self, client: Connection, message: Msg) -> None:
-        self._client = client
+        self._client, self._message = client, message
         self.subject: str = message.subject
         self.data: bytes = message.data
-        self.headers: Mapping[str, str] = message.headers or {}
         self.reply: str = message.reply
         self.place = parse_place(message.reply)
         self.settled = False
         """Whether it was acknowledged, refused or given back."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Its headers; of a repeated one the last."""
+        return self._message.headers or {}
 
     @property
     def sequence(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from penstock.errors import DeadlineError, DisconnectedError, InputError, JetStreamError, PenstockError
+from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError, JetStreamError, PenstockError
 from penstock.jetstream.outgoing import Outgoing
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
@@ -152,6 +152,12 @@ class _Feed:
     def empty(self) -> bool:
         return not self._again and self._next is None
 
+    @property
+    def first(self) -> Outgoing:
+        item = self._again[0] if self._again else self._next
+        assert item is not None
+        return item[0]
+
     def pop(self) -> tuple[Outgoing, str]:
         if self._again:
             item = self._again.popleft()
@@ -222,7 +228,8 @@ class _Ingest:
         try:
             subscription = await self._client.tap(batch.listen, self._heard)
             try:
-                await self._send_all()
+                with self._client.expecting(feed.first.subject, self._deny):
+                    await self._send_all()
             finally:
                 if not self._client.is_closed:
                     await subscription.unsubscribe()
@@ -253,6 +260,10 @@ class _Ingest:
             self._batch.hear(payload, None if block is None else decode_status(block)[0])
         except PenstockError as error:
             self._fault = self._fault or error
+        self._news.set()
+
+    def _deny(self, error: DeniedError) -> None:
+        self._fault = error
         self._news.set()
 
     def _settle(self) -> None:

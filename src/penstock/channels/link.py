@@ -15,7 +15,7 @@ from typing import Any
 from penstock.connection import Connection
 from penstock.errors import DeadlineError, DisconnectedError
 from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.answers import Stored
+from penstock.wire.jetstream.answers import PubAck
 from penstock.wire.jetstream.direct import DirectGet
 from penstock.wire.jetstream.names import direct_get
 
@@ -99,7 +99,7 @@ class Link:
             del self._waiting[reply]
             self._futures.discard(future)
 
-    async def publish(self, stream: str, make: Callable[[bytes], bytes], count: int = 1) -> Stored:
+    async def publish(self, stream: str, make: Callable[[bytes], bytes], count: int = 1) -> PubAck:
         """Send frames that store something, of which `count` are answered; give the last ack, or raise what is none."""
         answers: list[tuple[bytes, bytes | None]] = []
 

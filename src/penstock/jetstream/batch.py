@@ -17,7 +17,7 @@ from penstock.errors import DeadlineError, DeniedError, DisconnectedError, Input
 from penstock.jetstream.outgoing import Outgoing
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.answers import Stored
+from penstock.wire.jetstream.answers import PubAck
 from penstock.wire.jetstream.atomic import Attempts, marks
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
@@ -56,7 +56,7 @@ class Route:
     patience: float
     made_id: Callable[[Outgoing], str]
 
-    async def find(self, out: Outgoing, message_id: str) -> Stored | None:
+    async def find(self, out: Outgoing, message_id: str) -> PubAck | None:
         """Ask whether the stream knows the id of a message, and its sequence."""
         return await find_stored(self.client, self.stream, out.subject, message_id, self.ack_timeout)
 
@@ -78,7 +78,7 @@ async def _wait_out(route: Route, patience: Patience, error: PenstockError, what
     await asyncio.sleep(pause)
 
 
-async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> Stored | None:
+async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> PubAck | None:
     """Ask whether the stream knows an id, and its sequence.
 
     The condition cannot hold, and is checked after the id: a known id is acknowledged, an unknown one refused, and
@@ -104,7 +104,7 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
     attempts = Attempts(ids=True, ours=False, safe=route.patience)
     while True:
         try:
-            ack: Stored | None = await _attempt(route, messages, ids, attempts)
+            ack: PubAck | None = await _attempt(route, messages, ids, attempts)
         except PenstockError as error:
             verdict, ack = attempts.judge(error), None
             if verdict is Verdict.STORED:  # by an earlier attempt, whose answer was lost
@@ -117,7 +117,7 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
             return BatchAck(route.stream, "atomic", len(messages), ack.sequence, 0)
 
 
-async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attempts: Attempts) -> Stored:
+async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attempts: Attempts) -> PubAck:
     batch_id, last = attempts.begin(asyncio.get_running_loop().time()), len(messages)
     for number, (out, message_id) in enumerate(zip(messages, ids, strict=True), 1):
         headers = {**out.wire_headers(message_id), **marks(batch_id, number, commit=number == last)}

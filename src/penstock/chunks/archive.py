@@ -7,7 +7,6 @@ read, chunk by chunk in order, a few chunks ahead of whoever reads it.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
@@ -21,8 +20,8 @@ from penstock.connection import api_request, insist
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError
 from penstock.jetstream.scan import scan_headers
+from penstock.wire.jetstream.direct import DirectGet, question, read_message
 from penstock.wire.jetstream.names import MSG_SIZE, direct_get, message_get
-from penstock.wire.jetstream.questions import Question
 
 if TYPE_CHECKING:
     from penstock.chunks.consumer import StoredConsumer
@@ -196,18 +195,14 @@ class Archive:
 
     async def get(self, item: Stored, direct: bool) -> bytes:
         """Fetch the body of one chunk."""
-        question = Question(
-            direct_get(self.stream) if direct else message_get(self.stream), {"seq": item.sequence}, repeatable=True
-        )
         if not direct:
-            found = (await api_request(self._nc, question))["message"]
-            return base64.b64decode(found.get("data") or "")
-        subject = f"{self._nc.options.js_prefix}.{question.method}"
-        message = await insist(self._nc, subject, question.payload, self._nc.options.request_timeout)
-        if message.status is not None:
-            raise NotFoundError(
-                f"Message {item.sequence} of stream {self.stream} is gone: {message.description}.", code=message.status
-            )
+            return read_message(await api_request(self._nc, message_get(self.stream), question(item.sequence))).payload
+        get = DirectGet(self.stream, question(item.sequence))
+        subject = f"{self._nc.options.js_prefix}.{direct_get(self.stream)}"
+        message = await insist(self._nc, subject, get.payload, self._nc.options.request_timeout)
+        get.hear(message.data, message.header_block)
+        if not get.result():
+            raise NotFoundError(f"Message {item.sequence} of stream {self.stream} is gone.", code=404)
         return message.data
 
 

@@ -23,7 +23,7 @@ from penstock.chunks.wire import MAX_ID, Chunk, Splitter, encode
 from penstock.connection import insist, patiently
 from penstock.connection.tasks import end
 from penstock.errors import InputError
-from penstock.wire.jetstream.answers import read_ack
+from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class PersistentPublisher:
         async def store() -> None:
             timeout = min(_ANSWER, self.timeout)
             reply = await insist(self._nc, target, body, timeout, headers)
-            read_ack(reply.data, reply.status)
+            confirm(reply.data, reply.status, self.stream)
 
         # What was under way when the connection broke may be lost; storing it again does no harm.
         await patiently(store, self.timeout, self._nc, nobody=True)

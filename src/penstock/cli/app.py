@@ -27,6 +27,7 @@ app = typer.Typer(
     epilog="The flags above may also follow the command: penstock pub orders.new hello -s nats://host:4222",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -17,6 +17,7 @@ import typer
 from penstock.cli.globals import Globals
 from penstock.cli.messages import read_body
 from penstock.cli.output import Json, first, run, until_signal
+from penstock.cli.tree import noun
 from penstock.durations import parse_duration
 from penstock.errors import DisconnectedError, InputError
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(name="bus", help="Requests with sectioned, flow-controlled replies.", no_args_is_help=True)
+app = noun("bus", "Requests with sectioned, flow-controlled replies.")
 
 
 @app.command("call")

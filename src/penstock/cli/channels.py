@@ -16,6 +16,7 @@ import typer
 
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, print_table, progress, run, until_signal
+from penstock.cli.tree import noun
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 from penstock.sizes import parse_size
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="channels",
-    help="Serve NATS Streaming clients from JetStream, and move their channels over.",
-    no_args_is_help=True,
-)
+app = noun("channels", "Serve NATS Streaming clients from JetStream, and move their channels over.")
 
 ClusterId = Annotated[
     str,

@@ -19,6 +19,7 @@ import typer
 
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, first, print_json, progress, run, until_signal
+from penstock.cli.tree import noun
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError, NotFoundError, PenstockError
 
@@ -28,12 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="chunks",
-    help="Files of any size over NATS, in chunks.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = noun("chunks", "Files of any size over NATS, in chunks.")
 Stream = Annotated[
     str | None, typer.Option("--persistent", metavar="STREAM", help="JetStream stream that keeps the payload.")
 ]

@@ -13,7 +13,6 @@ from penstock.cli.consumer_show import show_consumer
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, print_json, print_table, run
 from penstock.cli.session import (
-    aliases,
     ask,
     asking,
     confirm,
@@ -25,6 +24,7 @@ from penstock.cli.session import (
     write_json,
 )
 from penstock.cli.stream_show import ago, local
+from penstock.cli.tree import noun
 from penstock.durations import format_duration
 from penstock.errors import InputError, NotFoundError
 
@@ -44,12 +44,10 @@ _ALIASES = {
     "delete": "rm",
     "del": "rm",
 }
-app = typer.Typer(
-    cls=aliases(_ALIASES), name="consumer", help="Consumers: create, look at, read from, pause.", no_args_is_help=True
-)
+app = noun("consumer", "Consumers: create, look at, read from, pause.", _ALIASES)
 
-StreamName = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
-Name = Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="The consumer.")]
+StreamName = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
+Name = Annotated[str | None, typer.Argument(metavar="CONSUMER", help="The consumer.")]
 
 
 async def picked(client: Client, stream: str | None, name: str | None) -> tuple[str, str]:
@@ -70,7 +68,7 @@ async def picked(client: Client, stream: str | None, name: str | None) -> tuple[
 def add(
     ctx: typer.Context,
     stream: StreamName = None,
-    name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Name of the new consumer.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Name of the new consumer.")] = None,
     config: Base = None,
     validate: Validate = False,
     output: Output = None,

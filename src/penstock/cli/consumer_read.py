@@ -256,7 +256,7 @@ async def _pushed(
 def redeliver(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Only what this consumer gave up.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Only what this consumer gave up.")] = None,
     seq: Annotated[
         list[int] | None, typer.Option("--seq", metavar="SEQUENCE", help="Only these of the stream; repeat.")
     ] = None,

@@ -13,6 +13,7 @@ import typer
 
 from penstock.cli.board import board, print_summary
 from penstock.cli.output import Json, print_json, print_table
+from penstock.cli.tree import noun
 
 if TYPE_CHECKING:
     from penstock.cli.globals import Globals
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(name="pipeline", help="Make, run and look at Spark pipelines over NATS.", no_args_is_help=True)
+app = noun("pipeline", "Make, run and look at Spark pipelines over NATS.")
 
-Folder = Annotated[str, typer.Argument(metavar="[DIR]", help="The folder of the pipeline.")]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="The folder of the pipeline.")]
 Storage = Annotated[
     str | None, typer.Option("--storage", metavar="DIR", help="Where its state lives, instead of where the spec says.")
 ]

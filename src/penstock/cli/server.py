@@ -10,6 +10,7 @@ import typer
 
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, run, until_signal
+from penstock.cli.tree import noun
 from penstock.errors import InputError, OptionError, ServerError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(name="server", help="Run a real NATS server, and ask one who it is.", no_args_is_help=True)
+app = noun("server", "Run a real NATS server, and ask one who it is.")
 
 
 @app.command("run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 import json
@@ -14,10 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
-from typer.core import TyperGroup
 
 from penstock.cli.globals import Globals
-from penstock.cli.tree import Suggesting
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from penstock.connection import Client
 
 __all__ = [
-    "aliases",
     "ask",
     "asking",
     "confirm",
@@ -178,22 +174,3 @@ def with_flags(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
         return command
 
     return decorate
-
-
-def aliases(names: dict[str, str]) -> type[TyperGroup]:
-    """Make a kind of group in which commands also have other, hidden names: {"list": "ls"}.
-
-    The same command under another name costs nothing; registering it twice would build all its flags again.
-    """
-
-    class Group(Suggesting):
-        hidden_names = names
-
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            for name, target in names.items():
-                command = copy.copy(self.commands[target])
-                command.hidden = True
-                self.commands[name] = command
-
-    return Group

@@ -10,10 +10,11 @@ from penstock.cli import stream_look, stream_messages
 from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, print_json, run
-from penstock.cli.session import aliases, ask, asking, confirm, read_json, session, with_flags, write_json
+from penstock.cli.session import ask, asking, confirm, read_json, session, with_flags, write_json
 from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
 from penstock.cli.stream_look import Name, picked
 from penstock.cli.stream_show import show_stream
+from penstock.cli.tree import noun
 from penstock.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ _ALIASES = {
     "del": "rm",
     "snapshot": "backup",
 }
-app = typer.Typer(
-    cls=aliases(_ALIASES), name="stream", help="Streams: create, look at, change, back up.", no_args_is_help=True
-)
+app = noun("stream", "Streams: create, look at, change, back up.", _ALIASES)
 
 Needed = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 
@@ -48,7 +47,7 @@ Needed = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 @with_flags(StreamFlags)
 def add(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[STREAM]", help="Name of the new stream.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="STREAM", help="Name of the new stream.")] = None,
     config: Base = None,
     validate: Validate = False,
     output: Output = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Name", "add_to", "picked"]
 
-Name = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
+Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -169,7 +169,7 @@ async def _report(given: Globals, subject: str | None, order: str, raw: bool, js
 def subjects(
     ctx: typer.Context,
     name: Name = None,
-    pattern: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only subjects that match.")] = ">",
+    pattern: Annotated[str, typer.Argument(metavar="FILTER", help="Only subjects that match.")] = ">",
     sort: Annotated[str, typer.Option("--sort", metavar="name|messages", help="Order.")] = "messages",
     names: Annotated[bool, typer.Option("-n", "--names", help="Only the subjects.")] = False,
     everything: All = False,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-Name = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
+Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
 PAGE = 25
 
@@ -38,7 +38,7 @@ def add_to(app: typer.Typer) -> None:
 def view(
     ctx: typer.Context,
     name: Name = None,
-    size: Annotated[int, typer.Argument(min=1, max=PAGE, metavar="[SIZE]", help="Messages of a page.")] = 10,
+    size: Annotated[int, typer.Argument(min=1, max=PAGE, metavar="SIZE", help="Messages of a page.")] = 10,
     start: Annotated[int, typer.Option("--id", min=1, metavar="SEQUENCE", help="Begin with this sequence.")] = 1,
     since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Begin so long ago.")] = None,
     subject: Annotated[str, typer.Option("--subject", help="Only messages that match.")] = ">",
@@ -96,7 +96,7 @@ async def _view(
 def get(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
-    sequence: Annotated[int | None, typer.Argument(min=1, metavar="[SEQUENCE]", help="Its sequence.")] = None,
+    sequence: Annotated[int | None, typer.Argument(min=1, metavar="SEQUENCE", help="Its sequence.")] = None,
     last_for: Annotated[
         str | None, typer.Option("-S", "--last-for", metavar="SUBJECT", help="The last message of this subject.")
     ] = None,

@@ -1,20 +1,46 @@
-"""The commands by name, each loaded when it is first wanted: one command does not pay for the flags of all others."""
+"""The commands by name, each made when it is first wanted: one command does not pay for the flags of all others."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 import typer.main
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-__all__ = ["COMMANDS", "Entry", "Suggesting", "Tree"]
+from penstock.cli.parsing import Quick, Verb
+
+__all__ = ["COMMANDS", "HIDDEN", "Entry", "Noun", "Tree", "noun"]
 
 Command = Any  # typer carries its own copy of click's classes, under a private name
+
+
+@dataclass(frozen=True)
+class Function:
+    """A command that is a function."""
+
+    function: Callable[..., Any]
+    hidden: bool = False
+    """Whether the list of commands leaves it out."""
+
+    @property
+    def help(self) -> str:
+        """What the list of commands says of it."""
+        return " ".join((self.function.__doc__ or "").split("\n\n")[0].split())
+
+    def load(self, name: str) -> Command:
+        """Make the command."""
+        lone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        lone.command(name, cls=Verb)(self.function)
+        command: Command = typer.main.get_command(lone)
+        command.hidden = self.hidden
+        return command
 
 
 @dataclass(frozen=True)
@@ -25,32 +51,31 @@ class Entry:
     """The file in this folder."""
     name: str
     """The function, or `app` for a noun with verbs."""
-    help: str = ""
-    """The first sentence of its own help; none for a hidden name."""
+    help: str
+    """The first sentence of its own help."""
+    hidden: bool = False
+    """Whether the list of commands leaves it out."""
 
     def load(self, name: str) -> Command:
         """Make the command."""
         found = getattr(importlib.import_module(f"penstock.cli.{self.module}"), self.name)
-        if isinstance(found, typer.Typer):
-            command: Command = typer.main.get_group(found)
-        else:
-            lone = typer.Typer(add_completion=False)
-            lone.command(name)(found)
-            command = typer.main.get_command(lone)
-        command.name = name
-        command.hidden = not self.help
-        return command
+        if not isinstance(found, typer.Typer):
+            return Function(found, self.hidden).load(name)
+        # Typer would make every verb with all its flags at once.
+        empty = copy.copy(found)
+        empty.registered_commands = []
+        group: Command = typer.main.get_group(empty)
+        made = [(info.name, info.callback) for info in found.registered_commands if info.callback is not None]
+        group.take({verb or function.__name__: Function(function) for verb, function in made})
+        group.name = name
+        group.hidden = self.hidden
+        return group
 
 
 COMMANDS = {
     "server": Entry("server", "app", "Run a real NATS server, and ask one who it is."),
     "stream": Entry("stream", "app", "Streams: create, look at, change, back up."),
-    "str": Entry("stream", "app"),
-    "st": Entry("stream", "app"),
-    "s": Entry("stream", "app"),
     "consumer": Entry("consumer", "app", "Consumers: create, look at, read from, pause."),
-    "con": Entry("consumer", "app"),
-    "c": Entry("consumer", "app"),
     "apply": Entry(
         "apply",
         "apply",
@@ -61,11 +86,8 @@ COMMANDS = {
         "pub",
         "Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled.",
     ),
-    "publish": Entry("messages", "pub"),
     "sub": Entry("messages", "sub", "Show messages as they come, until Ctrl-C."),
-    "subscribe": Entry("messages", "sub"),
     "req": Entry("messages", "req", "Send a request and show what is answered."),
-    "request": Entry("messages", "req"),
     "reply": Entry("messages", "reply", "Answer requests, until Ctrl-C."),
     "rtt": Entry("messages", "rtt", "Measure the round trip to each server."),
     "chunks": Entry("chunks", "app", "Files of any size over NATS, in chunks."),
@@ -92,16 +114,29 @@ COMMANDS = {
 }
 
 
+HIDDEN = {
+    "str": "stream",
+    "st": "stream",
+    "s": "stream",
+    "con": "consumer",
+    "c": "consumer",
+    "publish": "pub",
+    "subscribe": "sub",
+    "request": "req",
+}
+
+
 class Commands(dict[str, Command]):
     """What a group takes for the dict of its commands: names at once, commands when they are asked for."""
 
-    def __init__(self) -> None:
-        super().__init__(dict.fromkeys(COMMANDS))
+    def __init__(self, entries: Mapping[str, Entry | Function]) -> None:
+        super().__init__(dict.fromkeys(entries))
+        self.entries = entries
 
     def __getitem__(self, name: str) -> Command:
         found = super().__getitem__(name)
         if found is None:
-            found = self[name] = COMMANDS[name].load(name)
+            found = self[name] = self.entries[name].load(name)
         return found
 
     def get(self, name: str, default: Any = None) -> Command:
@@ -114,11 +149,29 @@ class Commands(dict[str, Command]):
         return {name: self[name] for name in self}.items()
 
 
-class Suggesting(TyperGroup):
-    """A group that answers a mistyped command with names that its help shows, also where a hidden one is nearer."""
+class Noun(Quick, TyperGroup):
+    """A group of commands: each is made when it is wanted, and the list of them makes none.
+
+    It answers a mistyped command with names that its help shows, also where a hidden one is nearer.
+    """
 
     hidden_names: Mapping[str, str] = {}
     """For each hidden name, the one that the help shows."""
+
+    entries: Mapping[str, Entry | Function] = {}
+
+    def take(self, entries: Mapping[str, Entry | Function]) -> None:
+        """Hold these commands, under their hidden names, too."""
+        again = {name: dataclasses.replace(entries[shown], hidden=True) for name, shown in self.hidden_names.items()}
+        self.entries = {**entries, **again}
+        self.commands = Commands(self.entries)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self.entries.items() if not entry.hidden])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         self.suggest_commands = False  # it would name hidden ones
@@ -131,30 +184,17 @@ class Suggesting(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class Tree(Suggesting):
-    """The root: every command by name, and a list of them that loads none."""
+def noun(name: str, help: str, hidden_names: Mapping[str, str] | None = None) -> typer.Typer:
+    """Make the app of a noun, to which its file adds the verbs; they may have other, hidden names: {"list": "ls"}."""
+    kind = type("Named", (Noun,), {"hidden_names": hidden_names or {}})
+    return typer.Typer(cls=kind, name=name, help=help, no_args_is_help=True, rich_markup_mode=None)
+
+
+class Tree(Noun):
+    """The root: every command by name."""
+
+    hidden_names = HIDDEN
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands = Commands()
-        shown = {(entry.module, entry.name): name for name, entry in COMMANDS.items() if entry.help}
-        self.hidden_names = {
-            name: shown[entry.module, entry.name] for name, entry in COMMANDS.items() if not entry.help
-        }
-        self._listing = False
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Command:
-        if not self._listing:
-            return self.commands.get(cmd_name)
-        entry = COMMANDS[cmd_name]
-        return TyperCommand(cmd_name, callback=None, help=entry.help, hidden=not entry.help)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self._listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._listing = False
+        self.take(COMMANDS)

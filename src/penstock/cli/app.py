@@ -5,7 +5,6 @@ Commands load when they are wanted (`tree`), and import heavy modules inside, so
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -94,6 +93,8 @@ def _globals(
     ] = False,
 ) -> None:
     """NATS streams through Spark and back, each message exactly once."""
+    import logging
+
     logging.basicConfig(
         level=logging.DEBUG if trace else logging.WARNING, format="%(message)s", stream=sys.stderr, force=True
     )

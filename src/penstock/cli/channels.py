@@ -16,7 +16,6 @@ import typer
 
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, print_table, progress, run, until_signal
-from penstock.cli.tree import noun
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 from penstock.sizes import parse_size
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     from penstock.options import ConnectionOptions
     from penstock.server import Server
 
-__all__ = ["app"]
-
-app = noun("channels", "Serve NATS Streaming clients from JetStream, and move their channels over.")
+__all__ = ["export", "info", "list_channels", "migrate", "serve"]
 
 ClusterId = Annotated[
     str,
@@ -36,7 +33,6 @@ ClusterId = Annotated[
 ]
 
 
-@app.command()
 def serve(
     ctx: typer.Context,
     cluster_id: ClusterId = "test-cluster",
@@ -231,7 +227,6 @@ async def _tell_leading(gateway: Gateway, json: bool) -> None:
     await asyncio.Event().wait()
 
 
-@app.command("ls")
 def list_channels(ctx: typer.Context, cluster_id: ClusterId = "test-cluster", json: Json = False) -> None:
     """List the channels of a cluster, and how full they are."""
     run(_list(ctx.obj, cluster_id, json))
@@ -272,7 +267,6 @@ def _as_json(item: Any) -> dict[str, Any]:
     return content
 
 
-@app.command()
 def info(
     ctx: typer.Context,
     channel: Annotated[str, typer.Argument(help="Name of the channel.")],
@@ -321,7 +315,6 @@ async def _info(given: Globals, channel: str, cluster: str, json: bool) -> None:
         print_table("Subscriptions", columns, rows)
 
 
-@app.command()
 def export(
     ctx: typer.Context,
     channel: Annotated[str, typer.Argument(help="Name of the channel.")],
@@ -366,7 +359,6 @@ async def _export(given: Globals, channel: str, output: Path | None, start: int,
         typer.echo(f"Wrote {count:,} messages to {output}.", err=True)
 
 
-@app.command()
 def migrate(
     ctx: typer.Context,
     channels: Annotated[

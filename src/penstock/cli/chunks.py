@@ -19,7 +19,6 @@ import typer
 
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, first, print_json, progress, run, until_signal
-from penstock.cli.tree import noun
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError, NotFoundError, PenstockError
 
@@ -27,15 +26,13 @@ if TYPE_CHECKING:
     from penstock.chunks import Incoming, StoredMessage
     from penstock.connection import Client
 
-__all__ = ["app"]
+__all__ = ["file_name", "receive", "send"]
 
-app = noun("chunks", "Files of any size over NATS, in chunks.")
 Stream = Annotated[
     str | None, typer.Option("--persistent", metavar="STREAM", help="JetStream stream that keeps the payload.")
 ]
 
 
-@app.command()
 def send(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(help="File to send, - for standard input.")],
@@ -112,7 +109,6 @@ async def _standard_input() -> Any:
     return reader
 
 
-@app.command()
 def receive(
     ctx: typer.Context,
     subject: Annotated[str, typer.Argument(help="Subject to receive on; wildcards only without --persistent.")],

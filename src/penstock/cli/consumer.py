@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import consumer_read, consumer_samples
 from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
 from penstock.cli.consumer_show import show_consumer
@@ -24,7 +23,6 @@ from penstock.cli.session import (
     write_json,
 )
 from penstock.cli.stream_show import ago, local
-from penstock.cli.tree import noun
 from penstock.durations import format_duration
 from penstock.errors import InputError, NotFoundError
 
@@ -32,19 +30,7 @@ if TYPE_CHECKING:
     from penstock.connection import Client
     from penstock.model import Consumer
 
-__all__ = ["app"]
-
-_ALIASES = {
-    "create": "add",
-    "new": "add",
-    "update": "edit",
-    "list": "ls",
-    "nfo": "info",
-    "i": "info",
-    "delete": "rm",
-    "del": "rm",
-}
-app = noun("consumer", "Consumers: create, look at, read from, pause.", _ALIASES)
+__all__ = ["add", "edit", "info", "ls", "pause", "report", "resume", "rm"]
 
 StreamName = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 Name = Annotated[str | None, typer.Argument(metavar="CONSUMER", help="The consumer.")]
@@ -63,7 +49,6 @@ async def picked(client: Client, stream: str | None, name: str | None) -> tuple[
 # -- creating and changing -------------------------------------------------------------------------------------------
 
 
-@app.command("add")
 @with_flags(ConsumerFlags)
 def add(
     ctx: typer.Context,
@@ -130,7 +115,6 @@ async def _add(given: Globals, stream: str | None, consumer: Consumer, json: boo
         show_consumer(info)
 
 
-@app.command("edit")
 @with_flags(ConsumerFlags)
 def edit(
     ctx: typer.Context,
@@ -190,7 +174,6 @@ async def _edit(
         show_consumer(info)
 
 
-@app.command("rm")
 def rm(ctx: typer.Context, stream: StreamName = None, name: Name = None, force: Force = False) -> None:
     """Delete a consumer, and what it knows of deliveries and acks."""
     run(_rm(ctx.obj, stream, name, force))
@@ -206,7 +189,6 @@ async def _rm(given: Globals, stream: str | None, name: str | None, force: bool)
     typer.echo(f"Consumer {info.stream} > {info.name} was deleted.")
 
 
-@app.command("pause")
 def pause(
     ctx: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
@@ -235,7 +217,6 @@ async def _pause(given: Globals, stream: str, name: str, until: str, force: bool
         typer.echo(f"Paused Consumer {stream} > {name} until {local(end)}.")
 
 
-@app.command("resume")
 def resume(
     ctx: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
@@ -261,7 +242,6 @@ async def _resume(given: Globals, stream: str, name: str, force: bool) -> None:
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-@app.command("info")
 def info(ctx: typer.Context, stream: StreamName = None, name: Name = None, json: Json = False) -> None:
     """Show a consumer: configuration and state."""
     run(_info(ctx.obj, stream, name, json))
@@ -286,7 +266,6 @@ async def _found(given: Globals, stream: str | None) -> tuple[str, list[Any]]:
             raise NotFoundError(f"There is no stream {stream}.", remedy="See `penstock stream ls`.") from None
 
 
-@app.command("ls")
 def ls(
     ctx: typer.Context,
     stream: StreamName = None,
@@ -309,7 +288,7 @@ def ls(
             [
                 (
                     info.name,
-                    info.config.description or "",
+                    info.description,
                     local(info.created),
                     f"{info.ack_pending:,}",
                     f"{info.pending:,}",
@@ -320,7 +299,6 @@ def ls(
         )
 
 
-@app.command("report")
 def report(ctx: typer.Context, stream: StreamName = None, json: Json = False) -> None:
     """Report on the consumers of a stream: how they ack, and how far they are."""
     stream, found = run(_found(ctx.obj, stream))
@@ -355,7 +333,3 @@ def report(ctx: typer.Context, stream: StreamName = None, json: Json = False) ->
             for info in found
         ],
     )
-
-
-consumer_read.add_to(app)
-app.command("samples")(consumer_samples.samples)

@@ -138,7 +138,7 @@ def start_from(text: str) -> dict[str, Any]:
         return {"deliver_policy": _START[text]}
     if text.isdecimal():
         return {"deliver_policy": "by_start_sequence", "opt_start_seq": int(text)}
-    from penstock.model import parse_time
+    from penstock.times import parse_time
 
     try:
         if "T" in text and "-" in text:

@@ -13,15 +13,12 @@ import typer
 
 from penstock.cli.board import board, print_summary
 from penstock.cli.output import Json, print_json, print_table
-from penstock.cli.tree import noun
 
 if TYPE_CHECKING:
     from penstock.cli.globals import Globals
     from penstock.pipelines.outcome import Outcome
 
-__all__ = ["app"]
-
-app = noun("pipeline", "Make, run and look at Spark pipelines over NATS.")
+__all__ = ["new", "replay", "reset", "run", "status", "switch_lane"]
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The folder of the pipeline.")]
 Storage = Annotated[
@@ -34,7 +31,6 @@ Master = Annotated[
 Remote = Annotated[str | None, typer.Option("--remote", metavar="sc://...", help="A Spark Connect server to run on.")]
 
 
-@app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="The name of the pipeline, and of its folder.")],
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to make the folder.")] = ".",
@@ -47,7 +43,6 @@ def new(
     typer.echo(f"  penstock server run &\n  python {made}/traffic.py\n  penstock pipeline run {made}")
 
 
-@app.command("run")
 def run(
     ctx: typer.Context,
     folder: Folder = ".",
@@ -130,7 +125,6 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     }
 
 
-@app.command("status")
 def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as_json: Json = False) -> None:
     """Show how far each flow is, and how many messages wait for it."""
     from penstock.cli.stream_show import ago
@@ -166,7 +160,6 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
     )
 
 
-@app.command("reset")
 def reset(
     folder: Folder = ".",
     storage: Storage = None,
@@ -187,7 +180,6 @@ def reset(
     typer.echo("Reset. The next run reads everything again, and adds to the streams that it writes to.")
 
 
-@app.command("replay")
 def replay(
     ctx: typer.Context,
     folder: Folder = ".",
@@ -257,7 +249,6 @@ def replay(
         typer.echo(f"Switched: the next run goes on from here, into {_names(pairs)}.")
 
 
-@app.command("switch")
 def switch_lane(
     folder: Folder = ".",
     to: Annotated[str | None, typer.Option("--to", metavar="NAME", help="The replay to go on from.")] = None,

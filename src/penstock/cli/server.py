@@ -10,18 +10,14 @@ import typer
 
 from penstock.cli.globals import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, run, until_signal
-from penstock.cli.tree import noun
 from penstock.errors import InputError, OptionError, ServerError
 
 if TYPE_CHECKING:
     from penstock.server import Server
 
-__all__ = ["app"]
-
-app = noun("server", "Run a real NATS server, and ask one who it is.")
+__all__ = ["info", "serve"]
 
 
-@app.command("run")
 def serve(
     nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 for a JetStream cluster on this machine.")] = 1,
     store: Annotated[
@@ -139,7 +135,6 @@ async def _watch(server: Server) -> None:
         await asyncio.sleep(0.2)
 
 
-@app.command()
 def info(ctx: typer.Context, json: Json = False) -> None:
     """Show the server that answers: name, version, limits, JetStream."""
     run(_info(ctx.obj, json))

@@ -103,7 +103,7 @@ def pick(what: str, names: Sequence[str], given: str | None) -> str:
 
 def parse_until(text: str, option: str) -> datetime:
     """Read a time, or a duration from now."""
-    from penstock.model import parse_time
+    from penstock.times import parse_time
 
     if text[:4].isdecimal() and "-" in text:
         stamp = text.replace(" ", "T", 1)

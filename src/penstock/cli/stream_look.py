@@ -13,23 +13,13 @@ from penstock.cli.session import pick, session
 from penstock.cli.stream_show import ago, local, print_sections, show_stream
 from penstock.errors import InputError
 from penstock.sizes import format_size
-from penstock.spark.markers import marker_filter
 
 if TYPE_CHECKING:
     from penstock.connection import Client
 
-__all__ = ["Name", "add_to", "picked"]
+__all__ = ["Name", "info", "ls", "picked", "report", "size", "subjects"]
 
 Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("info")(info)
-    app.command("ls")(ls)
-    app.command("report")(report)
-    app.command("subjects")(subjects)
-    app.command("size")(size)
 
 
 async def picked(client: Client, name: str | None) -> str:
@@ -51,6 +41,7 @@ def info(
 
 async def _info(given: Globals, name: str | None, state: bool, json: bool) -> None:
     from penstock.jetstream import assets
+    from penstock.spark.markers import marker_filter
 
     async with session(given) as client:
         found = await assets.stream_info(client, await picked(client, name))
@@ -92,7 +83,7 @@ async def _ls(given: Globals, subject: str | None, names: bool, json: bool) -> N
             [
                 (
                     info.name,
-                    info.config.description or "",
+                    info.description,
                     local(info.created),
                     f"{info.messages:,}",
                     format_size(info.bytes),

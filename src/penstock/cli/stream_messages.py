@@ -19,20 +19,11 @@ from penstock.errors import InputError, NotFoundError
 if TYPE_CHECKING:
     from penstock.model import Message
 
-__all__ = ["add_to"]
+__all__ = ["backup", "get", "restore", "rmm", "view"]
 
 Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
 PAGE = 25
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("view")(view)
-    app.command("get")(get)
-    app.command("rmm")(rmm)
-    app.command("backup")(backup)
-    app.command("restore")(restore)
 
 
 def view(

@@ -1,13 +1,12 @@
-"""The commands by name, each made when it is first wanted: one command does not pay for the flags of all others."""
+"""All commands by name, each loaded when it is first wanted: one command does not pay for the flags of all others."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import difflib
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
@@ -16,104 +15,171 @@ from typer.core import TyperGroup
 
 from penstock.cli.parsing import Quick, Verb
 
-__all__ = ["COMMANDS", "HIDDEN", "Entry", "Noun", "Tree", "noun"]
+__all__ = ["COMMANDS", "HIDDEN", "Entry", "Group", "Tree"]
 
 Command = Any  # typer carries its own copy of click's classes, under a private name
 
 
 @dataclass(frozen=True)
-class Function:
-    """A command that is a function."""
+class Entry:
+    """A command that does something."""
 
-    function: Callable[..., Any]
+    place: str
+    """Its function, as file.function of this folder."""
+    summary: str | None = None
+    """The first sentence of its help, where a list is to show it without loading the file."""
     hidden: bool = False
-    """Whether the list of commands leaves it out."""
+    """Whether lists leave it out."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function, loaded."""
+        file, _, name = self.place.partition(".")
+        found: Callable[..., Any] = getattr(importlib.import_module(f"penstock.cli.{file}"), name)
+        return found
 
     @property
     def help(self) -> str:
-        """What the list of commands says of it."""
-        return " ".join((self.function.__doc__ or "").split("\n\n")[0].split())
+        """What lists say of it: the first paragraph of what the function says of itself."""
+        return self.summary or " ".join((self.function.__doc__ or "").split("\n\n")[0].split())
 
     def load(self, name: str) -> Command:
         """Make the command."""
         lone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        lone.command(name, cls=Verb)(self.function)
-        command: Command = typer.main.get_command(lone)
-        command.hidden = self.hidden
-        return command
+        lone.command(name, cls=Verb, hidden=self.hidden)(self.function)
+        return typer.main.get_command(lone)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where a command is, and what the list of commands says of it."""
+class Group:
+    """A noun: its verbs, and the other names that they have."""
 
-    module: str
-    """The file in this folder."""
-    name: str
-    """The function, or `app` for a noun with verbs."""
     help: str
-    """The first sentence of its own help."""
+    verbs: Mapping[str, str]
+    """Where the function of each is."""
+    hidden_names: Mapping[str, str] = field(default_factory=dict)
+    """For each hidden name, the one that the help shows: {"list": "ls"}."""
     hidden: bool = False
-    """Whether the list of commands leaves it out."""
 
     def load(self, name: str) -> Command:
-        """Make the command."""
-        found = getattr(importlib.import_module(f"penstock.cli.{self.module}"), self.name)
-        if not isinstance(found, typer.Typer):
-            return Function(found, self.hidden).load(name)
-        # Typer would make every verb with all its flags at once.
-        empty = copy.copy(found)
-        empty.registered_commands = []
-        group: Command = typer.main.get_group(empty)
-        made = [(info.name, info.callback) for info in found.registered_commands if info.callback is not None]
-        group.take({verb or function.__name__: Function(function) for verb, function in made})
-        group.name = name
-        group.hidden = self.hidden
-        return group
+        """Make the group; its verbs are made later, one by one."""
+        made = Noun(name=name, help=self.help, hidden=self.hidden, no_args_is_help=True, rich_markup_mode=None)
+        made.take({verb: Entry(place) for verb, place in self.verbs.items()}, self.hidden_names)
+        return made
 
 
-COMMANDS = {
-    "server": Entry("server", "app", "Run a real NATS server, and ask one who it is."),
-    "stream": Entry("stream", "app", "Streams: create, look at, change, back up."),
-    "consumer": Entry("consumer", "app", "Consumers: create, look at, read from, pause."),
+COMMANDS: dict[str, Entry | Group] = {
+    "server": Group("Run a real NATS server, and ask one who it is.", {"run": "server.serve", "info": "server.info"}),
+    "stream": Group(
+        "Streams: create, look at, change, back up.",
+        {
+            "add": "stream.add",
+            "edit": "stream.edit",
+            "seal": "stream.seal",
+            "rm": "stream.rm",
+            "purge": "stream.purge",
+            "info": "stream_look.info",
+            "ls": "stream_look.ls",
+            "report": "stream_look.report",
+            "subjects": "stream_look.subjects",
+            "size": "stream_look.size",
+            "view": "stream_messages.view",
+            "get": "stream_messages.get",
+            "rmm": "stream_messages.rmm",
+            "backup": "stream_messages.backup",
+            "restore": "stream_messages.restore",
+        },
+        {
+            "create": "add",
+            "new": "add",
+            "update": "edit",
+            "list": "ls",
+            "l": "ls",
+            "nfo": "info",
+            "i": "info",
+            "subj": "subjects",
+            "delete": "rm",
+            "del": "rm",
+            "snapshot": "backup",
+        },
+    ),
+    "consumer": Group(
+        "Consumers: create, look at, read from, pause.",
+        {
+            "add": "consumer.add",
+            "edit": "consumer.edit",
+            "rm": "consumer.rm",
+            "pause": "consumer.pause",
+            "resume": "consumer.resume",
+            "info": "consumer.info",
+            "ls": "consumer.ls",
+            "report": "consumer.report",
+            "next": "consumer_read.next_",
+            "sub": "consumer_read.sub",
+            "redeliver": "consumer_read.redeliver",
+            "samples": "consumer_samples.samples",
+        },
+        {
+            "create": "add",
+            "new": "add",
+            "update": "edit",
+            "list": "ls",
+            "nfo": "info",
+            "i": "info",
+            "delete": "rm",
+            "del": "rm",
+        },
+    ),
     "apply": Entry(
-        "apply",
-        "apply",
+        "apply.apply",
         "Create and update the streams and consumers of a file; never delete a stream, and lose nothing unasked.",
     ),
     "pub": Entry(
-        "messages",
-        "pub",
+        "messages.pub",
         "Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled.",
     ),
-    "sub": Entry("messages", "sub", "Show messages as they come, until Ctrl-C."),
-    "req": Entry("messages", "req", "Send a request and show what is answered."),
-    "reply": Entry("messages", "reply", "Answer requests, until Ctrl-C."),
-    "rtt": Entry("messages", "rtt", "Measure the round trip to each server."),
-    "chunks": Entry("chunks", "app", "Files of any size over NATS, in chunks."),
-    "bus": Entry("bus", "app", "Requests with sectioned, flow-controlled replies."),
-    "channels": Entry("channels", "app", "Serve NATS Streaming clients from JetStream, and move their channels over."),
-    "pipeline": Entry("pipeline", "app", "Make, run and look at Spark pipelines over NATS."),
+    "sub": Entry("messages.sub", "Show messages as they come, until Ctrl-C."),
+    "req": Entry("messages.req", "Send a request and show what is answered."),
+    "reply": Entry("messages.reply", "Answer requests, until Ctrl-C."),
+    "rtt": Entry("messages.rtt", "Measure the round trip to each server."),
+    "chunks": Group("Files of any size over NATS, in chunks.", {"send": "chunks.send", "receive": "chunks.receive"}),
+    "bus": Group("Requests with sectioned, flow-controlled replies.", {"call": "bus.call", "serve": "bus.serve"}),
+    "channels": Group(
+        "Serve NATS Streaming clients from JetStream, and move their channels over.",
+        {
+            "serve": "channels.serve",
+            "ls": "channels.list_channels",
+            "info": "channels.info",
+            "export": "channels.export",
+            "migrate": "channels.migrate",
+        },
+    ),
+    "pipeline": Group(
+        "Make, run and look at Spark pipelines over NATS.",
+        {
+            "new": "pipeline.new",
+            "run": "pipeline.run",
+            "status": "pipeline.status",
+            "reset": "pipeline.reset",
+            "replay": "pipeline.replay",
+            "switch": "pipeline.switch_lane",
+        },
+    ),
     "console": Entry(
-        "console",
-        "console",
+        "console.console",
         "Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, "
         "and changes nothing.",
     ),
     "doctor": Entry(
-        "doctor",
-        "doctor",
+        "doctor.doctor",
         "Check Python, Java, the NATS server, the compiled wire, Spark and the disk; "
         "exit status 1 if something is bad.",
     ),
     "demo": Entry(
-        "demo",
-        "demo",
+        "demo.demo",
         "Run the main job: orders through NATS and Spark and back, with a kill in the middle and an audit at the end.",
     ),
 }
-
-
 HIDDEN = {
     "str": "stream",
     "st": "stream",
@@ -129,7 +195,7 @@ HIDDEN = {
 class Commands(dict[str, Command]):
     """What a group takes for the dict of its commands: names at once, commands when they are asked for."""
 
-    def __init__(self, entries: Mapping[str, Entry | Function]) -> None:
+    def __init__(self, entries: Mapping[str, Entry | Group]) -> None:
         super().__init__(dict.fromkeys(entries))
         self.entries = entries
 
@@ -150,20 +216,12 @@ class Commands(dict[str, Command]):
 
 
 class Noun(Quick, TyperGroup):
-    """A group of commands: each is made when it is wanted, and the list of them makes none.
+    """A group as typer knows it. It answers a mistyped command with names that its help shows, and no hidden one."""
 
-    It answers a mistyped command with names that its help shows, also where a hidden one is nearer.
-    """
-
-    hidden_names: Mapping[str, str] = {}
-    """For each hidden name, the one that the help shows."""
-
-    entries: Mapping[str, Entry | Function] = {}
-
-    def take(self, entries: Mapping[str, Entry | Function]) -> None:
+    def take(self, entries: Mapping[str, Entry | Group], hidden_names: Mapping[str, str]) -> None:
         """Hold these commands, under their hidden names, too."""
-        again = {name: dataclasses.replace(entries[shown], hidden=True) for name, shown in self.hidden_names.items()}
-        self.entries = {**entries, **again}
+        again = {name: dataclasses.replace(entries[shown], hidden=True) for name, shown in hidden_names.items()}
+        self.entries, self.hidden_names = {**entries, **again}, hidden_names
         self.commands = Commands(self.entries)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -184,17 +242,9 @@ class Noun(Quick, TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def noun(name: str, help: str, hidden_names: Mapping[str, str] | None = None) -> typer.Typer:
-    """Make the app of a noun, to which its file adds the verbs; they may have other, hidden names: {"list": "ls"}."""
-    kind = type("Named", (Noun,), {"hidden_names": hidden_names or {}})
-    return typer.Typer(cls=kind, name=name, help=help, no_args_is_help=True, rich_markup_mode=None)
-
-
 class Tree(Noun):
     """The root: every command by name."""
 
-    hidden_names = HIDDEN
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.take(COMMANDS)
+        self.take(COMMANDS, HIDDEN)

@@ -42,6 +42,17 @@ def parse_headers(given: list[str] | None) -> dict[str, str] | None:
     return headers or None
 
 
+def check_subjects(*subjects: str, literal: bool = False) -> None:
+    """Refuse a subject that no server takes before we connect to one; {{Count}} and the like stand for a token."""
+    from penstock.jetstream.subjects import subject_fault
+
+    for subject in subjects:
+        if fault := subject_fault(subject, literal=literal):
+            raise InputError(
+                f"The subject {subject!r} {fault}.", remedy="Write words joined by dots, such as orders.new."
+            )
+
+
 def read_body(body: str | None) -> bytes:
     """Give the body from the argument, or from standard input where there is none."""
     if body is not None:
@@ -89,6 +100,7 @@ def pub(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled."""
+    check_subjects(subject, *([reply] if reply else []), literal=True)
     headers, pause, data = parse_headers(header), parse_duration(sleep, option="--sleep"), read_body(body)
     run(_pub(ctx.obj, subject, data, headers, count, pause, reply or "", quiet))
 
@@ -147,6 +159,7 @@ def sub(
     ] = None,
 ) -> None:
     """Show messages as they come, until Ctrl-C."""
+    check_subjects(*subjects)
     silence = parse_duration(wait, option="--wait") if wait else None
     run(_sub(ctx.obj, subjects, queue or "", count, silence, _Printer(raw, headers_only, timestamp)))
 
@@ -233,6 +246,7 @@ def req(
     raw: Raw = False,
 ) -> None:
     """Send a request and show what is answered."""
+    check_subjects(subject, literal=True)
     headers, data = parse_headers(header), read_body(body)
     run(_req(ctx.obj, subject, data, headers, replies, count, raw))
 
@@ -308,6 +322,7 @@ def reply(
     sleep: Annotated[str, typer.Option("--sleep", metavar="DURATION", help="Wait before each answer.")] = "0s",
 ) -> None:
     """Answer requests, until Ctrl-C."""
+    check_subjects(subject)
     if body is None and not echo:
         raise InputError("There is nothing to answer with.", remedy="Give a body, or --echo.")
     if body is not None and echo:

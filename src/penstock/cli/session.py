@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ import typer
 
 from penstock.cli.globals import Globals
 from penstock.durations import parse_duration
-from penstock.errors import InputError
+from penstock.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from penstock.connection import Client
@@ -29,6 +30,7 @@ __all__ = [
     "pick",
     "read_json",
     "session",
+    "shifted",
     "with_flags",
 ]
 
@@ -102,13 +104,27 @@ def pick(what: str, names: Sequence[str], given: str | None) -> str:
 
 
 def parse_until(text: str, option: str) -> datetime:
-    """Read a time, or a duration from now."""
+    """Read a time to come: a date, a time (in UTC if it names no zone), or a duration from now."""
     from penstock.times import parse_time
 
-    if text[:4].isdecimal() and "-" in text:
-        stamp = text.replace(" ", "T", 1)
-        return parse_time(stamp if stamp.endswith("Z") or "+" in stamp else f"{stamp}Z")
-    return datetime.now(UTC) + timedelta(seconds=parse_duration(text, option=option))
+    if re.match(r"[0-9]{4}-", text):
+        day, _, clock = text.replace(" ", "T", 1).partition("T")
+        zoned = re.search(r"(Z|[+-][0-9:]+)$", clock)
+        return parse_time(f"{day}T{clock or '00:00:00'}{'' if zoned else 'Z'}")
+    return shifted(text, option, 1)
+
+
+def shifted(text: str, option: str, direction: int) -> datetime:
+    """Give the time that lies a duration before (-1) or after (1) now."""
+    try:
+        return datetime.now(UTC) + direction * timedelta(seconds=parse_duration(text, option=option))
+    except OverflowError:
+        raise OptionError(
+            f"{option} is {text!r}, which no calendar reaches.",
+            remedy='Write less, such as "1h" or "30d".',
+            option=option,
+            value=text,
+        ) from None
 
 
 def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, print_table, run
 from penstock.cli.session import pick, session
 from penstock.cli.stream_show import ago, local, print_sections, show_stream
-from penstock.errors import InputError
+from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -179,7 +179,10 @@ async def _subjects(
 
     async with session(given) as client:
         stream = await picked(client, name)
-        held = await assets.stream_subjects_held(client, stream, pattern)
+        try:
+            held = await assets.stream_subjects_held(client, stream, pattern)
+        except NotFoundError:
+            raise NotFoundError(f"There is no stream {stream}.", remedy="See `penstock stream ls`.") from None
     counts = {subject: count for subject, count in held.items() if sieve.shows(subject)}
     if sort in ("messages", "count"):
         counts = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +11,12 @@ import typer
 from penstock.cli.globals import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, progress, run
-from penstock.cli.session import asking, confirm, pick, read_json, session
+from penstock.cli.session import asking, confirm, pick, read_json, session, shifted
 from penstock.cli.stream_show import show_message, show_stream
-from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
+    from penstock.connection import Client
     from penstock.model import Message
 
 __all__ = ["backup", "get", "restore", "rmm", "view"]
@@ -30,7 +30,9 @@ def view(
     ctx: typer.Context,
     name: Name = None,
     size: Annotated[int, typer.Argument(min=1, max=PAGE, metavar="SIZE", help="Messages of a page.")] = 10,
-    start: Annotated[int, typer.Option("--id", min=1, metavar="SEQUENCE", help="Begin with this sequence.")] = 1,
+    start: Annotated[
+        int | None, typer.Option("--id", min=1, metavar="SEQUENCE", help="Begin with this sequence.")
+    ] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Begin so long ago.")] = None,
     subject: Annotated[str, typer.Option("--subject", help="Only messages that match.")] = ">",
     raw: Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")] = False,
@@ -38,10 +40,10 @@ def view(
     json: Json = False,
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
-    begin = None
-    if since is not None:
-        begin = datetime.now(UTC) - timedelta(seconds=parse_duration(since, option="--since"))
-    run(_view(ctx.obj, name, size, start, begin, subject, Sieve(everything, subject), raw, json))
+    if start is not None and since is not None:
+        raise InputError("--id and --since are given together.", remedy="Leave one of them out.")
+    begin = None if since is None else shifted(since, "--since", -1)
+    run(_view(ctx.obj, name, size, start or 1, begin, subject, Sieve(everything, subject), raw, json))
 
 
 async def _view(
@@ -101,16 +103,8 @@ def get(
 
 
 async def _get(given: Globals, name: str, sequence: int | None, last_for: str | None, sieve: Sieve, json: bool) -> None:
-    from penstock.jetstream import assets
-
     async with session(given) as client:
-        try:
-            message = await assets.get_message(client, name, sequence, last_for=last_for)
-        except NotFoundError as error:
-            if error.err_code == 10059:
-                raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
-            what = f"no message {sequence}" if sequence else f"no message on {last_for}"
-            raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None
+        message = await _message(client, name, sequence, last_for)
     if not sieve.shows(message.subject):
         raise InputError(
             f"Message {message.sequence} of stream {name} is a marker of the Spark sink, no data.",
@@ -120,6 +114,18 @@ async def _get(given: Globals, name: str, sequence: int | None, last_for: str | 
         print_json(message.to_json())
     else:
         show_message(message)
+
+
+async def _message(client: Client, name: str, sequence: int | None, last_for: str | None = None) -> Message:
+    from penstock.jetstream import assets
+
+    try:
+        return await assets.get_message(client, name, sequence, last_for=last_for)
+    except NotFoundError as error:
+        if error.err_code == 10059:
+            raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
+        what = f"no message {sequence}" if sequence else f"no message on {last_for}"
+        raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None
 
 
 def rmm(
@@ -136,7 +142,7 @@ async def _rmm(given: Globals, name: str, sequence: int, force: bool) -> None:
     from penstock.jetstream import assets
 
     async with session(given) as client:
-        message = await assets.get_message(client, name, sequence)
+        message = await _message(client, name, sequence)
         confirm(f"Really remove message {sequence} on {message.subject} from Stream {name}", force)
         await assets.delete_message(client, name, sequence)
     typer.echo(f"Removed message {sequence} from Stream {name}.")

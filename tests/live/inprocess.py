@@ -112,7 +112,7 @@ def invoke(
             err.flush()
     if failures:
         raise failures[0]
-    return Done(status, out.buffer.getvalue().decode(), err.buffer.getvalue().decode())
+    return Done(status, *(stream.buffer.getvalue().decode(errors="surrogateescape") for stream in (out, err)))
 
 
 @contextlib.contextmanager

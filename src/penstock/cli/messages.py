@@ -133,15 +133,17 @@ async def _pub(
                 data = fill(template, number)
                 await client.publish(target, data, reply=reply, headers=headers)
                 advance(1)
-                if not quiet and (count == 1 or pause):
+                if not quiet and pause:
                     typer.echo(f"Published {len(data)} bytes to {target}")
                 if pause and number < count:
                     await asyncio.sleep(pause)
             await client.flush(timeout=max(1, round(given.seconds)))
         if refusals:
             raise translate(refusals[-1], subject)
-        if not quiet and count > 1 and not pause:
-            typer.echo(f"Published {count} messages to {subject}")
+        if not quiet and not pause:  # said once the server has it all, and has refused nothing
+            typer.echo(
+                f"Published {len(data)} bytes to {target}" if count == 1 else f"Published {count} messages to {subject}"
+            )
     finally:
         await client.close()
 

@@ -158,11 +158,11 @@ def _disk(store: Path | None, rounds: int = 15) -> Finding:
 
 def _connection(given: Globals) -> Finding:
     async def ask() -> str:
-        from penstock.connection import connect
+        from penstock.connection import connect, server_info
 
         client = await connect(given.options())
         try:
-            return str(client.connected_server_version)
+            return str(server_info(client).get("version"))
         finally:
             await client.close()
 

@@ -158,11 +158,11 @@ def _disk(store: Path | None, rounds: int = 15) -> Finding:
 
 def _connection(given: Globals) -> Finding:
     async def ask() -> str:
-        from penstock.connection import connect, server_info
+        from penstock.connection import connect
 
         client = await connect(given.options())
         try:
-            return str(server_info(client).get("version"))
+            return str(client.server_info.get("version"))
         finally:
             await client.close()
 

@@ -15,14 +15,14 @@ from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
-    from penstock.connection import Client
+    from penstock.connection import Connection
 
 __all__ = ["Name", "info", "ls", "picked", "report", "size", "subjects"]
 
 Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 
 
-async def picked(client: Client, name: str | None) -> str:
+async def picked(client: Connection, name: str | None) -> str:
     """Give the stream that was named, or let somebody choose."""
     from penstock.jetstream import assets
 

@@ -16,7 +16,7 @@ from penstock.cli.stream_show import show_message, show_stream
 from penstock.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
-    from penstock.connection import Client
+    from penstock.connection import Connection
     from penstock.model import Message
 
 __all__ = ["backup", "get", "restore", "rmm", "view"]
@@ -116,7 +116,7 @@ async def _get(given: Globals, name: str, sequence: int | None, last_for: str | 
         show_message(message)
 
 
-async def _message(client: Client, name: str, sequence: int | None, last_for: str | None = None) -> Message:
+async def _message(client: Connection, name: str, sequence: int | None, last_for: str | None = None) -> Message:
     from penstock.jetstream import assets
 
     try:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock.connection import foreign_errors
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError, RemoteProtocolError
+from penstock.wire.jetstream import pull
+from penstock.wire.jetstream.names import ACK, MSG_ID
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
+    from penstock.connection import Connection, Msg
 
 __all__ = ["Delivery", "Place", "is_delivery", "parse_place"]
 
@@ -52,7 +52,7 @@ class Place:
 
 def is_delivery(message: Msg) -> bool:
     """Tell a delivery from a status; only a delivery can be answered for."""
-    return message.reply.startswith("$JS.ACK.")
+    return message.reply.startswith(f"{ACK}.")
 
 
 def parse_place(reply: str) -> Place:
@@ -66,9 +66,9 @@ def parse_place(reply: str) -> Place:
         if tokens[:2] != ["$JS", "ACK"] or len(tokens) != 9:
             raise ValueError
         delivered, sequence, consumer_sequence, nanoseconds, pending = (int(token) for token in tokens[4:])
-    except ValueError:
-        raise RemoteProtocolError(f"{reply!r} is not the reply subject of a delivery.") from None
-    time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+        time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+    except (ValueError, OverflowError):
+        raise RemoteProtocolError(f"{reply[:200]!r} is not the reply subject of a delivery.") from None
     return Place(tokens[2], tokens[3], delivered, sequence, consumer_sequence, time, pending, domain)
 
 
@@ -77,7 +77,7 @@ class Delivery:
 
     __slots__ = ("_client", "data", "headers", "place", "reply", "settled", "subject")
 
-    def __init__(self, client: Client, message: Msg) -> None:
+    def __init__(self, client: Connection, message: Msg) -> None:
         self._client = client
         self.subject: str = message.subject
         self.data: bytes = message.data
@@ -100,7 +100,7 @@ class Delivery:
     @property
     def id(self) -> str | None:
         """The `Nats-Msg-Id` it was published with."""
-        return self.headers.get("Nats-Msg-Id")
+        return self.headers.get(MSG_ID)
 
     def __repr__(self) -> str:
         place = self.place
@@ -145,25 +145,23 @@ class Delivery:
         if seconds <= 0 or count < 1:
             raise InputError("wait and count are more than zero.", remedy="Give some time, such as 5s.")
         self._settle()
-        body: dict[str, object] = {"batch": count}
-        body |= {"no_wait": True} if no_wait else {"expires": round(seconds * _NANO)}
+        body = pull.body(count, expires=None if no_wait else seconds, no_wait=no_wait)
         inbox = self._client.new_inbox()
         found: list[Delivery] = []
-        with foreign_errors(self.subject):
-            subscription = await self._client.subscribe(inbox)
-            try:
-                await self._client.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
-                while len(found) < count:
-                    try:
-                        message = await subscription.next_msg(timeout=seconds + 1)
-                    except TimeoutError:
-                        break
-                    if not is_delivery(message):
-                        break  # the server says that there are no more
-                    found.append(Delivery(self._client, message))
-            finally:
-                if not self._client.is_closed:
-                    await subscription.unsubscribe()
+        subscription = await self._client.subscribe(inbox)
+        try:
+            await self._client.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
+            while len(found) < count:
+                try:
+                    message = await subscription.next_msg(timeout=seconds + 1)
+                except TimeoutError:
+                    break
+                if not is_delivery(message):
+                    break  # the server says that there are no more
+                found.append(Delivery(self._client, message))
+        finally:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
         return found
 
     def _settle(self) -> None:
@@ -174,8 +172,7 @@ class Delivery:
     async def _answer(self, body: bytes, *, settles: bool) -> None:
         if settles:
             self._settle()
-        with foreign_errors(self.subject):
-            await self._client.publish(self.reply, body)
+        await self._client.publish(self.reply, body)
 
     async def _confirmed(self, body: bytes, timeout: str | float, *, settles: bool) -> None:
         """Repeat an answer until the server confirms it; repeating is harmless."""
@@ -187,8 +184,7 @@ class Delivery:
         while True:
             left = end - loop.time()
             try:
-                with foreign_errors(self.reply):
-                    await self._client.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
+                await self._client.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
                 return
             except (DeadlineError, DisconnectedError) as error:
                 if self._client.is_closed or loop.time() >= end:

@@ -18,7 +18,7 @@ import pytest
 from penstock.cli import consumer_show, doctor, messages, output, stream_show
 from penstock.cli.chunks import _Part, file_name
 from penstock.errors import InputError
-from penstock.jetstream.info import ConsumerInfo, StreamInfo
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Message
 
 Captured = pytest.CaptureFixture[str]

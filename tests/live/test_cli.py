@@ -332,13 +332,25 @@ def test_sub_survives_nothing_silently(stranger: Command):
     [
         (["stream", "ls"], []),
         (["stream", "ls", "--json"], ["rich"]),
-        (["pub", "a", "b"], ["rich", "penstock.jetstream"]),
-        (["rtt", "--json"], ["rich", "penstock.jetstream"]),
+        (["pub", "a", "b"], ["rich", "penstock.jetstream.assets"]),
+        (["rtt", "--json"], ["rich", "penstock.jetstream.assets"]),
     ],
 )
 def test_a_command_is_quick_because_it_loads_little(server: Server, arguments: list[str], further: list[str]):
     """A small command loads what it needs: no model, no table where none is drawn, nothing of Spark or the console."""
-    heavy = {"cryptography", "google.protobuf", "jinja2", "markdown_it", "pandas", "penstock.model", "penstock.server"}
+    heavy = {
+        "aiohttp",
+        "nats",
+        "nkeys",
+        "websockets",
+        "cryptography",
+        "google.protobuf",
+        "jinja2",
+        "markdown_it",
+        "pandas",
+        "penstock.model",
+        "penstock.server",
+    }
     heavy |= {"penstock.chunks", "penstock.bus", "penstock.channels", "prometheus_client", "pyarrow", "pydantic"}
     heavy |= {"pygments", "pyspark", "rich.markdown", "rich.syntax", "starlette", "uvicorn", *further}
     assert not imported(*arguments, NATS_URL=server.url) & heavy

@@ -19,7 +19,7 @@ from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError
 
 if TYPE_CHECKING:
-    from penstock.connection import Msg
+    from penstock.connection import Msg, Subscription
 
 __all__ = ["pub", "reply", "req", "rtt", "sub"]
 
@@ -207,9 +207,9 @@ async def _sub(
     with until_signal() as stop:
         client = await connect(given.options(), on_close=closed)
         try:
-            for subject in subjects:
-                await client.subscribe(subject, queue=queue, cb=received)
+            listening = [await client.subscribe(subject, queue=queue, cb=received) for subject in subjects]
             await client.flush(timeout=max(1, round(given.seconds)))
+            _refuse_denied(*listening)
             if not printer.raw:
                 typer.echo(f"Subscribing on {', '.join(subjects)}", err=True)
             waits: list[Coroutine[Any, Any, object]] = [stop.wait(), full.wait(), lost.wait()]
@@ -220,6 +220,13 @@ async def _sub(
                 raise DeadlineError("The connection is gone and did not come back.", remedy="Is the server running?")
         finally:
             await client.close()
+
+
+def _refuse_denied(*subscriptions: Subscription) -> None:
+    """Raise what the server said where it denies one of these; it has said so before it confirms them."""
+    for subscription in subscriptions:
+        if subscription.error is not None:
+            raise subscription.error
 
 
 async def _quiet(arrived: asyncio.Event, silence: float) -> None:
@@ -267,19 +274,24 @@ async def _req(
             if not raw:
                 typer.echo(f"Sending request on {subject}")
             began = time.perf_counter()
-            await client.publish(subject, fill(template, number), reply=inbox, headers=headers)
             seen = 0
-            while not replies or seen < replies:
-                left = began + given.seconds - time.perf_counter()
-                try:
-                    message = await subscription.next_msg(timeout=max(left, 0.001))
-                except DeadlineError:
-                    if not replies and seen:
-                        break
-                    raise
-                _refuse_no_responders(message, subject)
-                seen += 1
-                _show_reply(message, time.perf_counter() - began, raw)
+            with client.expecting(subject, subscription.end):
+                await client.publish(subject, fill(template, number), reply=inbox, headers=headers)
+                while not replies or seen < replies:
+                    left = began + given.seconds - time.perf_counter()
+                    try:
+                        message = await subscription.next_msg(timeout=max(left, 0.001))
+                    except DeadlineError:
+                        if not replies and seen:
+                            break
+                        raise DeadlineError(
+                            f"No answer on {subject} in {given.seconds:g} s.",
+                            remedy="A longer --timeout may help.",
+                            subject=subject,
+                        ) from None
+                    _refuse_no_responders(message, subject)
+                    seen += 1
+                    _show_reply(message, time.perf_counter() - began, raw)
             await subscription.unsubscribe()
     finally:
         await client.close()
@@ -370,8 +382,9 @@ async def _reply(
                 full.set()
 
         try:
-            await client.subscribe(subject, queue=queue, cb=received)
+            listening = await client.subscribe(subject, queue=queue, cb=received)
             await client.flush(timeout=max(1, round(given.seconds)))
+            _refuse_denied(listening)
             typer.echo(f"Listening on {subject} in group {queue}", err=True)
             await first(stop.wait(), full.wait(), lost.wait())
             if lost.is_set() and not stop.is_set():

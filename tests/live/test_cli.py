@@ -345,6 +345,7 @@ def test_a_command_is_quick_because_it_loads_little(server: Server, arguments: l
         "websockets",
         "cryptography",
         "google.protobuf",
+        "importlib.metadata",
         "jinja2",
         "markdown_it",
         "pandas",

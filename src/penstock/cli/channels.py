@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.options import ConnectionOptions
     from penstock.server import Server
 
-__all__ = ["export", "info", "list_channels", "migrate", "serve"]
+__all__ = ["export", "info", "ls", "migrate", "serve"]
 
 ClusterId = Annotated[
     str,
@@ -234,7 +234,7 @@ def _check(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None
     GatewayOptions(cluster_id=cluster_id, subject_prefix=subject_prefix, replicas=replicas)
 
 
-def list_channels(ctx: typer.Context, cluster_id: ClusterId = "test-cluster", json: Json = False) -> None:
+def ls(ctx: typer.Context, cluster_id: ClusterId = "test-cluster", json: Json = False) -> None:
     """List the channels of a cluster, and how full they are."""
     _check(cluster_id)
     run(_list(ctx.obj, cluster_id, json))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.cli.globals import Globals
     from penstock.pipelines.outcome import Outcome
 
-__all__ = ["new", "replay", "reset", "run", "status", "switch_lane"]
+__all__ = ["new", "replay", "reset", "run", "status", "switch_"]
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The folder of the pipeline.")]
 Storage = Annotated[
@@ -249,7 +249,7 @@ def replay(
         typer.echo(f"Switched: the next run goes on from here, into {_names(pairs)}.")
 
 
-def switch_lane(
+def switch_(
     folder: Folder = ".",
     to: Annotated[str | None, typer.Option("--to", metavar="NAME", help="The replay to go on from.")] = None,
     back: Annotated[bool, typer.Option("--back", help="Go on in the pipeline's own state again.")] = False,

@@ -15,10 +15,10 @@ from penstock.errors import InputError, OptionError, ServerError
 if TYPE_CHECKING:
     from penstock.server import Server
 
-__all__ = ["info", "serve"]
+__all__ = ["info", "run_"]
 
 
-def serve(
+def run_(
     nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 for a JetStream cluster on this machine.")] = 1,
     store: Annotated[
         Path | None,

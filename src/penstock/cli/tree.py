@@ -52,83 +52,60 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """A noun: its verbs, and the other names that they have."""
+    """A noun, and its verbs."""
 
     help: str
-    verbs: Mapping[str, str]
-    """Where the function of each is."""
-    hidden_names: Mapping[str, str] = field(default_factory=dict)
-    """For each hidden name, the one that the help shows: {"list": "ls"}."""
+    files: Mapping[str, str]
+    """The verbs in each file of this folder, in the order of the list. A verb's function may have _ behind its name."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Other, hidden names of a verb."""
     hidden: bool = False
+
+    @property
+    def verbs(self) -> dict[str, Entry]:
+        """The verbs by name."""
+        listed = [(file, name) for file, names in self.files.items() for name in names.split()]
+        return {name.rstrip("_"): Entry(f"{file}.{name}") for file, name in listed}
+
+    @property
+    def hidden_names(self) -> dict[str, str]:
+        """For each hidden name, the one that the help shows."""
+        return {other: verb for verb, others in self.others.items() for other in others.split()}
 
     def load(self, name: str) -> Command:
         """Make the group; its verbs are made later, one by one."""
         made = Noun(name=name, help=self.help, hidden=self.hidden, no_args_is_help=True, rich_markup_mode=None)
-        made.take({verb: Entry(place) for verb, place in self.verbs.items()}, self.hidden_names)
+        made.take(self.verbs, self.hidden_names)
         return made
 
 
 COMMANDS: dict[str, Entry | Group] = {
-    "server": Group("Run a real NATS server, and ask one who it is.", {"run": "server.serve", "info": "server.info"}),
+    "server": Group("Run a real NATS server, and ask one who it is.", {"server": "run_ info"}),
     "stream": Group(
         "Streams: create, look at, change, back up.",
         {
-            "add": "stream.add",
-            "edit": "stream.edit",
-            "seal": "stream.seal",
-            "rm": "stream.rm",
-            "purge": "stream.purge",
-            "info": "stream_look.info",
-            "ls": "stream_look.ls",
-            "report": "stream_look.report",
-            "subjects": "stream_look.subjects",
-            "size": "stream_look.size",
-            "view": "stream_messages.view",
-            "get": "stream_messages.get",
-            "rmm": "stream_messages.rmm",
-            "backup": "stream_messages.backup",
-            "restore": "stream_messages.restore",
+            "stream": "add edit seal rm purge",
+            "stream_look": "info ls report subjects size",
+            "stream_messages": "view get rmm backup restore",
         },
         {
-            "create": "add",
-            "new": "add",
-            "update": "edit",
-            "list": "ls",
-            "l": "ls",
-            "nfo": "info",
-            "i": "info",
-            "subj": "subjects",
-            "delete": "rm",
-            "del": "rm",
-            "snapshot": "backup",
+            "add": "create new",
+            "edit": "update",
+            "ls": "list l",
+            "info": "nfo i",
+            "subjects": "subj",
+            "rm": "delete del",
+            "backup": "snapshot",
         },
     ),
     "consumer": Group(
         "Consumers: create, look at, read from, pause.",
         {
-            "add": "consumer.add",
-            "edit": "consumer.edit",
-            "rm": "consumer.rm",
-            "pause": "consumer.pause",
-            "resume": "consumer.resume",
-            "info": "consumer.info",
-            "ls": "consumer.ls",
-            "report": "consumer.report",
-            "next": "consumer_read.next_",
-            "sub": "consumer_read.sub",
-            "redeliver": "consumer_read.redeliver",
-            "samples": "consumer_samples.samples",
+            "consumer": "add edit rm pause resume info ls report",
+            "consumer_read": "next_ sub redeliver",
+            "consumer_samples": "samples",
         },
-        {
-            "create": "add",
-            "new": "add",
-            "update": "edit",
-            "list": "ls",
-            "nfo": "info",
-            "i": "info",
-            "delete": "rm",
-            "del": "rm",
-        },
+        {"add": "create new", "edit": "update", "ls": "list", "info": "nfo i", "rm": "delete del"},
     ),
     "apply": Entry(
         "apply.apply",
@@ -142,28 +119,14 @@ COMMANDS: dict[str, Entry | Group] = {
     "req": Entry("messages.req", "Send a request and show what is answered."),
     "reply": Entry("messages.reply", "Answer requests, until Ctrl-C."),
     "rtt": Entry("messages.rtt", "Measure the round trip to each server."),
-    "chunks": Group("Files of any size over NATS, in chunks.", {"send": "chunks.send", "receive": "chunks.receive"}),
-    "bus": Group("Requests with sectioned, flow-controlled replies.", {"call": "bus.call", "serve": "bus.serve"}),
+    "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive"}),
+    "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(
         "Serve NATS Streaming clients from JetStream, and move their channels over.",
-        {
-            "serve": "channels.serve",
-            "ls": "channels.list_channels",
-            "info": "channels.info",
-            "export": "channels.export",
-            "migrate": "channels.migrate",
-        },
+        {"channels": "serve ls info export migrate"},
     ),
     "pipeline": Group(
-        "Make, run and look at Spark pipelines over NATS.",
-        {
-            "new": "pipeline.new",
-            "run": "pipeline.run",
-            "status": "pipeline.status",
-            "reset": "pipeline.reset",
-            "replay": "pipeline.replay",
-            "switch": "pipeline.switch_lane",
-        },
+        "Make, run and look at Spark pipelines over NATS.", {"pipeline": "new run status reset replay switch_"}
     ),
     "console": Entry(
         "console.console",

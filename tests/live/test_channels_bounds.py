@@ -174,7 +174,7 @@ class Slow(Link):
         self.lose = self.delay = 0
         self._late = []
 
-    async def publish(self, make):
+    async def publish(self, stream, make, count=1):
         if self.delay:
             self.delay -= 1
             self._late.append(make)
@@ -182,7 +182,7 @@ class Slow(Link):
         for late in self._late:
             self.client.post(late(b"_INBOX.nobody"))
         self._late.clear()
-        answer = await super().publish(make)
+        answer = await super().publish(stream, make, count)
         if self.lose:
             self.lose -= 1
             raise DeadlineError("lost")

@@ -9,13 +9,14 @@ from typing import Any, Self
 
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.link import Link
-from penstock.channels.messages import Stored, headers_of
+from penstock.channels.messages import Stored
 from penstock.channels.names import channel_of, state_stream, state_subject, stream_name
 from penstock.channels.records import MemberRecord, decode_member, decode_position
 from penstock.channels.store import Log, Store
 from penstock.connection import Connection, connect
 from penstock.errors import NoRespondersError, NotFoundError
 from penstock.options import ConnectionOptions
+from penstock.wire.jetstream.direct import question, read_found
 
 __all__ = ["Catalog", "ChannelInfo", "SubscriptionInfo"]
 
@@ -116,15 +117,15 @@ class Catalog:
         start = 1
         while True:
             try:
-                answers = await self.store.link.get(state_stream(self.cluster_id), {"seq": start, "batch": _PAGE})
+                answers = await self.store.link.get(state_stream(self.cluster_id), question(start, batch=_PAGE))
             except NoRespondersError:
                 return []  # no gateway ever served this cluster
             if not answers:
                 break
-            for data, header in answers:
-                fields = headers_of(header)
-                found[fields["Nats-Subject"]] = data
-                start = int(fields["Nats-Sequence"]) + 1
+            for answer in answers:
+                item = read_found(*answer)
+                found[item.subject] = item.payload
+                start = item.sequence + 1
         known = {subject.removeprefix(state_subject(self.cluster_id, "")): data for subject, data in found.items()}
         listed = []
         for subject, data in known.items():

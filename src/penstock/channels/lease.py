@@ -15,9 +15,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from penstock.channels.link import status_of
-from penstock.channels.store import IN_PROCESS, WRONG_LAST
 from penstock.channels.wire import ConnectRequest
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError, ServerError
+from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.channels.options import GatewayOptions
@@ -124,11 +124,11 @@ class Lease:
             try:
                 await self._state.beat()
             except JetStreamError as error:
-                if error.err_code == WRONG_LAST:
+                if error.err_code == names.WRONG_LAST_SEQUENCE:
                     self.end()
                     log.error("Channels: somebody else leads %s now.", self._options.cluster_id)
                     return
-                if error.err_code != IN_PROCESS:
+                if error.err_code != names.WRITE_UNDER_WAY:
                     log.error("Channels: the server refuses the pulse: %s", error)
                 await asyncio.sleep(_RETRY)
             except (LinkError, DeadlineError) as error:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 from penstock.connection import Connection
-from penstock.errors import DeadlineError, DisconnectedError, NoRespondersError, RemoteProtocolError
-from penstock.wire.jetstream.answers import api_error
+from penstock.errors import DeadlineError, DisconnectedError
+from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.answers import PubAck
+from penstock.wire.jetstream.direct import DirectGet
+from penstock.wire.jetstream.names import direct_get
 
 __all__ = ["Link", "frame", "frame_with", "status_of"]
-
-Answer = tuple[bytes, "bytes | None"]
 
 
 def frame(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
@@ -73,15 +73,13 @@ class Link:
                     DisconnectedError("The connection to JetStream was lost.", remedy="It is being made again.")
                 )
 
-    async def _collect(self, make: Callable[[bytes], bytes], whole: Callable[[list[Answer]], bool]) -> list[Answer]:
-        """Send what `make` gives for a reply subject, and gather answers until they are `whole`."""
+    async def _gather(self, make: Callable[[bytes], bytes], hear: Callable[[bytes, bytes | None], bool]) -> None:
+        """Send what `make` gives for a reply subject, and let `hear` have the answers until it says that it is all."""
         reply = b"%b%d" % (self._inbox, next(self._numbers))
-        answers: list[Answer] = []
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def receive(data: bytes, header: bytes | None) -> None:
-            answers.append((data, header))
-            if whole(answers) and not future.done():
+            if not future.done() and hear(data, header):
                 future.set_result(None)
 
         self._waiting[reply] = receive
@@ -100,42 +98,21 @@ class Link:
         finally:
             del self._waiting[reply]
             self._futures.discard(future)
-        return answers
 
-    async def publish(self, make: Callable[[bytes], bytes]) -> dict[str, Any]:
-        """Send frames that store something, and give JetStream's answer to the last; its errors are raised."""
-        return (await self.publish_each(make, 1))[0]
+    async def publish(self, stream: str, make: Callable[[bytes], bytes], count: int = 1) -> PubAck:
+        """Send frames that store something, of which `count` are answered; give the last ack, or raise what is none."""
+        answers: list[tuple[bytes, bytes | None]] = []
 
-    async def publish_each(self, make: Callable[[bytes], bytes], count: int) -> list[dict[str, Any]]:
-        """Send frames of which `count` are answered, and give the answers; the first error among them is raised."""
-        answers = await self._collect(make, lambda gathered: len(gathered) == count)
-        return [_ack(*answer) for answer in answers]
+        def hear(data: bytes, header: bytes | None) -> bool:
+            answers.append((data, header))
+            return len(answers) == count
 
-    async def get(self, stream: str, request: dict[str, Any]) -> list[Answer]:
+        await self._gather(make, hear)
+        return [confirm(data, status_of(header) or None, stream) for data, header in answers][-1]
+
+    async def get(self, stream: str, body: dict[str, Any]) -> list[tuple[bytes, bytes | None]]:
         """Read messages of a stream with a direct get: those that there are, in order."""
-        subject = f"{self.client.options.js_prefix}.DIRECT.GET.{stream}".encode()
-        content = json.dumps(request).encode()
-        single = "batch" not in request
-
-        def whole(gathered: list[Answer]) -> bool:
-            return single or status_of(gathered[-1][1]) != 0
-
-        answers = await self._collect(lambda reply: frame(subject, content, reply), whole)
-        status = status_of(answers[-1][1])
-        if status == 503:
-            raise NoRespondersError(f"There is no stream {stream}.", remedy="Was it deleted?")
-        if status not in (0, 204, 404):
-            raise RemoteProtocolError(f"JetStream answers a direct get with status {status}.")
-        return answers if status == 0 else answers[:-1]
-
-
-def _ack(data: bytes, header: bytes | None) -> dict[str, Any]:
-    if status_of(header) == 503:
-        raise NoRespondersError("No stream takes the subject.", remedy="Was the stream deleted?")
-    try:
-        answer = json.loads(data)
-    except ValueError:
-        raise RemoteProtocolError(f"What answered is not JetStream: {data[:40]!r}.") from None
-    if error := answer.get("error"):
-        raise api_error(error)
-    return dict(answer)
+        subject = f"{self.client.options.js_prefix}.{direct_get(stream)}".encode()
+        asked = DirectGet(stream, body)
+        await self._gather(lambda reply: frame(subject, asked.payload, reply), asked.hear)
+        return asked.result()

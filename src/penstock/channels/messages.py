@@ -17,11 +17,12 @@ A message that somebody else wrote to the stream has none of these; its time is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from urllib.parse import quote, unquote
 
 from penstock.channels.wire import MsgProto
 from penstock.errors import RemoteProtocolError
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.direct import nanoseconds, value, whole
 
 __all__ = [
     "BATCH",
@@ -32,7 +33,6 @@ __all__ = [
     "TIME",
     "Stored",
     "encode",
-    "headers_of",
     "parse_stored",
     "quote_reply",
 ]
@@ -45,7 +45,7 @@ BATCH = "Penstock-Batch"
 GAP = "Penstock-Gap"
 _TIME, _BYTES, _REPLY, _SEQUENCE, _GAP, _BATCH, _ATOMIC, _AT, _STAMP = (
     f"\r\n{name}:".encode()
-    for name in (TIME, BYTES, REPLY, SEQUENCE, GAP, BATCH, "Nats-Batch-Id", "Nats-Sequence", "Nats-Time-Stamp")
+    for name in (TIME, BYTES, REPLY, SEQUENCE, GAP, BATCH, names.BATCH_ID, names.SEQUENCE, names.TIME)
 )
 
 
@@ -65,22 +65,22 @@ class Stored:
     @property
     def bytes_so_far(self) -> int | None:
         """The bytes of the channel up to this message; None where somebody else wrote it."""
-        return _number(_field(self.header, _BYTES))
+        return whole(value(self.header, _BYTES))
 
     @property
     def batch(self) -> str:
         """The attempt that stored it."""
-        return (_field(self.header, _BATCH) or _field(self.header, _ATOMIC)).decode("utf-8", "replace")
+        return (value(self.header, _BATCH) or value(self.header, _ATOMIC)).decode("utf-8", "replace")
 
     @property
     def origin(self) -> int | None:
         """Its sequence where it was copied from."""
-        return _number(_field(self.header, _SEQUENCE))
+        return whole(value(self.header, _SEQUENCE))
 
     @property
     def gap(self) -> bool:
         """Whether it only holds the place of what was missing where the channel was copied from."""
-        return bool(_field(self.header, _GAP))
+        return bool(value(self.header, _GAP))
 
     def encode(self, channel: str) -> bytes:
         """Give the bytes of its first delivery."""
@@ -100,51 +100,17 @@ def quote_reply(reply: str) -> str:
     return quote(reply, safe="!#$&'()*+,/:;=?@[]<>^`{|}~\"\\")
 
 
-def headers_of(header: bytes | None) -> dict[str, str]:
-    """Read a header block; of a name that comes twice, the last, which is what the server added."""
-    found: dict[str, str] = {}
-    for line in (header or b"").split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
-        if colon:
-            found[name.decode("utf-8", "replace")] = value.strip().decode("utf-8", "replace")
-    return found
-
-
 def parse_stored(data: bytes, header: bytes | None) -> Stored:
     """Read the answer to a direct get. A backlog comes this way: only what a delivery needs is looked for."""
     block = header or b""
-    sequence = _number(_field(block, _AT))
+    sequence = whole(value(block, _AT))
     if block.startswith(_OURS):  # as we write it
-        stamp = _number(block[len(_OURS) : block.find(b"\r\n", len(_OURS))])
+        stamp = whole(block[len(_OURS) : block.find(b"\r\n", len(_OURS))])
     else:
-        stamp = _number(_field(block, _TIME))
+        stamp = whole(value(block, _TIME))
     if stamp is None:
-        stamp = _nanoseconds(_field(block, _STAMP).decode("utf-8", "replace"))
+        stamp = nanoseconds(value(block, _STAMP).decode("utf-8", "replace"))
     if sequence is None or stamp is None:
-        raise RemoteProtocolError(f"The answer to a direct get has the headers {sorted(headers_of(header))}.")
-    reply = unquote(_field(block, _REPLY).decode("utf-8", "replace")) if _REPLY in block else ""
+        raise RemoteProtocolError("An answer to a direct get does not say its sequence and time.")
+    reply = unquote(value(block, _REPLY).decode("utf-8", "replace")) if _REPLY in block else ""
     return Stored(sequence, stamp, data, reply, block)
-
-
-def _field(block: bytes, name: bytes) -> bytes:
-    """Give a header's value; of a name that comes twice the last, which is what the server added."""
-    place = block.rfind(name)
-    if place < 0:
-        return b""
-    start = place + len(name)
-    return block[start : block.find(b"\r\n", start)].strip()
-
-
-def _number(value: bytes) -> int | None:
-    """Read a number; what somebody else wrote under the name and is none counts as not there."""
-    return int(value) if value.isdigit() and len(value) < 20 else None
-
-
-def _nanoseconds(text: str) -> int | None:
-    """Read the server's time, exact to the nanosecond, which datetime is not; None where it is none."""
-    whole, _, rest = text.rstrip("Z").partition(".")
-    try:
-        seconds = datetime.fromisoformat(whole + "+00:00").timestamp()
-        return int(seconds) * 1_000_000_000 + int((rest + "000000000")[:9])
-    except ValueError:
-        return None

@@ -17,9 +17,10 @@ from typing import Any
 from penstock.channels.client import Client
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import Stored
-from penstock.channels.store import BATCH, Entry, Log, Store
+from penstock.channels.store import Entry, Log, Store
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError, UnreachableError
+from penstock.wire.jetstream.atomic import MOST
 
 __all__ = ["Copied", "copy_channel", "find_ends", "names_from_monitor", "verify_channel"]
 
@@ -116,7 +117,7 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
             reached = message.sequence
             batch.append(message)
             size += len(message.data)
-            if len(batch) == BATCH or size > _BATCH_BYTES:
+            if len(batch) == MOST or size > _BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
         if batch:

@@ -24,9 +24,10 @@ from penstock.channels.delivery import Group, Member
 from penstock.channels.feed import Desk
 from penstock.channels.outlet import Outlet
 from penstock.channels.records import MemberRecord, Position, decode_client, decode_member, decode_position
-from penstock.channels.store import BATCH, Log, Store
+from penstock.channels.store import Log, Store
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
 from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
+from penstock.wire.jetstream.atomic import MOST
 
 if TYPE_CHECKING:
     from penstock.channels.lease import Lease
@@ -220,7 +221,7 @@ class Service:
                 await self._arrived.wait()
             await self.lease.wait_valid()
             batch: list[Item] = []
-            while self._line and self._line[0][0] is None and len(batch) < BATCH:
+            while self._line and self._line[0][0] is None and len(batch) < MOST:
                 batch.append(self._take())
             if batch:
                 await publishing.publish(self, [(reply, data) for _, reply, data in batch])

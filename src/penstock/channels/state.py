@@ -17,7 +17,6 @@ becomes an empty message that goes away by itself.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import secrets
@@ -27,12 +26,12 @@ from typing import Any
 
 from penstock.channels.delivery import Group, Member
 from penstock.channels.link import Link, frame_with
-from penstock.channels.messages import headers_of
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.records import encode_member, encode_position
-from penstock.channels.store import IN_PROCESS, WRONG_LAST
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, JetStreamError, LinkError, NotFoundError
+from penstock.wire.jetstream import atomic, names
+from penstock.wire.jetstream.direct import question, read_found, read_message
 from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["State"]
@@ -43,7 +42,7 @@ _RETRY = 0.05
 _COSTLY = 0.005
 _REFUSED = 1.0
 _PAGE = 1000
-_TOMBSTONE = "Nats-TTL: 60s\r\n"
+_TOMBSTONE = f"{names.TTL}: 60s\r\n"
 
 
 class State:
@@ -102,24 +101,24 @@ class State:
             answer = await self._api("STREAM.MSG.GET", {"last_by_subj": self.subject(*tokens)})
         except NotFoundError:
             return 0, b""
-        message = answer["message"]
-        return message["seq"], base64.b64decode(message.get("data", ""))
+        found = read_message(answer)
+        return found.sequence, found.payload
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def lead(self) -> bool:
         """Try to become the leader; False where somebody else was quicker."""
         before, _ = await self.last("lead")
-        header = f"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: {before}\r\n\r\n".encode()
+        header = f"NATS/1.0\r\n{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {before}\r\n\r\n".encode()
         content = json.dumps({"v": 1, "gateway": self.identity}).encode()
         subject = self.subject("lead").encode()
         try:
-            answer = await self.link.publish(lambda reply: frame_with(header, subject, content, reply))
+            ack = await self.link.publish(self.stream, lambda reply: frame_with(header, subject, content, reply))
         except JetStreamError as error:
-            if error.err_code not in (WRONG_LAST, IN_PROCESS):
+            if error.err_code not in names.CONDITION_FAILED:
                 raise
             return False
-        self.epoch = answer["seq"]
+        self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
         return True
@@ -140,11 +139,11 @@ class State:
             found: dict[str, bytes] = {}
             start, seen = 1, 0
             while True:
-                answers = await self.link.get(self.stream, {"seq": start, "batch": _PAGE, "max_bytes": 4 << 20})
-                for data, header in answers:
-                    fields = headers_of(header)
-                    seen = int(fields["Nats-Sequence"])
-                    found[fields["Nats-Subject"].removeprefix(head)] = data
+                answers = await self.link.get(self.stream, question(start, batch=_PAGE, max_bytes=4 << 20))
+                for answer in answers:
+                    item = read_found(*answer)
+                    seen = item.sequence
+                    found[item.subject.removeprefix(head)] = item.payload
                 if not answers:
                     break
                 start = seen + 1
@@ -220,10 +219,10 @@ class State:
                 log.warning("Channels: the state could not be written: %s", error)
                 await asyncio.sleep(_RETRY)
             except JetStreamError as error:
-                if error.err_code == IN_PROCESS or may_ask_again(error):
+                if error.err_code == names.WRITE_UNDER_WAY or may_ask_again(error):
                     await asyncio.sleep(_RETRY)
                     continue
-                if error.err_code != WRONG_LAST:
+                if error.err_code != names.WRONG_LAST_SEQUENCE:
                     log.error("Channels: the server refuses the state: %s", error)
                     await asyncio.sleep(_REFUSED)
                     continue
@@ -234,8 +233,8 @@ class State:
                 return True
 
     async def _write(self, items: Iterable[tuple[str, bytes]]) -> None:
-        fence = f"Nats-Expected-Last-Subject-Sequence: {self.epoch}\r\n"
-        fence += f"Nats-Expected-Last-Subject-Sequence-Subject: {self.subject('lead')}\r\n"
+        fence = f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {self.epoch}\r\n"
+        fence += f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT}: {self.subject('lead')}\r\n"
         listed = [(subject.encode(), content) for subject, content in items]
         async with self._writing:
             if self._replicated and len(listed) > 1:
@@ -244,22 +243,14 @@ class State:
             plain = f"NATS/1.0\r\n{fence}\r\n".encode()
             tombstone = f"NATS/1.0\r\n{fence}{_TOMBSTONE}\r\n".encode()
             frames = [(plain if content else tombstone, subject, content) for subject, content in listed]
-            await self.link.publish_each(
-                lambda reply: b"".join(frame_with(*item, reply) for item in frames), len(frames)
+            await self.link.publish(
+                self.stream, lambda reply: b"".join(frame_with(*item, reply) for item in frames), len(frames)
             )
 
     async def _write_together(self, fence: str, listed: list[tuple[bytes, bytes]]) -> None:
         """Write as one atomic batch: replicas take one condition on a subject at a time, and refuse what follows."""
-        batch = secrets.token_hex(6)
-
-        def framed(reply: bytes) -> bytes:
-            frames = []
-            for place, (subject, content) in enumerate(listed, start=1):
-                last = place == len(listed)
-                head = f"NATS/1.0\r\nNats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
-                head += (fence if place == 1 else "") + ("" if content else _TOMBSTONE)
-                head += "Nats-Batch-Commit: 1\r\n\r\n" if last else "\r\n"
-                frames.append(frame_with(head.encode(), subject, content, reply if last else b""))
-            return b"".join(frames)
-
-        await self.link.publish(framed)
+        messages = [
+            (subject, ("" if place else fence) + ("" if content else _TOMBSTONE), content)
+            for place, (subject, content) in enumerate(listed)
+        ]
+        await self.link.publish(self.stream, lambda reply: atomic.encode(messages, atomic.new_id(), reply))

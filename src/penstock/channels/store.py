@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,15 +21,16 @@ from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
 from penstock.jetstream.assets import patiently
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.atomic import MOST, new_id
+from penstock.wire.jetstream.atomic import encode as encode_batch
+from penstock.wire.jetstream.direct import question
 from penstock.wire.jetstream.verdicts import may_ask_again
 
-__all__ = ["BATCH", "IN_PROCESS", "WRONG_LAST", "Entry", "Log", "Store"]
+__all__ = ["Entry", "Log", "Store"]
 
 _log = logging.getLogger("penstock.channels")
 
-BATCH = 1000  # the most that JetStream takes as one atomic batch
-WRONG_LAST = 10071
-IN_PROCESS = 10164  # replicas are still busy with another message that has the same condition
 _RETRY = 0.05
 _REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
@@ -98,11 +98,19 @@ class _Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Frames for a reply subject, and what they store: the bytes of deliveries, and their times."""
+    """Messages, and what they store: the bytes of deliveries, and their times. With a batch they go as one."""
 
-    frames: Callable[[bytes], bytes]
+    batch: str
+    messages: list[tuple[bytes, str, bytes]]
     encoded: list[bytes]
     times: list[int]
+
+    def frames(self, reply: bytes) -> bytes:
+        """Give the frames; the last one is answered."""
+        if self.batch:
+            return encode_batch(self.messages, self.batch, reply)
+        found = [(f"NATS/1.0\r\n{lines}\r\n".encode(), subject, data) for subject, lines, data in self.messages]
+        return b"".join([*(frame_with(*item) for item in found[:-1]), frame_with(*found[-1], reply)])
 
 
 def _frames(log: Log, entries: Sequence[Entry], batch: str, expected: int, *, atomic: bool) -> _Made:
@@ -112,36 +120,26 @@ def _frames(log: Log, entries: Sequence[Entry], batch: str, expected: int, *, at
     the answer to the last one tells of all of them.
     """
     now = time.time_ns()
-    made = _Made(lambda reply: b"".join(_framed(reply)), [], [])
-    heads: list[bytes] = []
-    so_far, stamp, final = log.bytes_so_far, log.last_time, len(entries)
+    made = _Made(batch if atomic else "", [], [], [])
+    so_far, stamp = log.bytes_so_far, log.last_time
     for place, entry in enumerate(entries, start=1):
         stamp = max(stamp, now if entry.time is None else entry.time)
         content = encode(log.channel, expected + place, entry.data, stamp, entry.reply)
         so_far += len(content)
         made.encoded.append(content)
         made.times.append(stamp)
-        lines = f"NATS/1.0\r\nPenstock-Time: {stamp}\r\nPenstock-Bytes: {so_far}\r\n"
-        if atomic:
-            lines += f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
-            if place == final:
-                lines += "Nats-Batch-Commit: 1\r\n"
-        else:
+        lines = f"Penstock-Time: {stamp}\r\nPenstock-Bytes: {so_far}\r\n"
+        if not atomic:
             lines += f"Penstock-Batch: {batch}\r\n"
         if place == 1 or not atomic:
-            lines += f"Nats-Expected-Last-Sequence: {expected + place - 1}\r\n"
+            lines += f"{names.EXPECTED_LAST_SEQUENCE}: {expected + place - 1}\r\n"
         if entry.reply:
             lines += f"Penstock-Reply: {quote_reply(entry.reply)}\r\n"
         if entry.origin is not None:
             lines += f"Penstock-Sequence: {entry.origin}\r\n"
         if entry.gap:
             lines += "Penstock-Gap: 1\r\n"
-        heads.append(f"{lines}\r\n".encode())
-
-    def _framed(reply: bytes) -> Iterator[bytes]:
-        for place, (head, entry) in enumerate(zip(heads, entries, strict=True), start=1):
-            yield frame_with(head, log.subject, entry.data, reply if place == final else b"")
-
+        made.messages.append((log.subject, lines, entry.data))
     return made
 
 
@@ -290,20 +288,20 @@ class Store:
         attempts: set[str] = set()
         refusals = 0
         while entries:
-            expected, batch = log.last, secrets.token_hex(6)
+            expected, batch = log.last, new_id()
             attempts.add(batch)
             atomic = self._pace.choose_atomic(len(entries))
             made = _frames(log, entries, batch, expected, atomic=atomic)
             began = time.perf_counter()
             kept: list[tuple[bytes, int]] = []
             try:
-                await self.link.publish(made.frames)
+                await self.link.publish(log.stream, made.frames)
                 kept = list(zip(made.encoded, made.times, strict=True))
                 self._pace.took(len(entries), time.perf_counter() - began, atomic=atomic)
             except (DeadlineError, LinkError):
                 kept = await self._find_stored(log, attempts, expected, len(entries))
             except JetStreamError as error:
-                if error.err_code != WRONG_LAST and not may_ask_again(error):
+                if error.err_code != names.WRONG_LAST_SEQUENCE and not may_ask_again(error):
                     raise
                 # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or it has no leader now.
                 kept = await self._find_stored(log, attempts, expected, len(entries))
@@ -387,7 +385,7 @@ class Store:
     async def skip(self, log: Log, upto: int) -> None:
         """Leave out the sequences up to `upto`: they are written empty, marked as gaps, and deleted."""
         while log.last < upto:
-            count = min(BATCH, upto - log.last)
+            count = min(MOST, upto - log.last)
             first = log.last + 1
             # Their time must not be later than that of what follows.
             await self.append(log, [Entry(b"", time=log.last_time, gap=True)] * count)
@@ -395,8 +393,8 @@ class Store:
 
     async def clear_gaps(self, log: Log) -> None:
         """Delete what a `skip` that was broken off left at the end."""
-        start = max(log.first, log.last - BATCH + 1)
-        while start <= log.last and (found := await self.read_on(log, start, BATCH)):
+        start = max(log.first, log.last - MOST + 1)
+        while start <= log.last and (found := await self.read_on(log, start, MOST)):
             await self._remove(log, [item.sequence for item in found if item.gap])
             start = found[-1].sequence + 1
 
@@ -418,10 +416,9 @@ class Store:
 
     async def read(self, log: Log, start: int, count: int) -> list[Stored]:
         """Read up to `count` messages from `start` on; fewer where fewer are there or where they are large."""
-        request: dict[str, Any] = {"seq": max(start, 1), "next_by_subj": ">"}
-        if count > 1:
-            request |= {"batch": count, "max_bytes": _CHUNK_BYTES}
-        return [parse_stored(*answer) for answer in await self.link.get(log.stream, request)]
+        batch, most = (count, _CHUNK_BYTES) if count > 1 else (None, None)
+        body = question(max(start, 1), subject=">", batch=batch, max_bytes=most)
+        return [parse_stored(*answer) for answer in await self.link.get(log.stream, body)]
 
     async def read_on(self, log: Log, start: int, count: int) -> list[Stored]:
         """Read from `start` on, knowing that the channel goes up to `log.last`; nothing where the rest is gone.
@@ -443,9 +440,9 @@ class Store:
         return []
 
     async def _leader_has(self, log: Log, start: int) -> bool:
-        request = {"seq": start, "next_by_subj": ">"}
+        body = question(start, subject=">")
         try:
-            await api_request(self.link.client, f"STREAM.MSG.GET.{log.stream}", request, timeout=self.link.timeout)
+            await api_request(self.link.client, names.message_get(log.stream), body, timeout=self.link.timeout)
         except NotFoundError:
             return False
         return True

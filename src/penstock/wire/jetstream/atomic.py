@@ -52,10 +52,11 @@ def encode(messages: Sequence[tuple[bytes, str, bytes]], batch_id: str, reply: b
     With `reply` the last one commits the batch and is answered there; without, the batch stays open.
     """
     found = []
+    mark = f"{names.BATCH_ID}: {batch_id}\r\n{names.BATCH_SEQUENCE}: "
     for number, (subject, own, payload) in enumerate(messages, start=1):
         last = bool(reply) and number == len(messages)
-        added = "".join(f"{name}: {value}\r\n" for name, value in marks(batch_id, number, commit=last).items())
-        header = f"NATS/1.0\r\n{own}{added}\r\n".encode()
+        commit = f"{names.BATCH_COMMIT}: 1\r\n" if last else ""
+        header = f"NATS/1.0\r\n{own}{mark}{number}\r\n{commit}\r\n".encode()
         where = b"%b %b" % (subject, reply) if last else subject
         found.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(header), len(header) + len(payload), header, payload))
     return b"".join(found)

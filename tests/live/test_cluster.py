@@ -15,6 +15,7 @@ from nats.js.errors import APIError
 
 import penstock
 from penstock.console import Console
+from penstock.errors import PenstockError
 from penstock.server import Node, Server
 from tests.live.browser import Browser
 

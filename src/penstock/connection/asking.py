@@ -25,7 +25,7 @@ from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import Stored, read_ack, read_answer
 from penstock.wire.jetstream.direct import DirectGet
 from penstock.wire.jetstream.questions import AGAIN, Question
-from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Patience
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["api_request", "direct_get", "insist", "patiently", "store_frames"]
 
 Answer = TypeVar("Answer")
-
-PAUSE = 0.05  # seconds before the second attempt; each pause is twice as long as the one before, up to the most
-PAUSE_MOST = 1.0
 
 
 async def api_request(
@@ -152,14 +149,11 @@ async def patiently(
     NoRespondersError is raised at once, as where JetStream is off, unless `nobody` says that somebody will be there in
     a moment; so is everything on a `connection` that is closed for good. What is left after `seconds` is raised.
     """
-    deadline, pause = time.monotonic() + seconds, PAUSE
+    patience = Patience(seconds, nobody=nobody)
     while True:
         try:
             return await action()
         except PenstockError as error:
-            if isinstance(error, NoRespondersError) and not nobody:
+            if connection is not None and connection.is_closed:
                 raise
-            if not may_ask_again(error) or time.monotonic() >= deadline or (connection and connection.is_closed):
-                raise
-        await asyncio.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
-        pause = min(pause * 2, PAUSE_MOST)
+            await asyncio.sleep(patience.pause(error))

@@ -14,10 +14,10 @@ from importlib.metadata import version
 from penstock import credentials
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
-from penstock.errors import LinkError, LoginError, PenstockError, RemoteProtocolError, TlsError, UnreachableError
+from penstock.errors import LinkError, PenstockError, RemoteProtocolError
 from penstock.options import ConnectionOptions
 from penstock.wire.dispatch import Taker
-from penstock.wire.servers import Address, Servers
+from penstock.wire.servers import Address, Servers, most_telling
 from penstock.wire.session import Notice, Session
 
 __all__ = ["Lifeline", "Phase"]
@@ -222,11 +222,3 @@ class Lifeline:
             self.messages += wire.messages
             self.bytes += wire.bytes
             await wire.close(within)
-
-
-def most_telling(failures: list[LinkError]) -> LinkError:
-    """Of what went wrong at several addresses, give what says most: a refusal tells more than a dead address."""
-    for kind in (LoginError, TlsError):
-        if (found := next((error for error in failures if isinstance(error, kind)), None)) is not None:
-            return found
-    return next((error for error in failures if not isinstance(error, UnreachableError)), failures[0])

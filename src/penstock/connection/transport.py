@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from penstock.connection.tasks import end
+from penstock.credentials import tls_reason
 from penstock.errors import InputError, LinkError, PenstockError, RemoteProtocolError, TlsError
 from penstock.wire import protocol
 from penstock.wire.dispatch import Taker, hand_out
@@ -318,12 +319,6 @@ async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: 
     except BaseException:
         wire.abort()
         raise
-
-
-def tls_reason(cause: ssl.SSLError) -> str:
-    """Give the reason why a handshake failed, in the words that the ssl module has for it."""
-    verify = str(getattr(cause, "verify_message", "")).rstrip(".")
-    return verify or str(cause.reason or cause).replace("_", " ").lower()
 
 
 def _plain(error: OSError) -> str:

@@ -10,7 +10,6 @@ and given back when reading ends.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
 from contextlib import suppress
@@ -18,18 +17,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.durations import parse_duration
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    InputError,
-    JetStreamError,
-    LinkError,
-    NotFoundError,
-    PenstockError,
-)
+from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery, is_delivery
+from penstock.wire.jetstream.acked import number_behind
+from penstock.wire.jetstream.answers import read_status
+from penstock.wire.jetstream.direct import whole
+from penstock.wire.jetstream.names import PIN_ID, consumer_next
+from penstock.wire.jetstream.pull import Pulls
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Msg, Subscription
@@ -38,7 +35,6 @@ __all__ = ["Deliveries"]
 
 log = logging.getLogger("penstock.jetstream")
 
-_NANO = 1_000_000_000
 _PAUSE = 0.25  # between attempts while the server is in trouble
 
 
@@ -82,17 +78,13 @@ class Deliveries:
                 f"heartbeat is {self._heartbeat:g} s, with requests of {self._expires:g} s.",
                 remedy="It is at least 100ms and at most half of expires.",
             )
-        self._batch = min(batch, limit) if limit else batch
-        self._max_bytes, self._limit, self._keep_alive = max_bytes, limit, keep_alive
+        self._batch, self._max_bytes, self._limit, self._keep_alive = batch, max_bytes, limit, keep_alive
         about = {"group": group, "min_pending": min_pending, "min_ack_pending": min_ack_pending, "priority": priority}
         self._about: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
         self._queue: deque[Delivery] = deque()
-        self._pulls: dict[int, int] = {}  # what each pull request may still bring
-        self._pull_count = self._given = self._taken = 0
+        self._given = 0
         self._current: Delivery | None = None
         self._arrived = asyncio.Event()
-        self._error: PenstockError | None = None
-        self._trouble: float | None = None  # since when the server does not answer as it should
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
         self.info: ConsumerInfo | None = None
@@ -120,17 +112,21 @@ class Deliveries:
                 f"Consumer {self.consumer} of {self.stream} is a push consumer.",
                 remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.",
             )
-        if config.max_batch:
-            self._batch = min(self._batch, config.max_batch)
-        if config.max_expires and config.max_expires < self._expires:
-            self._expires = config.max_expires
-            self._heartbeat = min(self._heartbeat, self._expires / 2)
-        prefix = self._client.options.js_prefix
-        self._next = f"{prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
-        self._inbox = self._client.new_inbox()
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
-        self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._heard)
+        expires = min(self._expires, config.max_expires or self._expires)
+        self._pulls = Pulls(
+            self.stream,
+            self.consumer,
+            batch=min(self._batch, config.max_batch or self._batch),
+            expires=expires,
+            heartbeat=min(self._heartbeat, expires / 2),
+            now=asyncio.get_running_loop().time(),
+            max_bytes=self._max_bytes,
+            limit=self._limit,
+            about=self._about,
+        )
+        self._next = f"{self._client.options.js_prefix}.{consumer_next(self.stream, self.consumer)}"
+        self._inbox = f"{self._client.new_inbox()}."
+        self._subscription = await self._client.subscribe(f"{self._inbox}*", cb=self._heard)
         self._tasks.append(asyncio.ensure_future(self._watch()))
         if self._keep_alive and config.ack_policy != "none":
             waits = [config.ack_wait or 30.0, *config.backoff]
@@ -164,8 +160,8 @@ class Deliveries:
             raise StopAsyncIteration
         await self._fill()
         while not self._queue:
-            if self._error is not None:
-                raise self._error
+            if self._pulls.error is not None:
+                raise self._pulls.error
             self._arrived.clear()
             try:
                 async with asyncio.timeout(self._wait):
@@ -189,132 +185,64 @@ class Deliveries:
 
     async def _fill(self) -> None:
         """Ask for more once less than half of a batch is here or on its way."""
-        if self._trouble is not None or self._error is not None or len(self._pulls) >= 2:
-            return
-        here = len(self._queue) + sum(self._pulls.values())
-        want = self._batch - here
-        if self._limit is not None:
-            want = min(want, self._limit - self._taken - sum(self._pulls.values()))
-        if want > 0 and (here == 0 or here < self._batch // 2):
-            await self._pull(want)
-
-    async def _pull(self, count: int) -> None:
-        self._pull_count += 1
-        self._pulls[self._pull_count] = count
-        body = {
-            "batch": count,
-            "expires": round(self._expires * _NANO),
-            "idle_heartbeat": round(self._heartbeat * _NANO),
-            **self._about,
-        }
-        if self._max_bytes is not None:
-            body["max_bytes"] = self._max_bytes
-        if len(self._pulls) == 1:
-            self._heard_at = asyncio.get_running_loop().time()
-        try:
-            await self._client.publish(self._next, json.dumps(body).encode(), reply=f"{self._inbox}.{self._pull_count}")
-        except PenstockError as error:
-            self._pulls.pop(self._pull_count, None)
-            self._begin_trouble(f"pulling failed: {error}")
+        now = asyncio.get_running_loop().time()
+        if want := self._pulls.want(len(self._queue)):
+            number, body = self._pulls.ask(want, now)
+            try:
+                await self._client.publish(self._next, body, reply=f"{self._inbox}{number}")
+            except PenstockError as error:
+                self._pulls.begin_trouble(f"pulling failed: {error}", now)
 
     async def _heard(self, message: Msg) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
-        if is_delivery(message):
-            self._trouble = None
-            if pin := (message.headers or {}).get("Nats-Pin-Id"):
-                self._about["id"] = pin
-            for number, left in self._pulls.items():
-                self._pulls[number] = left - 1
-                if left <= 1:
-                    del self._pulls[number]
-                break
-            self._taken += 1
-            self._queue.append(Delivery(self._client, message))
+        now, headers = asyncio.get_running_loop().time(), message.headers or {}
+        try:
+            if is_delivery(message):
+                self._queue.append(Delivery(self._client, message))
+                self._pulls.came(now, headers.get(PIN_ID))
+            else:
+                number = number_behind(message.subject, self._inbox)
+                code = whole(headers.get("Status", "").encode()) or 0
+                idle = not self._queue and self._current is None
+                self._pulls.told(number, read_status(code, headers.get("Description", "")), now, idle=idle)
+                await self._fill()
+        except RemoteProtocolError as error:
+            self._pulls.fail(error)
+        if self._queue or self._pulls.error is not None:
             self._arrived.set()
-            return
-        headers = message.headers or {}
-        status, text = headers.get("Status", ""), headers.get("Description", "")
-        if status == "100":
-            self._trouble = None
-            return
-        number = int(message.subject.rpartition(".")[2])
-        fresh = self._pulls.pop(number, -1) >= 0
-        self._status(status, text, fresh=fresh)
-        await self._fill()
-
-    def _status(self, status: str, text: str, *, fresh: bool) -> None:
-        """Decide what the end of a pull request means."""
-        lowered = text.lower()
-        if status in ("404", "408") or "batch completed" in lowered:
-            return
-        if "exceeds maxbytes" in lowered:
-            if not self._queue and self._current is None:
-                self._fail(
-                    InputError(
-                        f"The next message of {self.stream} is larger than max_bytes ({self._max_bytes:,}).",
-                        remedy="Raise max_bytes.",
-                    )
-                )
-        elif "consumer deleted" in lowered:
-            self._fail(NotFoundError(f"Consumer {self.consumer} of {self.stream} was deleted.", code=404))
-        elif status == "423":
-            self._about.pop("id", None)  # another client holds the pin now
-        elif status == "503" or "leadership" in lowered or "shutdown" in lowered or "maxwaiting" in lowered:
-            self._begin_trouble(f"{status} {text}".strip())
-        elif fresh:
-            self._fail(JetStreamError(f"The server refuses to deliver: {status} {text}.", code=int(status or 0)))
-
-    def _fail(self, error: PenstockError) -> None:
-        self._error = self._error or error
-        self._arrived.set()
 
     # -- watching ----------------------------------------------------------------------------------
 
-    def _begin_trouble(self, what: str) -> None:
-        if self._trouble is None:
-            self._trouble = asyncio.get_running_loop().time()
-            log.info("Consumer %s of %s: %s; pulling again.", self.consumer, self.stream, what)
-
     async def _watch(self) -> None:
         """Notice silence, and a connection that is closed; find out why, and pull again."""
-        loop, reconnects = asyncio.get_running_loop(), self._client.stats["reconnects"]
-        while self._error is None:
-            await asyncio.sleep(min(self._heartbeat / 4, _PAUSE))
+        loop, reconnects, pulls, noted = asyncio.get_running_loop(), self._client.stats["reconnects"], self._pulls, 0.0
+        while pulls.error is None:
+            await asyncio.sleep(min(pulls.heartbeat / 4, _PAUSE))
             if self._client.is_closed:
-                self._fail(DisconnectedError("The connection was closed.", remedy="Is the server running?"))
-                return
-            if self._client.stats["reconnects"] != reconnects:
+                pulls.fail(DisconnectedError("The connection was closed.", remedy="Is the server running?"))
+                break
+            if self._client.stats["reconnects"] != reconnects:  # the old one took our requests with it
                 reconnects = self._client.stats["reconnects"]
-                self._begin_trouble("the connection was made anew")  # the old one took our requests with it
-            silent = bool(self._pulls) and loop.time() - self._heard_at > 2 * self._heartbeat + 0.5
-            if silent:
-                self._begin_trouble(f"no heartbeat for {loop.time() - self._heard_at:.1f} s")
-            if self._trouble is not None:
+                pulls.begin_trouble("the connection was made anew", loop.time())
+            if pulls.is_in_trouble(loop.time()):
+                if pulls.trouble_since != noted:
+                    noted = pulls.trouble_since
+                    log.info("Consumer %s of %s: %s; pulling again.", self.consumer, self.stream, pulls.trouble)
                 await self._recover()
-            else:
-                await self._fill()
+            await self._fill()
+        self._arrived.set()
 
     async def _recover(self) -> None:
-        """Ask whether the consumer is there; pull anew where it is, fail where it is not or nobody answers."""
-        assert self._trouble is not None
-        since = self._trouble
+        """Ask whether the consumer is there; pull anew if it is, fail if it is not or nobody answers."""
+        loop = asyncio.get_running_loop()
         try:
             await assets.consumer_info(self._client, self.stream, self.consumer)
-        except NotFoundError as error:
-            self._fail(error)
-        except (DeadlineError, LinkError, JetStreamError) as error:
-            if asyncio.get_running_loop().time() - since > self._patience:
-                self._fail(
-                    DisconnectedError(
-                        f"Consumer {self.consumer} of {self.stream} gave no sign for {self._patience:g} s: {error}",
-                        remedy="Is the server running, and does the stream have a leader?",
-                    )
-                )
+        except PenstockError as error:
+            if may_ask_again(error):
+                self._pulls.give_up(error, self._patience, loop.time())
+            else:
+                self._pulls.fail(error)
         else:
-            self._pulls.clear()
-            self._trouble = None
-            self._heard_at = asyncio.get_running_loop().time()
-            await self._fill()
+            self._pulls.restart(loop.time())
 
     async def _keep(self, interval: float) -> None:
         """Say that work goes on for what waits here, and for what is being worked on."""

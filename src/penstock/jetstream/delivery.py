@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError, RemoteProtocolError
+from penstock.wire.jetstream import pull
+from penstock.wire.jetstream.names import ACK, MSG_ID
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Msg
@@ -50,7 +52,7 @@ class Place:
 
 def is_delivery(message: Msg) -> bool:
     """Tell a delivery from a status; only a delivery can be answered for."""
-    return message.reply.startswith("$JS.ACK.")
+    return message.reply.startswith(f"{ACK}.")
 
 
 def parse_place(reply: str) -> Place:
@@ -64,9 +66,9 @@ def parse_place(reply: str) -> Place:
         if tokens[:2] != ["$JS", "ACK"] or len(tokens) != 9:
             raise ValueError
         delivered, sequence, consumer_sequence, nanoseconds, pending = (int(token) for token in tokens[4:])
-    except ValueError:
-        raise RemoteProtocolError(f"{reply!r} is not the reply subject of a delivery.") from None
-    time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+        time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+    except (ValueError, OverflowError):
+        raise RemoteProtocolError(f"{reply[:200]!r} is not the reply subject of a delivery.") from None
     return Place(tokens[2], tokens[3], delivered, sequence, consumer_sequence, time, pending, domain)
 
 
@@ -98,7 +100,7 @@ class Delivery:
     @property
     def id(self) -> str | None:
         """The `Nats-Msg-Id` it was published with."""
-        return self.headers.get("Nats-Msg-Id")
+        return self.headers.get(MSG_ID)
 
     def __repr__(self) -> str:
         place = self.place
@@ -143,8 +145,7 @@ class Delivery:
         if seconds <= 0 or count < 1:
             raise InputError("wait and count are more than zero.", remedy="Give some time, such as 5s.")
         self._settle()
-        body: dict[str, object] = {"batch": count}
-        body |= {"no_wait": True} if no_wait else {"expires": round(seconds * _NANO)}
+        body = pull.body(count, expires=None if no_wait else seconds, no_wait=no_wait)
         inbox = self._client.new_inbox()
         found: list[Delivery] = []
         subscription = await self._client.subscribe(inbox)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.errors import LinkError, LoginError, TlsError, UnreachableError
 from penstock.options import ConnectionOptions
 
-__all__ = ["Address", "Servers"]
+__all__ = ["Address", "Servers", "most_telling"]
 
 MOST_LEARNT = 1000  # addresses that are kept of what servers tell
 JITTER = 0.25  # share of the wait that is left to chance, so that a thousand clients do not come back at once
@@ -100,3 +101,11 @@ def _urls(told: Iterable[object], scheme: str) -> Iterable[str]:
                 yield f"{scheme}://{item}"
         except ValueError:
             continue
+
+
+def most_telling(failures: list[LinkError]) -> LinkError:
+    """Of what went wrong at several addresses, give what says most: a refusal tells more than a dead address."""
+    for kind in (LoginError, TlsError):
+        if (found := next((error for error in failures if isinstance(error, kind)), None)) is not None:
+            return found
+    return next((error for error in failures if not isinstance(error, UnreachableError)), failures[0])

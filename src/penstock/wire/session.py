@@ -183,6 +183,8 @@ class Session:
         if not isinstance(event, protocol.Info):
             raise self._strange("it does not begin with its INFO")
         self.info = _checked(event.fields, self._strange)
+        if self.info.get("headers") is False:
+            raise self._too_old()
         offered = bool(self.info.get("tls_required") or self.info.get("tls_available"))
         if self._tls and not self.secure and not offered:
             raise TlsError(
@@ -226,11 +228,7 @@ class Session:
     def _receive_login(self, event: protocol.Event) -> Notice | PenstockError | None:
         if isinstance(event, protocol.Pong):
             if not self.info.get("headers"):
-                raise UnreachableError(
-                    f"The server at {self.url} knows no headers.",
-                    remedy="Penstock needs nats-server 2.12 or newer.",
-                    urls=self.options.urls,
-                )
+                raise self._too_old()
             self.state = State.OPEN
             return Notice.OPENED
         if isinstance(event, protocol.Err):
@@ -342,6 +340,14 @@ class Session:
         if isinstance(error, LoginError | TlsError):
             return error
         return UnreachableError(f"{self.url} refuses the connection: {said}.", remedy=error.remedy, urls=urls)
+
+    def _too_old(self) -> UnreachableError:
+        self.state = State.CLOSED
+        return UnreachableError(
+            f"The server at {self.url} knows no headers.",
+            remedy="Penstock needs nats-server 2.12 or newer.",
+            urls=self.options.urls,
+        )
 
     def _strange(self, what: str) -> UnreachableError:
         self.state = State.CLOSED

@@ -25,7 +25,7 @@ class _Fast:
         while self._has_more():
             try:
                 self._start()
-                while not self.batch.is_over and not self.batch.is_broken and self._has_more():
+                while self.batch.is_open and self._has_more():
                     self._append()
                 self._finish()
             except (DisconnectedError, DeadlineError) as error:
@@ -81,7 +81,8 @@ class _Fast:
         self.job.listen(self.batch.listen)
         self.encoder = self._encoder(Operation.START)
         self._write()
-        self._hear(wait=True)
+        while not (self.batch.is_open or self.batch.is_broken or self.batch.is_over):
+            self._hear(wait=True)
         self.encoder = self._encoder(Operation.APPEND)
 
     def _append(self) -> None:
@@ -94,7 +95,7 @@ class _Fast:
     def _finish(self) -> None:
         """End the batch without another message, wait for its end, and draw its sum."""
         job, batch = self.job, self.batch
-        if not batch.is_over and not batch.is_broken:
+        if batch.is_open:
             self._command(Operation.END)
         while not batch.is_over:
             self._hear(wait=True)

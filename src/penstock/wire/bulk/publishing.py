@@ -21,10 +21,10 @@ from penstock.errors import (
     RemoteProtocolError,
 )
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.bulk.rows import Source
 from penstock.wire.jetstream.answers import number, part
 from penstock.wire.jetstream.verdicts import Verdict, judge
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection
@@ -208,8 +208,7 @@ class Job:
             event = link.parser.next_event()
             if event is None:
                 if waits:
-                    if end.left == 0:
-                        raise DeadlineError(f"No answer within {end.seconds:.3g} s.", seconds=end.seconds)
+                    end.check()
                     link.receive(end)
                 elif end.left == 0 or not link.receive_some():
                     return

@@ -72,7 +72,7 @@ def nanoseconds(time: str) -> int | None:
     seconds, _, rest = time.removesuffix("Z").partition(".")
     try:
         moment = datetime.fromisoformat(f"{seconds}+00:00").timestamp()
-        return int(moment) * 1_000_000_000 + int((rest + "000000000")[:9])
+        return int(moment) * 1_000_000_000 + int(f"{rest:0<9}") if len(rest) <= 9 else None
     except ValueError:
         return None
 

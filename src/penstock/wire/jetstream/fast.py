@@ -80,7 +80,7 @@ class Batch:
         self._every = 1  # messages for one ack
         self._heard = False  # whether the server has said anything yet
         self._ping, self._silence = ping, silence
-        self._pinged = self._given_up = False
+        self._pinged = self._given_up = self._never_begun = False
         self._times: deque[tuple[int, float]] = deque()  # up to which number messages were sent, and when
         self._earlier = 0  # so many messages from the first on are left in doubt by an earlier batch,
         self._earlier_at = 0.0  # which sent them from then on
@@ -119,6 +119,11 @@ class Batch:
             return 1 - self.sent
         return max(0, self.acked + self._every * OUTSTANDING - self.sent)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has begun to take the batch and all is well: only then may it be ended."""
+        return self._heard and not self.is_broken and not self.is_over
+
     def send(self, count: int, now: float) -> None:
         """Note that so many messages more are sent."""
         self.sent += count
@@ -128,8 +133,14 @@ class Batch:
 
     def hear(self, payload: bytes, status: int | None = None) -> None:
         """Take what the server says of the batch."""
+        first = not self._heard and not self._pinged
         self._heard = True
         self._pinged = False
+        self._take(payload, status)
+        # If the first message has no other answer than an error, it is not stored.
+        self._never_begun = self._never_begun or (first and self.fault is not None)
+
+    def _take(self, payload: bytes, status: int | None) -> None:
         if status and not payload:
             try:
                 read_ack(payload, status)
@@ -203,9 +214,9 @@ class Batch:
     @property
     def doubtful(self) -> int:
         """How many messages behind the acknowledged ones may or may not be stored."""
-        # The end says that nothing behind it is stored, and so does an error that answers the first message. What an
-        # earlier batch left in doubt stays so until an ack covers it.
-        certain = self.final is not None or (self.sent == 1 and self.fault is not None)
+        # The end says that nothing behind it is stored. What an earlier batch left in doubt stays so until an ack
+        # covers it.
+        certain = self.final is not None or self._never_begun
         return max(0, max(self._earlier, 0 if certain else self.sent) - self.acked)
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.channels import Client
 from penstock.channels.wire import Text, UnsubscribeRequest, frame
-from penstock.connection import Connection, api_request
+from penstock.connection import Connection, Msg, api_request
 from penstock.errors import ChannelError, DeadlineError, DisconnectedError, LocalProtocolError, OptionError
 from penstock.server import Server
 from tests.live.stan import Got, cluster_of, until
@@ -67,14 +67,14 @@ async def test_duplicate_id(stan):
 
 async def test_a_client_waits_for_a_gateway_that_starts(stan, monkeypatch):
     """A request that nobody hears is sent again: a client that comes a moment before its gateway is connected."""
-    send, asked = Connection.send, []
+    request, asked = Connection.request, []
 
-    def spy(connection: Connection, subject: str, payload: bytes = b"", *rest) -> None:
-        if subject == f"_STAN.discover.{stan.cluster}" and rest[0]:
+    async def spy(connection: Connection, subject: str, payload: bytes, *rest, **more) -> Msg:
+        if subject == f"_STAN.discover.{stan.cluster}":
             asked.append(payload)
-        send(connection, subject, payload, *rest)
+        return await request(connection, subject, payload, *rest, **more)
 
-    monkeypatch.setattr(Connection, "send", spy)
+    monkeypatch.setattr(Connection, "request", spy)
     connecting = asyncio.ensure_future(stan.client(connect_timeout=60.0))
     await until(lambda: len(asked) > 1)
     await stan.serve()

@@ -126,7 +126,8 @@ async def test_a_broken_connection_is_told_at_once(server, unique):
     """An exchange that misses answers when its connection breaks fails there and then, and is not sent again."""
     subject = unique("cut")
     async with relay(server) as wire, await connect(wire.url) as nc, await connect(server.url) as other:
-        await answering(other, subject, 1, wire.cut)
+        cuts = [wire.cut]
+        await answering(other, subject, 1, lambda: cuts.pop()() if cuts else None)
         began = time.monotonic()
         with pytest.raises(DisconnectedError, match="broke before the answer"):
             await nc.exchange(asking(subject), Heard(2), (subject,), LONG)

@@ -43,7 +43,7 @@ class Channel:
     def wake(self) -> None:
         """Let every delivery look for what it can send."""
         for delivery in self._deliveries.values():
-            self.shared.outbox.wake(delivery)
+            self.shared.writer.wake(delivery)
 
     def pump(self) -> None:
         """Let every delivery send what it can, now."""
@@ -63,7 +63,7 @@ class Channel:
             delivery.end()
         elif heirs or group.members:
             self.delivery(group).arm()
-            self.shared.outbox.wake(self.delivery(group))
+            self.shared.writer.wake(self.delivery(group))
 
     def end(self) -> None:
         """Stop every delivery."""

@@ -21,9 +21,9 @@ from penstock.channels.wire import is_nobody
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
+    from penstock.channels.client_writer import ClientWriter
     from penstock.channels.delivery import Member
     from penstock.channels.options import GatewayOptions
-    from penstock.channels.outbox import Outbox
 
 __all__ = ["Clients", "Connected"]
 
@@ -52,12 +52,12 @@ class Clients:
     def __init__(
         self,
         options: GatewayOptions,
-        outbox: Outbox,
+        writer: ClientWriter,
         inbox_prefix: str,
         expire: Callable[[Connected], None],
     ) -> None:
         self._options = options
-        self._outbox = outbox
+        self._writer = writer
         self._expire = expire
         self._by_id: dict[str, Connected] = {}
         self._by_conn: dict[bytes, Connected] = {}
@@ -133,12 +133,12 @@ class Clients:
         reply = f"{self.inbox}.{next(self._numbers)}"
         answered = asyncio.Event()
         self._waiting[reply] = answered.set
-        self._outbox.send(client.record.heartbeat_inbox, b"", reply)
+        self._writer.send(client.record.heartbeat_inbox, b"", reply)
         try:
             async with asyncio.timeout(self._options.duplicate_timeout):
                 await answered.wait()
         except TimeoutError:
-            return not self._outbox.up  # whoever could not be asked is not replaced
+            return not self._writer.up  # whoever could not be asked is not replaced
         finally:
             self._waiting.pop(reply, None)
         return True
@@ -149,13 +149,13 @@ class Clients:
         client.timer = self._loop.call_later(seconds, self._beat, client)
 
     def _beat(self, client: Connected) -> None:
-        if not self._outbox.up:  # whoever cannot be asked has missed nothing
+        if not self._writer.up:  # whoever cannot be asked has missed nothing
             self._schedule(client, self._options.hb_interval)
             return
         reply = f"{self.inbox}.{next(self._numbers)}"
         client.asked = reply
         self._waiting[reply] = lambda: self._well(client)
-        self._outbox.send(client.record.heartbeat_inbox, b"", reply)
+        self._writer.send(client.record.heartbeat_inbox, b"", reply)
         client.timer = self._loop.call_later(self._options.hb_timeout, self._missed, client, reply)
 
     def _well(self, client: Connected) -> None:
@@ -185,4 +185,4 @@ class Clients:
                 if member.group is not None:
                     delivery = channel.delivery(member.group)
                     delivery.arm()
-                    self._outbox.wake(delivery)
+                    self._writer.wake(delivery)

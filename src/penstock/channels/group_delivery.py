@@ -21,8 +21,8 @@ from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
+    from penstock.channels.client_writer import ClientWriter
     from penstock.channels.messages import ChannelMessage
-    from penstock.channels.outbox import Outbox
     from penstock.channels.state import State
     from penstock.channels.store import Store
 
@@ -42,10 +42,10 @@ _REFUSED = 1.0
 
 
 class Shared:
-    """What the deliveries of all groups share: outbox, store, state, and bounds on what they read at the same time."""
+    """What the deliveries of all groups share: writer, store, state, and bounds on what they read at the same time."""
 
-    def __init__(self, outbox: Outbox, store: Store, state: State) -> None:
-        self.outbox = outbox
+    def __init__(self, writer: ClientWriter, store: Store, state: State) -> None:
+        self.writer = writer
         self.store = store
         self.state = state
         self.reads = asyncio.Semaphore(16)
@@ -100,11 +100,11 @@ class GroupDelivery:
 
     def pump(self) -> None:
         """Send every new message that may go out now."""
-        outbox, group = self.shared.outbox, self.group
-        if self._ended or not outbox.up:
+        writer, group = self.shared.writer, self.group
+        if self._ended or not writer.up:
             return
         stream, recent, now = self.channel.stream, self.channel.recent, self._loop.time()
-        before, unlooked, most = group.last, 0, outbox.connection.max_payload
+        before, unlooked, most = group.last, 0, writer.connection.max_payload
         while group.ready and group.last < stream.last:
             sequence = group.last + 1
             if sequence < stream.first:
@@ -112,8 +112,8 @@ class GroupDelivery:
                 continue
             if unlooked > _LOOK_BYTES or sequence % _LOOK == 0:
                 unlooked = 0
-                if outbox.full:
-                    outbox.later(self)
+                if writer.full:
+                    writer.later(self)
                     break
             content = recent.get(sequence)
             if content is None:
@@ -130,7 +130,7 @@ class GroupDelivery:
             if size > most:
                 self._skip(member, sequence)
             else:
-                outbox.deliver(member.inbox, content)
+                writer.deliver(member.inbox, content)
         if group.last != before:
             self.shared.state.touch(group)
         if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.shared.held < _HELD:
@@ -189,7 +189,7 @@ class GroupDelivery:
             await self._rest(error)
         finally:
             self._reading = False
-        self.shared.outbox.wake(self)
+        self.shared.writer.wake(self)
 
     async def _rest(self, error: PenstockError) -> None:
         """Wait a little after a read that failed; longer where the server refuses it."""
@@ -214,8 +214,8 @@ class GroupDelivery:
         self._timer = None
         if self._ended or self._redelivering:
             return
-        outbox = self.shared.outbox
-        if not outbox.up or outbox.full or self.group.hold:
+        writer = self.shared.writer
+        if not writer.up or writer.full or self.group.hold:
             self._timer = self._loop.call_later(_RETRY, self._ring)
             return
         due = self.group.due(self._loop.time())
@@ -230,7 +230,7 @@ class GroupDelivery:
             await self._send_again(due, stay=False)
         finally:
             self._redelivering = False
-        self.shared.outbox.wake(self)
+        self.shared.writer.wake(self)
 
     async def _send_again(self, due: list[tuple[Member, int]], *, stay: bool) -> None:
         """Send messages once more, a bounded part at a time."""
@@ -257,16 +257,16 @@ class GroupDelivery:
             place += done
 
     def _send_one_again(self, member: Member, sequence: int, content: bytes, *, stay: bool) -> None:
-        if self._ended or not member.online or not self.shared.outbox.up:
+        if self._ended or not member.online or not self.shared.writer.up:
             return
         sent = self.group.redeliver(member, sequence, self._loop.time(), stay=stay)
         if sent is not None:
             target, count = sent
             whole = again(content, count)
-            if len(whole) > self.shared.outbox.connection.max_payload:
+            if len(whole) > self.shared.writer.connection.max_payload:
                 self._skip(target, sequence)
             else:
-                self.shared.outbox.deliver(target.inbox, whole)
+                self.shared.writer.deliver(target.inbox, whole)
             if target is not member:
                 self.shared.state.touch(self.group)
 
@@ -277,8 +277,8 @@ class GroupDelivery:
 
     async def _room(self) -> None:
         """Wait while the server is slow to take what we send."""
-        outbox = self.shared.outbox
-        while outbox.full and outbox.up and not self._ended:  # noqa: ASYNC110  # the socket's buffer tells nobody
+        writer = self.shared.writer
+        while writer.full and writer.up and not self._ended:  # noqa: ASYNC110  # the socket's buffer tells nobody
             await asyncio.sleep(_FULL)
 
     async def _fetch(self, sequences: list[int]) -> tuple[dict[int, ChannelMessage], int]:
@@ -302,7 +302,7 @@ class GroupDelivery:
             await self._send_again([(member, sequence) for sequence in waiting], stay=True)
         finally:
             self.group.hold = False
-        self.shared.outbox.wake(self)
+        self.shared.writer.wake(self)
 
     def restore(self) -> None:
         """Take up the work after a restart: what expired while nobody was there goes out first."""
@@ -316,7 +316,7 @@ class GroupDelivery:
                     await self._restore_member(member)
         finally:
             self.group.hold = False
-        self.shared.outbox.wake(self)
+        self.shared.writer.wake(self)
 
     async def _restore_member(self, member: Member) -> None:
         """Find out when each pending message expires: one ack wait after its time; send what has expired."""

@@ -147,8 +147,8 @@ class Monitor:
             **total,
             "in_msgs": service.in_messages,
             "in_bytes": service.in_bytes,
-            "out_msgs": service.outbox.messages,
-            "out_bytes": service.outbox.bytes,
+            "out_msgs": service.writer.messages,
+            "out_bytes": service.writer.bytes,
             **_files(),
         }
 

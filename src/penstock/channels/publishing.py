@@ -65,7 +65,7 @@ async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
             _fail(acks, places, failure)
     for reply, guid, error in acks:
         if reply:
-            service.outbox.answer(reply, PubAck(guid=guid, error=error).SerializeToString())
+            service.writer.answer(reply, PubAck(guid=guid, error=error).SerializeToString())
 
 
 def _fail(acks: list[tuple[bytes, str, str]], places: list[int], error: PenstockError) -> None:

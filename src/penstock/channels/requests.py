@@ -117,11 +117,11 @@ async def _register(service: Service, reply: bytes, request: Any) -> None:
         response.pingRequests = f"{service.options.discover_prefix}.{cluster}.pings"
         response.pingInterval = request.pingInterval
         response.pingMaxOut = request.pingMaxOut
-    service.outbox.answer(reply, response.SerializeToString())
+    service.writer.answer(reply, response.SerializeToString())
 
 
 def _refuse_connect(service: Service, reply: bytes, text: str) -> None:
-    service.outbox.answer(reply, ConnectResponse(error=text).SerializeToString())
+    service.writer.answer(reply, ConnectResponse(error=text).SerializeToString())
 
 
 async def close(service: Service, reply: bytes, data: bytes) -> None:
@@ -129,15 +129,15 @@ async def close(service: Service, reply: bytes, data: bytes) -> None:
     try:
         request = decode(CloseRequest, data)
     except RemoteProtocolError:
-        service.outbox.answer(reply, CloseResponse(error=Text.INVALID_CLOSE).SerializeToString())
+        service.writer.answer(reply, CloseResponse(error=Text.INVALID_CLOSE).SerializeToString())
         return
     client = service.clients.get(request.clientID)
     if client is None:
-        service.outbox.answer(reply, CloseResponse(error=Text.UNKNOWN_CLIENT).SerializeToString())
+        service.writer.answer(reply, CloseResponse(error=Text.UNKNOWN_CLIENT).SerializeToString())
         return
     _close(service, client)
     await service.state.flush()
-    service.outbox.answer(reply, b"")
+    service.writer.answer(reply, b"")
 
 
 async def expire(service: Service, reply: bytes, data: bytes) -> None:
@@ -195,12 +195,12 @@ async def subscribe(service: Service, reply: bytes, data: bytes) -> None:
         return _answer(service, reply, text or Text.INVALID_SUBSCRIBE)
     service.state.remember(group, member)
     await service.state.flush()
-    service.outbox.answer(reply, SubscriptionResponse(ackInbox=member.ack_inbox).SerializeToString())
+    service.writer.answer(reply, SubscriptionResponse(ackInbox=member.ack_inbox).SerializeToString())
     delivery = channel.delivery(group)
     if group.hold:
         delivery.resume(member)
     else:
-        service.outbox.wake(delivery)
+        service.writer.wake(delivery)
     return None
 
 
@@ -287,12 +287,12 @@ async def _leave(service: Service, reply: bytes, data: bytes, *, unsubscribe: bo
         return _answer(service, reply, Text.UNKNOWN_CLIENT)
     service.detach(channel, member, unsubscribe=unsubscribe)
     await service.state.flush()
-    service.outbox.answer(reply, b"")
+    service.writer.answer(reply, b"")
     return None
 
 
 def _answer(service: Service, reply: bytes, text: str) -> None:
-    service.outbox.answer(reply, SubscriptionResponse(error=text).SerializeToString())
+    service.writer.answer(reply, SubscriptionResponse(error=text).SerializeToString())
 
 
 # -- channels ---------------------------------------------------------------------------------------------------------

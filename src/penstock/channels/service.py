@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from penstock.channels import publishing, requests
 from penstock.channels.channel import Channel
+from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
 from penstock.channels.group_delivery import Shared
-from penstock.channels.outbox import Outbox
 from penstock.channels.request_queue import Handle, RequestQueue
 from penstock.channels.state_records import GroupRecord, MemberRecord, decode_client, decode_group, decode_member
 from penstock.channels.store import MOST, Store
@@ -59,10 +59,10 @@ class Service:
         self.front = front
         self.state = state
         self.store = Store(back, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas)
-        self.outbox = Outbox(front, lambda: lease.valid)
+        self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
-        self.shared = Shared(self.outbox, self.store, state)
-        self.clients = Clients(options, self.outbox, front.options.inbox_prefix, self._expire)
+        self.shared = Shared(self.writer, self.store, state)
+        self.clients = Clients(options, self.writer, front.options.inbox_prefix, self._expire)
         self.channels: dict[str, Channel] = {}
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
@@ -170,7 +170,7 @@ class Service:
             await tap.unsubscribe()
         self._taps.clear()
         self._requests.release()
-        self.outbox.end()
+        self.writer.end()
         self.clients.end()
         for channel in self.channels.values():
             channel.end()
@@ -225,7 +225,7 @@ class Service:
             return
         self.state.touch(group)
         if group.last < channel.stream.last:
-            self.outbox.wake(channel.delivery(group))
+            self.writer.wake(channel.delivery(group))
 
     def _pinged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         if not data:
@@ -236,10 +236,10 @@ class Service:
             return  # as the old server: no answer at all
         client = self.clients.by_conn(ping.connID)
         if client is None:
-            self.outbox.answer(reply, PingResponse(error=Text.REPLACED).SerializeToString())
+            self.writer.answer(reply, PingResponse(error=Text.REPLACED).SerializeToString())
             return
         self.clients.pinged(client)
-        self.outbox.answer(reply, b"")
+        self.writer.answer(reply, b"")
 
     def _expire(self, client: Connected) -> None:
         log.warning("Channels: client %s misses heartbeats and is closed.", client.id)

@@ -17,7 +17,7 @@ from penstock.connection import Connection
 if TYPE_CHECKING:
     from penstock.channels.group_delivery import GroupDelivery
 
-__all__ = ["Outbox"]
+__all__ = ["ClientWriter"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -26,7 +26,7 @@ _FULL = 4 * 1024 * 1024
 _LOOK_AGAIN = 0.01
 
 
-class Outbox:
+class ClientWriter:
     """Gathers frames, and lets deliveries decide what to send, once for each turn of the event loop."""
 
     def __init__(self, connection: Connection, may_send: Callable[[], bool]) -> None:

@@ -23,10 +23,13 @@ STOPS = 30
 
 
 @pytest.fixture
-async def wire(server):
+async def wire(server, stan):
     """A way to the server that holds its answers up."""
     async with relay(server) as made:
         yield made
+        made.flows.set()
+        for gateway in stan.gateways:
+            await gateway.stop()
 
 
 @pytest.fixture(autouse=True)

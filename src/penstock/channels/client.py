@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from types import TracebackType
@@ -47,6 +46,7 @@ from penstock.errors import (
     RemoteProtocolError,
 )
 from penstock.options import ConnectionOptions
+from penstock.wire.patience import Deadline
 
 __all__ = ["Client"]
 
@@ -167,9 +167,10 @@ class Client:
                 pingMaxOut=self._ping_max_out,
             )
             answer = await self._request(self._discover, request, ConnectResponse)
-            for tap in self._taps:
-                if tap.error is not None:
-                    raise tap.error
+            if (denied := next((tap.error for tap in self._taps if tap.error is not None), None)) is not None:
+                left = CloseRequest(clientID=self.client_id).SerializeToString()
+                self._connection.post(frame(answer.closeRequests.encode(), left))
+                raise denied
         except BaseException:
             await self._release(borrowed)
             raise
@@ -215,15 +216,14 @@ class Client:
     async def _request(self, subject: str, request: Any, kind: Any) -> Any:
         """Ask the server. What nobody hears is sent again: a gateway starts, or not every node of NATS knows it yet."""
         connection, seconds = self.connection, self._connect_timeout
-        content, deadline = request.SerializeToString(), time.monotonic() + seconds
+        content, deadline = request.SerializeToString(), Deadline(seconds)
         while True:
-            left = deadline - time.monotonic()
             try:
-                reply = await connection.request(subject, content, max(left, 0.001))
+                reply = await connection.request(subject, content, deadline.left)
                 break
             except DeadlineError as error:
                 # Only what nobody heard may be sent again: a second subscription would be another one.
-                if not isinstance(error, NoRespondersError) or left < _NOBODY:
+                if not isinstance(error, NoRespondersError) or deadline.left < _NOBODY:
                     raise DeadlineError(
                         f"No server of the cluster {self.cluster_id} answered in {seconds:g} s.",
                         remedy="Is the cluster id right, and is a gateway or a NATS Streaming server running?",

@@ -184,7 +184,7 @@ class Gateway:
 
     async def _release(self) -> None:
         """Let a standby take over at once."""
-        if self._lease is None or not self._lease.valid:
+        if self._lease is None or not self._lease.valid or self._back is None or not self._back.is_connected:
             return
         try:
             async with asyncio.timeout(_GOODBYE):

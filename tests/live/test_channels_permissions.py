@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.channels import Client, Gateway
+from penstock.channels import ChannelLimits, Client, Gateway, Limits
 from penstock.channels.catalog import Catalog
 from penstock.cli.app import main
 from penstock.connection import api_request, connect
@@ -20,12 +24,14 @@ from tests.live.stan import Got, until
 
 LONG = 120.0  # what a deadline would take; no test waits for it
 BOUND = 30.0
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "channels.md"
 
 # Who may do all but one thing, and that thing.
 DENIED = {
     "noinfo": {"publish": "$JS.API.STREAM.INFO.>"},
     "nocreate": {"publish": "$JS.API.STREAM.CREATE.>"},
     "nostate": {"publish": "_PENSTOCK.>"},
+    "nopurge": {"publish": "$JS.API.STREAM.PURGE.>"},
     "noread": {"publish": "$JS.API.DIRECT.GET.>"},
     "noget": {"publish": "$JS.API.STREAM.MSG.GET.>"},
     "nolist": {"publish": "$JS.API.STREAM.LIST"},
@@ -170,6 +176,46 @@ async def test_a_channel_that_the_gateway_may_not_make(as_user):
         await user.publish("open", b"x")
 
 
+async def test_a_gateway_that_may_not_drop_what_is_too_much(as_user, caplog):
+    """What was stored counts as stored, though the oldest messages cannot be dropped for it; the log says so."""
+    limits = Limits(default=ChannelLimits(max_bytes=500))
+    async with gateway(as_user, "nopurge", limits=limits), client(as_user, "anybody") as publisher:
+        async with asyncio.timeout(BOUND):
+            for _ in range(10):
+                await publisher.publish("foo", b"x" * 100)
+            await publisher.subscribe("foo", got := Got(), sequence=10)
+            await got.count(1)
+    assert "The oldest messages of foo stay for now".lower() in caplog.text.lower()
+
+
+@pytest.mark.parametrize(("operation", "subject"), [("subscribe", "_STAN.sub.*"), ("publish", "_PENSTOCK.>")])
+async def test_a_permission_that_goes_and_comes_back(unique, caplog, operation, subject):
+    """A gateway that has served, and may not any more, says what it lacks, and serves again when it may."""
+    config = f'authorization {{ users: [{{user: g, password: pw, permissions: {{{operation}: {{deny: "x.>"}}}}}}] }}'
+    with Server(config=config, auth=False, sync="2m") as server:
+
+        def permit(before: str, after: str) -> None:
+            node = server.nodes[0]
+            node._config.write_text(node._config.read_text().replace(f'"{before}"', f'"{after}"'))
+            os.kill(node.pid, signal.SIGHUP)  # the server reads its configuration again
+
+        options, cluster = ConnectionOptions(server.url, user="g", password="pw"), unique("c")
+        made = Gateway(options, cluster_id=cluster, lease=1.0)
+        async with made, Client(options, cluster_id=cluster, client_id="me", ping_interval=600) as user:
+            await user.publish("foo", b"x")
+            permit("x.>", subject)
+            await until(lambda: "not serving any more" in caplog.text or "is not written" in caplog.text)
+            wanted = subject.partition(".")[0]
+            await until(lambda: any(f'to "{wanted}.' in message for message in caplog.messages))
+            assert made._task is not None
+            assert not made._task.done()
+            permit(subject, "x.>")
+            user._connect_timeout = BOUND
+            async with asyncio.timeout(BOUND):
+                await user.subscribe("foo", got := Got(), start="First")
+                await got.count(1)
+
+
 # -- clients ----------------------------------------------------------------------------------------------------------
 
 
@@ -308,3 +354,51 @@ def test_commands_say_what_is_lacking(guarded, capsys, user, arguments, words):
         main([*arguments, "-s", guarded.url, "--user", user, "--password", "pw"])
     assert ended.value.code == 1
     assert words in capsys.readouterr().err
+
+
+# -- what the page says -----------------------------------------------------------------------------------------------
+
+
+def permissions(who: str, cluster: str, *more: str) -> str:
+    """Read what the reference page says that somebody needs, as a server's configuration."""
+    [row] = re.findall(rf"^\| {who} \|(.*)\|(.*)\|$", PAGE.read_text(), re.MULTILINE)
+    publish, subscribe = (
+        [re.sub(r"\bC\b", cluster, subject) for subject in re.findall(r"`([^`]+)`", cell)] for cell in row
+    )
+    listed = [", ".join(f'"{subject}"' for subject in subjects) for subjects in ([*publish, *more], subscribe)]
+    return f"permissions: {{publish: {{allow: [{listed[0]}]}}, subscribe: {{allow: [{listed[1]}]}}}}"
+
+
+async def test_the_permissions_of_the_page_are_enough(unique, caplog):
+    """With what the reference page lists, and nothing else, everything works: limits, restarts, standby, inactivity."""
+    cluster = unique("c")
+    users = [
+        f"{{user: g, password: pw, {permissions('a gateway', cluster, 'ch.>')}}}",
+        f"{{user: c, password: pw, {permissions('a client', cluster)}}}",
+    ]
+    limits = Limits(default=ChannelLimits(max_bytes=500, max_inactivity=0.5))
+    options = {"cluster_id": cluster, "subject_prefix": "ch.", "standby": True, "timeout": 5.0}
+    with Server(config=f"authorization {{ users: [{', '.join(users)}] }}", auth=False, sync="2m") as server:
+        as_gateway = ConnectionOptions(server.url, user="g", password="pw")
+        as_client = ConnectionOptions(server.url, user="c", password="pw")
+        first = await Gateway(as_gateway, limits=limits, **options).start()
+        await first.wait_leading()
+        second = await Gateway(as_gateway, limits=limits, **options).start()
+        pings = {"ping_interval": -50, "ping_max_out": 10_000}
+        async with second, Client(as_client, cluster_id=cluster, client_id="me", **pings) as made:
+            subscription = await made.subscribe("foo", got := Got(), durable="d")
+            for _ in range(20):
+                await made.publish("foo", b"x" * 100)
+            await got.count(20)
+            await subscription.close()
+            await first.stop()
+            await asyncio.wait_for(second.wait_leading(), BOUND)
+            await made.subscribe("foo", got, durable="d")
+            await made.publish("foo", b"x")
+            await got.count(21)
+            await made.publish("idle", b"x")
+            await until(lambda: "idle" not in second.service.channels)
+            resumed = await made.subscribe("foo", Got(), start="First")
+            await resumed.unsubscribe()
+    assert "Permissions Violation" not in caplog.text
+    assert "denie" not in caplog.text

@@ -35,7 +35,7 @@ async def wire(server, stan):
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch):
     """Have a leader ask JetStream nearly all the time."""
-    monkeypatch.setattr(service_module, "_LOOK_FOR_FOREIGN", 0.005)
+    monkeypatch.setattr(service_module, "_LOOK_AROUND", 0.005)
 
 
 async def subscribed(stan: Stan) -> Client:

@@ -26,6 +26,7 @@ from penstock.errors import (
     LinkError,
     NoRespondersError,
     OptionError,
+    PenstockError,
 )
 from penstock.options import ConnectionOptions
 from penstock.wire.jetstream.verdicts import may_ask_again
@@ -212,14 +213,19 @@ class Gateway:
                 await asyncio.sleep(_AGAIN if self._served or self.options.standby else _SOON)
                 continue
             self._served = True
-            jobs = (state.run(), lease.renew(), service.serve(), service.look_for_foreign())
+            jobs = (state.run(), lease.renew(), service.serve(), service.look_around())
             self._work = [loop.create_task(job) for job in jobs]
             self._leading.set()
             log.info("Channels: serving %s.", self.options.cluster_id)
             done, _ = await asyncio.wait(self._work, return_when=asyncio.FIRST_COMPLETED)
             await self._step_down()
-            for task in done:
-                task.result()  # an error ends the gateway; without one, somebody else leads
+            try:
+                for task in done:
+                    task.result()  # without an error, somebody else leads
+            except PenstockError as error:
+                if not self._may_begin_again(error, ready=True, late=True):
+                    raise
+                log.warning("Channels: not serving any more: %s", error)
             await asyncio.sleep(_AGAIN)  # whoever leads now may not answer for the cluster yet
 
     async def _begin(self, state: State, lease: Lease, *, late: bool) -> Service | None:

@@ -42,7 +42,7 @@ log = logging.getLogger("penstock.channels")
 
 _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
 _RECENT_EACH = 2 * 1024 * 1024
-_LOOK_FOR_FOREIGN = 1.0
+_LOOK_AROUND = 1.0
 
 
 class Refusal(PenstockError):
@@ -106,14 +106,17 @@ class Service:
         ):
             self._taps.append(await self.front.tap(subject, tap))
         await self.front.flush()
-        for listening in self._taps:
-            if listening.error is not None:
-                raise listening.error
+        self._check_listening()
         for channel in self.channels.values():
             for group in channel.subscribers.groups:
                 if group.online:
                     channel.delivery(group).restore()
             self.watch_activity(channel)
+
+    def _check_listening(self) -> None:
+        for tap in self._taps:
+            if tap.error is not None:
+                raise tap.error
 
     def _recall(self, remembered: dict[str, bytes]) -> None:
         positions: dict[int, GroupRecord] = {}
@@ -333,10 +336,14 @@ class Service:
         del self.channels[channel.name]
         del self._spelling[channel.name.lower()]
 
-    async def look_for_foreign(self) -> None:
-        """Notice what others write to the streams, now and then, until cancelled: JetStream clients, Spark."""
+    async def look_around(self) -> None:
+        """Notice now and then, until cancelled, what JetStream clients and Spark write to the streams.
+
+        Raises DeniedError where we may not listen any more to what clients send: permissions can change.
+        """
         while True:
-            await asyncio.sleep(max(_LOOK_FOR_FOREIGN, len(self.channels) / 100))
+            await asyncio.sleep(max(_LOOK_AROUND, len(self.channels) / 100))
+            self._check_listening()
             for channel in list(self.channels.values()):
                 if not channel.subscribers.active:
                     continue

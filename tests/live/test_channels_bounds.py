@@ -9,8 +9,9 @@ import pytest
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import NewMessage
 from penstock.channels.store import Store
-from penstock.connection import api_request, store_frames
-from penstock.errors import DeadlineError
+from penstock.connection import api_request, connect, store_frames
+from penstock.errors import ChannelError, DeadlineError
+from tests.live.cable import relay
 from tests.live.stan import Got, until
 
 LARGE = 300_000
@@ -258,3 +259,38 @@ async def test_a_resumed_durable_has_a_new_ack_inbox(stan):
     assert 1 in member.pending
     raw.ack(two.ackInbox, "foo", 1)
     await until(lambda: 1 not in member.pending)
+
+
+async def test_a_stream_that_does_not_take_its_subject_any_more(stan):
+    """A publisher to a channel whose stream was given another subject is refused, not kept waiting; others go on."""
+    await stan.serve()
+    client, connection = await stan.client(), await stan.connection()
+    await client.publish("foo", b"x")
+    config = (await api_request(connection, f"STREAM.INFO.{stan.stream('foo')}"))["config"]
+    await api_request(connection, f"STREAM.UPDATE.{stan.stream('foo')}", {**config, "subjects": ["elsewhere.foo"]})
+    with pytest.raises(ChannelError, match="No stream takes this message"):
+        await client.publish("foo", b"y")
+    await client.publish("bar", b"x")
+    await api_request(connection, f"STREAM.UPDATE.{stan.stream('foo')}", config)
+    await client.publish("foo", b"z")
+    await client.subscribe("foo", got := Got(), start="First")
+    await got.count(2)
+    assert got.data == [b"x", b"z"]
+
+
+async def test_a_connection_that_breaks_in_the_middle_of_a_batch(stan, server):
+    """Messages whose batch was on its way when the connection broke are stored once each, in order."""
+    async with relay(server) as wire, await connect(wire.url, reconnect_wait=0.01) as connection:
+        store = Store(connection, stan.cluster, prefix=f"{stan.cluster}.")
+        stream = await store.create("foo", ChannelLimits())
+        contents = [b"%d" % number for number in range(600)]
+        for place in range(0, 600, 100):
+            wire.cut_up_at = wire.up + 3_000 + 40 * place  # somewhere in the frames of this part
+            stored = await store.append(stream, [NewMessage(content) for content in contents[place : place + 100]])
+            assert [sequence for sequence, _ in stored] == list(range(place + 1, place + 101))
+        assert wire.cuts > 3
+        kept: dict = {}
+        while len(kept) < 600:
+            found, _ = await store.fetch(stream, list(range(len(kept) + 1, 601)))
+            kept |= found
+        assert [kept[sequence].data for sequence in range(1, 601)] == contents

@@ -173,7 +173,7 @@ async def test_a_stop_of_a_start(stan, wire):
         gateway = through(wire, stan, timeout=60.0)
         starting = asyncio.ensure_future(gateway.start())
         await until(lambda gateway=gateway: gateway._task is not None)
-        await asyncio.sleep(0.01 * turn)
+        await asyncio.sleep(0.004 * turn)  # it needs eight answers, one after the other
         await stop(gateway)
         with pytest.raises(DisconnectedError, match="stopped before it could serve"):
             await starting

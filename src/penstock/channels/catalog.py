@@ -9,13 +9,13 @@ from typing import Any, Self
 
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import ChannelMessage
-from penstock.channels.names import channel_of, state_stream, state_subject, stream_name
+from penstock.channels.names import channel_of, stream_name
+from penstock.channels.state import read_state
 from penstock.channels.state_records import MemberRecord, decode_group, decode_member
 from penstock.channels.store import Store
-from penstock.connection import Connection, connect, direct_get
+from penstock.connection import Connection, connect
 from penstock.errors import NoRespondersError, NotFoundError
 from penstock.options import ConnectionOptions
-from penstock.wire.jetstream import direct
 
 __all__ = ["Catalog", "ChannelInfo", "SubscriptionInfo"]
 
@@ -110,26 +110,14 @@ class Catalog:
         )
 
     async def _members(self) -> list[SubscriptionInfo]:
-        found: dict[str, bytes] = {}
-        start = 1
-        while True:
-            try:
-                answers = await direct_get(
-                    self.store.connection, state_stream(self.cluster_id), direct.question(start, batch=_PAGE)
-                )
-            except NoRespondersError:
-                return []  # no gateway ever served this cluster
-            if not answers:
-                break
-            for answer in answers:
-                item = direct.read_found(*answer)
-                found[item.subject] = item.payload
-                start = item.sequence + 1
-        known = {subject.removeprefix(state_subject(self.cluster_id, "")): data for subject, data in found.items()}
+        try:
+            known, _ = await read_state(self.store.connection, self.cluster_id)
+        except NoRespondersError:
+            return []  # no gateway ever served this cluster
         listed = []
         for subject, data in known.items():
             kind, _, number = subject.partition(".")
-            if kind == "sub" and data:
+            if kind == "sub":
                 options = decode_member(data)
                 position = known.get(f"pos.{options.group}")
                 at = decode_group(position) if position else None

@@ -67,7 +67,8 @@ class Client:
     open when the client closes. `connect()`, or `async with`, registers the client.
 
     `on_lost` is a coroutine function that hears when the server is gone or has given the id to somebody else; the
-    client is closed by then. `on_error` hears of handlers that raised; their message is not acknowledged.
+    client is closed by then. `on_error` hears of handlers that raised, and of acks that NATS does not permit; such a
+    message is not acknowledged, and comes again.
     """
 
     def __init__(
@@ -292,9 +293,9 @@ class Client:
                 log.exception("Channels: on_lost failed itself.")
 
     async def failed(self, error: Exception) -> None:
-        """Tell whoever listens that a handler raised."""
+        """Tell whoever listens why a message is not acknowledged: its handler raised, or NATS does not permit it."""
         if self._on_error is None:
-            log.error("Channels: a handler failed, and its message is not acknowledged.", exc_info=error)
+            log.error("Channels: a message is not acknowledged: %s", error, exc_info=error)
             return
         try:
             await self._on_error(error)

@@ -32,7 +32,7 @@ from penstock.wire import protocol
 from penstock.wire.jetstream import atomic, direct, names
 from penstock.wire.jetstream.verdicts import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE, may_ask_again
 
-__all__ = ["State"]
+__all__ = ["State", "read_state"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -41,6 +41,23 @@ _COSTLY = 0.005
 _REFUSED = 1.0
 _PAGE = 1000
 _TOMBSTONE = f"{names.TTL}: 60s\r\n"
+
+
+async def read_state(connection: Connection, cluster: str) -> tuple[dict[str, bytes], int]:
+    """Read what a cluster remembers, by the part of the subject that follows the cluster, and the last sequence.
+
+    NoRespondersError where no gateway ever served the cluster.
+    """
+    found: dict[str, bytes] = {}
+    head, last = state_subject(cluster, ""), 0
+    while answers := await direct_get(
+        connection, state_stream(cluster), direct.question(last + 1, batch=_PAGE, max_bytes=4 << 20)
+    ):
+        for answer in answers:
+            item = direct.read_found(*answer)
+            last = item.sequence
+            found[item.subject.removeprefix(head)] = item.payload
+    return {subject: data for subject, data in found.items() if data}, last
 
 
 class State:
@@ -136,25 +153,15 @@ class State:
         return await self._write_surely(self._pulse(released=released))
 
     async def load(self) -> dict[str, bytes]:
-        """Read everything that is remembered, by the part of the subject that follows the cluster.
+        """Read everything that is remembered.
 
         Any replica may answer. What we wrote to `lead` is the last thing that was written: an answer without it comes
         from a replica that is behind.
         """
-        head = self.subject("")
         while True:
-            found: dict[str, bytes] = {}
-            start, seen = 1, 0
-            while answers := await direct_get(
-                self.connection, self.stream, direct.question(start, batch=_PAGE, max_bytes=4 << 20)
-            ):
-                for answer in answers:
-                    item = direct.read_found(*answer)
-                    seen = item.sequence
-                    found[item.subject.removeprefix(head)] = item.payload
-                start = seen + 1
-            if seen >= self.epoch:
-                return {subject: data for subject, data in found.items() if data}
+            found, last = await read_state(self.connection, self.cluster)
+            if last >= self.epoch:
+                return found
             await asyncio.sleep(_RETRY)
 
     # -- writing -----------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_what_a_publisher_wrote_does_not_pass_for_the_servers():
         b"NATS/1.0\r\nNats-Sequence: 1\r\nNats-Time-Stamp: yesterday\r\n\r\n",
     ],
 )
-def test_an_answer_that_is_none(block):
+def test_an_answer_without_sequence_or_time(block):
     """What does not say its sequence and time is refused, whatever stands there instead."""
     with pytest.raises(RemoteProtocolError, match="sequence and its time"):
         read_message(b"x", block)

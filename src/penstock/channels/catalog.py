@@ -80,7 +80,7 @@ class Catalog:
         return sorted(found, key=lambda item: item.name)
 
     async def channel(self, name: str) -> ChannelInfo:
-        """Give one channel; NotFoundError where there is none."""
+        """Give one channel; NotFoundError if there is none."""
         return self._info(await self._describe(name), await self._members())
 
     async def _describe(self, name: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Catalog:
         return listed
 
     async def messages(self, name: str, start: int = 1, end: int | None = None) -> AsyncIterator[ChannelMessage]:
-        """Give a channel's messages `[start, end)`, to its present end where none is given."""
+        """Give a channel's messages `[start, end)`, to its present end if none is given."""
         described = await self._describe(name)
         stream = await self.store.open(described, ChannelLimits())
         stop = stream.last + 1 if end is None else min(end, stream.last + 1)

@@ -28,7 +28,7 @@ class Channel:
         return self.stream.channel
 
     def delivery(self, group: Group) -> GroupDelivery:
-        """Give the delivery of a group, a new one where it has none."""
+        """Give the delivery of a group, a new one if it has none."""
         found = self._deliveries.get(group)
         if found is None:
             found = self._deliveries[group] = GroupDelivery(self.shared, self, group)

@@ -145,8 +145,8 @@ class Client:
     async def connect(self) -> Self:
         """Register with the cluster.
 
-        Raises ChannelError where the server refuses, DeadlineError where no server of that cluster answers, DeniedError
-        where NATS does not let us ask, or listen to the answers.
+        Raises ChannelError if the server refuses, DeadlineError if no server of that cluster answers, DeniedError
+        if NATS does not let us ask, or listen to the answers.
         """
         if self._subjects is not None:
             return self
@@ -270,14 +270,14 @@ class Client:
         try:
             answer = decode(PingResponse, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: an answer to a ping that is none: %s", error)
+            log.warning("Channels: bytes on the subject for pongs are no answer to a ping: %s", error)
             return
         if answer.error and self._subjects is not None:
             loss = ChannelError(f"The server gave this client up: {answer.error}.", text=answer.error)
             self._losing = asyncio.get_running_loop().create_task(self._lose(loss))
 
     def _denied(self, error: DeniedError) -> None:
-        """Give up where we may not show that we are alive: the server would give us up."""
+        """Give up if we may not show that we are alive: the server would give us up."""
         if self._losing is None:
             self._losing = asyncio.get_running_loop().create_task(self._lose(error))
 
@@ -307,7 +307,7 @@ class Client:
     async def publish(self, channel: str, data: bytes, *, reply: str = "") -> None:
         """Publish a message, and wait until the server has stored it.
 
-        Raises ChannelError where the server refuses, DeniedError where NATS does, DeadlineError where no answer comes
+        Raises ChannelError if the server refuses, DeniedError if NATS does, DeadlineError if no answer comes
         in `ack_timeout`; then the message may be stored or not.
         """
         stored = await self.publish_async(channel, data, reply=reply)
@@ -325,8 +325,8 @@ class Client:
     async def publish_async(self, channel: str, data: bytes, *, reply: str = "") -> asyncio.Future[None]:
         """Publish a message, and give a future that is done when the server has stored it.
 
-        It waits only where `max_pub_acks_in_flight` messages are unacknowledged already. The future raises ChannelError
-        or DeniedError where the message is refused; it waits as long as whoever awaits it.
+        It waits only if `max_pub_acks_in_flight` messages are unacknowledged already. The future raises ChannelError
+        or DeniedError if the message is refused; it waits as long as whoever awaits it.
         """
         self._ready()
         if not is_channel(channel):
@@ -358,7 +358,7 @@ class Client:
         try:
             ack = decode(PubAck, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: an ack that is none: %s", error)
+            log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
             return
         self._unacked.settle(
             ack.guid, ChannelError(f"The server refuses: {ack.error}.", text=ack.error) if ack.error else None

@@ -59,7 +59,7 @@ class ClientWriter:
         self._schedule()
 
     def answer(self, reply: bytes, payload: bytes) -> None:
-        """Answer a request, where the requester waits for an answer."""
+        """Answer a request, if the requester waits for an answer."""
         if reply:
             made = frame(reply, payload)
             self._frames.append(made)

@@ -82,7 +82,7 @@ class Clients:
         return self._by_conn.get(conn_id) if conn_id else None
 
     def is_valid(self, name: str, conn_id: bytes) -> bool:
-        """Whether a publisher is who it says: by its connection where it names one, else by its id."""
+        """Whether a publisher is who it says: by its connection if it names one, else by its id."""
         return conn_id in self._by_conn if conn_id else name in self._by_id
 
     def add(self, record: ClientRecord) -> Connected:

@@ -46,7 +46,7 @@ class Gateway:
     """A NATS Streaming server without a store of its own: channels are JetStream streams.
 
     `url` is an address, `ConnectionOptions`, or nothing, as for `penstock.connect`. Further options are the fields of
-    `GatewayOptions`. `start()`, or `async with`, serves; with `standby` it waits where another gateway serves.
+    `GatewayOptions`. `start()`, or `async with`, serves; with `standby` it waits if another gateway serves.
     """
 
     def __init__(self, url: str | ConnectionOptions | None = None, **options: Any) -> None:
@@ -108,8 +108,8 @@ class Gateway:
     async def start(self) -> Self:
         """Connect, and serve; with `standby`, come back at once and serve when it is our turn.
 
-        A JetStream that is not ready yet gets half a minute. Raises ServerError where somebody else serves the cluster,
-        InputError where the server is too old, DeniedError where our login lacks a permission.
+        A JetStream that is not ready yet gets half a minute. Raises ServerError if somebody else serves the cluster,
+        InputError if the server is too old, DeniedError if our login lacks a permission.
         """
         if self._task is not None:
             return self
@@ -229,7 +229,7 @@ class Gateway:
             await asyncio.sleep(_AGAIN)  # whoever leads now may not answer for the cluster yet
 
     async def _begin(self, state: State, lease: Lease, *, late: bool) -> Service | None:
-        """Become the leader and take up its work; None where that must be tried again."""
+        """Become the leader and take up its work; None if that must be tried again."""
         assert self._front is not None
         assert self._back is not None
         try:

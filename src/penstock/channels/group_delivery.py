@@ -145,7 +145,7 @@ class GroupDelivery:
         self.group.drop(member, sequence)
 
     def _next_ahead(self) -> bytes | None:
-        """Take the next message out of what was read ahead; where some are missing in between, move over them."""
+        """Take the next message out of what was read ahead; if some are missing in between, move over them."""
         ahead, group = self._ahead, self.group
         while ahead and ahead[0][0] <= group.last:
             self._hold(-len(ahead.popleft()[1]))
@@ -192,7 +192,7 @@ class GroupDelivery:
         self.shared.writer.wake(self)
 
     async def _rest(self, error: PenstockError) -> None:
-        """Wait a little after a read that failed; longer where the server refuses it."""
+        """Wait a little after a read that failed; longer if the server refuses it."""
         brief = may_ask_again(error)
         log.log(logging.DEBUG if brief else logging.WARNING, "Channels: reading %s: %s", self.channel.name, error)
         await asyncio.sleep(_RETRY if brief else _REFUSED)

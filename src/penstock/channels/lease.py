@@ -52,9 +52,9 @@ class Lease:
             await self._renewed.wait()
 
     async def take(self) -> None:
-        """Become the leader: at once where nobody serves the cluster, else when its leader is gone.
+        """Become the leader: at once if nobody serves the cluster, else when its leader is gone.
 
-        Raises ServerError where somebody serves it and we are not to stand by.
+        Raises ServerError if somebody serves it and we are not to stand by.
         """
         while True:
             if await self._somebody_serves():

@@ -4,7 +4,7 @@ The payload is the publisher's, untouched. What the protocol needs beside it sta
 
 - `Penstock-Time`: when the gateway took the message, in nanoseconds since 1970; never less than the one before.
 - `Penstock-Bytes`: the bytes of all messages of the channel so far, this one included, counted as they are delivered.
-- `Penstock-Reply`: the reply subject that the publisher gave, where it gave one; what a header cannot carry is written
+- `Penstock-Reply`: the reply subject that the publisher gave, if it gave one; what a header cannot carry is written
   as in a URL, `%0A` for a line break.
 - `Penstock-Batch`: the attempt that stored it, unless that was an atomic batch, which has a header of its own.
 - `Penstock-Sequence`: for a message that was copied from elsewhere, its sequence there.
@@ -83,7 +83,7 @@ class ChannelMessage:
 
     @property
     def bytes_so_far(self) -> int | None:
-        """The bytes of the channel up to this message; None where somebody else wrote it."""
+        """The bytes of the channel up to this message; None if somebody else wrote it."""
         return whole(value(self.header, _BYTES))
 
     @property

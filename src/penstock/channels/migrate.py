@@ -66,14 +66,14 @@ async def names_from_monitor(url: str) -> list[str]:
 
 
 async def find_ends(source: Client, channel: str) -> tuple[int, int] | None:
-    """Find the first and the last message of a channel at the source; None where it has none."""
+    """Find the first and the last message of a channel at the source; None if it has none."""
     first = await _find(source, channel, start="First")
     last = None if first is None else await _find(source, channel, start="LastReceived")
     return None if first is None or last is None else (first, last)
 
 
 async def _find(source: Client, channel: str, **where: Any) -> int | None:
-    """Give the sequence of the first message from a start position on; None where nothing comes."""
+    """Give the sequence of the first message from a start position on; None if nothing comes."""
     subscription = await source.subscribe(channel, max_in_flight=1, manual_acks=True, **where)
     try:
         return (await subscription.next(_SILENCE)).sequence

@@ -78,7 +78,7 @@ class Service:
     # -- beginning and ending ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load what is remembered, and listen; DeniedError where we may not listen to what clients send."""
+        """Load what is remembered, and listen; DeniedError if we may not listen to what clients send."""
         remembered = await self.state.load()
         self._ack_inbox = remembered.get("info", b"").decode()
         if not self._ack_inbox:
@@ -139,7 +139,7 @@ class Service:
     def _recall_member(
         self, number: int, record: MemberRecord, positions: dict[int, GroupRecord], groups: dict[int, Group]
     ) -> bool:
-        """Bring back a subscription; False where there is nothing left for it."""
+        """Bring back a subscription; False if there is nothing left for it."""
         channel, position = self.channels.get(record.channel), positions.get(record.group)
         online = record.online and self.clients.get(record.client) is not None
         if channel is None or position is None or not (online or record.keep):
@@ -218,7 +218,7 @@ class Service:
             try:
                 ack = decode(Ack, data)
             except RemoteProtocolError as error:
-                log.warning("Channels: an ack that is none: %s", error)
+                log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
                 return
             if ack.subject != channel.name:
                 return
@@ -260,7 +260,7 @@ class Service:
         return channel
 
     async def channel(self, name: str) -> Channel:
-        """Give a channel, a new one where there is none; Refusal where there may be none."""
+        """Give a channel, a new one if there is none; Refusal if there may be none."""
         found = self.channels.get(name)
         if found is not None:
             return found
@@ -339,7 +339,7 @@ class Service:
     async def look_around(self) -> None:
         """Notice now and then, until cancelled, what JetStream clients and Spark write to the streams.
 
-        Raises DeniedError where we may not listen any more to what clients send: permissions can change.
+        Raises DeniedError if we may not listen any more to what clients send: permissions can change.
         """
         while True:
             await asyncio.sleep(max(_LOOK_AROUND, len(self.channels) / 100))

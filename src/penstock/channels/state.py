@@ -46,7 +46,7 @@ _TOMBSTONE = f"{names.TTL}: 60s\r\n"
 async def read_state(connection: Connection, cluster: str) -> tuple[dict[str, bytes], int]:
     """Read what a cluster remembers, by the part of the subject that follows the cluster, and the last sequence.
 
-    NoRespondersError where no gateway ever served the cluster.
+    NoRespondersError if no gateway ever served the cluster.
     """
     found: dict[str, bytes] = {}
     head, last = state_subject(cluster, ""), 0
@@ -85,7 +85,7 @@ class State:
         return state_subject(self.cluster, *tokens)
 
     async def create(self) -> None:
-        """Make the stream where it is not there."""
+        """Make the stream if it is not there."""
         config = {
             "name": self.stream,
             "subjects": [self.subject(">")],
@@ -117,7 +117,7 @@ class State:
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def lead(self) -> bool:
-        """Try to become the leader; False where somebody else was quicker."""
+        """Try to become the leader; False if somebody else was quicker."""
         before, _ = await self.last("lead")
         header = protocol.encode_headers({names.EXPECTED_LAST_SUBJECT_SEQUENCE: str(before)})
         content = json.dumps({"v": 1, "gateway": self.identity}).encode()
@@ -142,13 +142,13 @@ class State:
         return [(self.subject("beat"), content)]
 
     async def beat(self) -> None:
-        """Show once that the leader lives; JetStreamError where it is not us any more."""
+        """Show once that the leader lives; JetStreamError if it is not us any more."""
         await self._write(self._pulse())
 
     async def beat_surely(self, *, released: bool = False) -> float | None:
         """Show that the leader lives, or that it goes, however many attempts it takes.
 
-        Gives when the attempt that was stored began, None where somebody else leads now.
+        Gives when the attempt that was stored began, None if somebody else leads now.
         """
         return await self._write_surely(self._pulse(released=released))
 
@@ -182,7 +182,7 @@ class State:
         self.put(f"sub.{member.number}", encode_member(group, member))
 
     def forget(self, group: Group, member: Member) -> None:
-        """Forget a subscription, and its group's position where nobody is left in it."""
+        """Forget a subscription, and its group's position if nobody is left in it."""
         self.put(f"sub.{member.number}", b"")
         if group.members:
             self.touch(group)

@@ -87,7 +87,7 @@ class Store:
                 return found
 
     async def describe(self, channel: str) -> dict[str, Any] | None:
-        """Give a channel's stream as the server describes it, None where there is none."""
+        """Give a channel's stream as the server describes it, None if there is none."""
         try:
             described: dict[str, Any] = await self._ask(names.stream_info(stream_name(self.cluster, channel)))
         except NotFoundError:
@@ -185,7 +185,7 @@ class Store:
         """Store messages, at most a batch of them, and give their sequences and the bytes of their deliveries.
 
         It goes on trying while JetStream is out of reach, because what became of an attempt is found out first. Raises
-        JetStreamError where the server refuses, DeniedError where we may not write to the stream's subject.
+        JetStreamError if the server refuses, DeniedError if we may not write to the stream's subject.
         """
         if not stream.in_step:
             await self._ask(names.stream_update(stream.name), self._config(stream), again=True)
@@ -325,13 +325,13 @@ class Store:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def read(self, stream: ChannelStream, start: int, count: int) -> list[ChannelMessage]:
-        """Read up to `count` messages from `start` on; fewer where fewer are there or where they are large."""
+        """Read up to `count` messages from `start` on; fewer if fewer are there or if they are large."""
         batch, most = (count, _PART_BYTES) if count > 1 else (None, None)
         body = direct.question(max(start, 1), subject=">", batch=batch, max_bytes=most)
         return [read_message(*answer) for answer in await direct_get(self.connection, stream.name, body)]
 
     async def read_on(self, stream: ChannelStream, start: int, count: int) -> list[ChannelMessage]:
-        """Read from `start` on, knowing that the channel goes up to `stream.last`; nothing where the rest is gone.
+        """Read from `start` on, knowing that the channel goes up to `stream.last`; nothing if the rest is gone.
 
         Any replica may answer a read, also one that is behind. An empty answer means that, or that the messages are
         gone, and the leader knows which.
@@ -380,7 +380,7 @@ class Store:
         return {sequence: found[sequence] for sequence in wanted if sequence in found}, place
 
     async def find_time(self, stream: ChannelStream, moment: int) -> int:
-        """Give the first sequence whose message is not older than `moment`; one past the last where all are."""
+        """Give the first sequence whose message is not older than `moment`; one past the last if all are."""
         low, high = stream.first, stream.last + 1
         while low < high:
             middle = (low + high) // 2

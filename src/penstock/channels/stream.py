@@ -32,5 +32,5 @@ class ChannelStream:
 
     @property
     def count(self) -> int:
-        """How many messages there are, where nothing is missing between the first and the last."""
+        """How many messages there are, if nothing is missing between the first and the last."""
         return max(0, self.last - self.first + 1)

@@ -62,7 +62,7 @@ class Message:
         return datetime.fromtimestamp(self.timestamp / 1e9, UTC)
 
     def ack(self) -> None:
-        """Acknowledge the message; where the connection is down, the server sends it again."""
+        """Acknowledge the message; if the connection is down, the server sends it again."""
         self._subscription.acknowledge(self)
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Subscription:
         self._tap = await self.client.connection.tap(self.inbox, self._receive)
 
     def check_served(self) -> None:
-        """Raise DeniedError where NATS does not let us receive."""
+        """Raise DeniedError if NATS does not let us receive."""
         if self._tap is not None and self._tap.error is not None:
             raise self._tap.error
 
@@ -158,7 +158,7 @@ class Subscription:
         try:
             message = decode(MsgProto, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: a message that is none: %s", error)
+            log.warning("Channels: bytes on the inbox of a subscription are no message: %s", error)
             return
         if message.sequence in self._sequences:
             return

@@ -49,7 +49,7 @@ class Unacked:
             await room
 
     def add(self, connection: Connection, subject: str, guid: str) -> asyncio.Future[None]:
-        """Give the future of a message that goes out on this subject; it fails at once where that is denied."""
+        """Give the future of a message that goes out on this subject; it fails at once if that is denied."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[guid] = (future, subject)
         sent = self._sent.get(subject)

@@ -218,7 +218,7 @@ _GROUP = 3
 
 
 def decode(kind: Any, content: bytes) -> Any:
-    """Read one message; RemoteProtocolError for bytes that are none."""
+    """Read one message; RemoteProtocolError for any other bytes."""
     try:
         message = kind.FromString(content)
     except DecodeError as error:
@@ -265,7 +265,7 @@ def ack_start(channel: str) -> bytes:
 
 
 def sequence_in(rest: bytes) -> int | None:
-    """Read the sequence of an ack behind `ack_start`; None where the rest is anything but one number.
+    """Read the sequence of an ack behind `ack_start`; None if the rest is anything but one number.
 
     Acks come as often as messages go out, and `decode` takes three times as long.
     """

@@ -12,29 +12,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.connection.messages import as_text
 from penstock.durations import parse_duration
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
-from penstock.jetstream.delivery import Delivery, is_delivery
+from penstock.jetstream.delivery import Delivery
 from penstock.wire.jetstream.acked import number_behind
 from penstock.wire.jetstream.answers import read_status
-from penstock.wire.jetstream.direct import whole
-from penstock.wire.jetstream.names import PIN_ID, consumer_next
+from penstock.wire.jetstream.names import ACK, PIN_ID, consumer_next
 from penstock.wire.jetstream.pull import Pulls
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.protocol import decode_status
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg, Subscription
+    from penstock.connection import Connection, Subscription
 
 __all__ = ["Deliveries"]
 
 log = logging.getLogger("penstock.jetstream")
 
+_ACK = f"{ACK}.".encode()
 _PAUSE = 0.25  # between attempts while the server is in trouble
 
 
@@ -83,8 +86,11 @@ class Deliveries:
         self._about: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
         self._queue: deque[Delivery] = deque()
         self._given = 0
+        self._fresh = 0  # deliveries that `_pulls` does not know of yet: it is told of many at once
+        self._due = 0  # deliveries that may be given before more are asked for
         self._current: Delivery | None = None
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._denial = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
         self.info: ConsumerInfo | None = None
@@ -112,6 +118,7 @@ class Deliveries:
                 f"Consumer {self.consumer} of {self.stream} is a push consumer.",
                 remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.",
             )
+        self._loop = asyncio.get_running_loop()
         expires = min(self._expires, config.max_expires or self._expires)
         self._pulls = Pulls(
             self.stream,
@@ -119,14 +126,16 @@ class Deliveries:
             batch=min(self._batch, config.max_batch or self._batch),
             expires=expires,
             heartbeat=min(self._heartbeat, expires / 2),
-            now=asyncio.get_running_loop().time(),
+            now=self._loop.time(),
             max_bytes=self._max_bytes,
             limit=self._limit,
             about=self._about,
         )
         self._next = f"{self._client.options.js_prefix}.{consumer_next(self.stream, self.consumer)}"
         self._inbox = f"{self._client.new_inbox()}."
-        self._subscription = await self._client.subscribe(f"{self._inbox}*", cb=self._heard)
+        self._grouped = "group" in self._about
+        self._subscription = await self._client.tap(f"{self._inbox}*", self._heard)
+        self._denial.enter_context(self._client.expecting(self._next, self._deny))
         self._tasks.append(asyncio.ensure_future(self._watch()))
         if self._keep_alive and config.ack_policy != "none":
             waits = [config.ack_wait or 30.0, *config.backoff]
@@ -134,6 +143,7 @@ class Deliveries:
 
     async def close(self) -> None:
         """Stop pulling, and give back what was not read."""
+        self._denial.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -153,24 +163,50 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
+        if self._due <= 0 or not self._queue:
+            await self._more()
+        self._due -= 1
+        self._given += 1
+        self._current = found = self._queue.popleft()
+        return found
+
+    async def consume(self, handler: Callable[[Delivery], Awaitable[None]]) -> None:
+        """Give every delivery to a coroutine function, one after the other, until `limit` or `wait` ends it.
+
+        What the handler raises ends it, too. It is the quickest way to read; `Worker` acks, repeats and sorts out.
+        """
+        queue = self._queue
+        with suppress(StopAsyncIteration):
+            while True:
+                await self._more()
+                while queue and self._due > 0:
+                    self._due -= 1
+                    self._given += 1
+                    self._current = found = queue.popleft()
+                    await handler(found)
+
+    async def _more(self) -> None:
+        """Ask for more if it is time to, and wait until there is a delivery; StopAsyncIteration if none will be."""
         if self._subscription is None:
             raise InputError("These deliveries are not open.", remedy="Use them with `async with`.")
         self._current = None
         if self._limit is not None and self._given >= self._limit:
             raise StopAsyncIteration
-        await self._fill()
+        self._fill()
         while not self._queue:
             if self._pulls.error is not None:
                 raise self._pulls.error
-            self._arrived.clear()
+            self._waiter = self._loop.create_future()
             try:
                 async with asyncio.timeout(self._wait):
-                    await self._arrived.wait()
+                    await self._waiter
             except TimeoutError:
                 raise StopAsyncIteration from None
-        self._given += 1
-        self._current = self._queue.popleft()
-        return self._current
+            finally:
+                self._waiter = None
+        self._due = max(1, min(len(self._queue), self._pulls.batch // 4))
+        if self._limit is not None:
+            self._due = min(self._due, self._limit - self._given)
 
     async def take(self, count: int, *, wait: str | float = 5.0) -> list[Delivery]:
         """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over."""
@@ -183,66 +219,88 @@ class Deliveries:
 
     # -- pulling -----------------------------------------------------------------------------------
 
-    async def _fill(self) -> None:
+    def _fill(self) -> None:
         """Ask for more once less than half of a batch is here or on its way."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
+        self._count(now)
         if want := self._pulls.want(len(self._queue)):
             number, body = self._pulls.ask(want, now)
             try:
-                await self._client.publish(self._next, body, reply=f"{self._inbox}{number}")
+                self._client.send(self._next, body, f"{self._inbox}{number}")
             except PenstockError as error:
                 self._pulls.begin_trouble(f"pulling failed: {error}", now)
 
-    async def _heard(self, message: Msg) -> None:
-        now, headers = asyncio.get_running_loop().time(), message.headers or {}
+    def _count(self, now: float) -> None:
+        if self._fresh:
+            count, self._fresh = self._fresh, 0
+            self._pulls.came(now, count=count)
+
+    def _heard(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        if reply.startswith(_ACK):
+            delivery = Delivery(self._client, subject, reply, payload, block)
+            self._queue.append(delivery)
+            self._fresh += 1
+            if self._grouped and (pin := delivery.headers.get(PIN_ID)):
+                self._pulls.about["id"] = pin
+            if self._waiter is not None:
+                self._wake()
+            return
+        now = self._loop.time()
+        self._count(now)
         try:
-            if is_delivery(message):
-                self._queue.append(Delivery(self._client, message))
-                self._pulls.came(now, headers.get(PIN_ID))
-            else:
-                number = number_behind(message.subject, self._inbox)
-                code = whole(headers.get("Status", "").encode()) or 0
-                idle = not self._queue and self._current is None
-                self._pulls.told(number, read_status(code, headers.get("Description", "")), now, idle=idle)
-                await self._fill()
+            code, description = (0, "") if block is None else decode_status(block)
+            number = number_behind(as_text(subject), self._inbox)
+            idle = not self._queue and self._current is None
+            self._pulls.told(number, read_status(code or 0, description), now, idle=idle)
         except RemoteProtocolError as error:
             self._pulls.fail(error)
-        if self._queue or self._pulls.error is not None:
-            self._arrived.set()
+        self._wake()
+        self._fill()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _deny(self, error: PenstockError) -> None:
+        self._pulls.fail(error)
+        self._wake()
 
     # -- watching ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         """Notice silence, and a connection that is closed; find out why, and pull again."""
-        loop, reconnects, pulls, noted = asyncio.get_running_loop(), self._client.stats["reconnects"], self._pulls, 0.0
+        loop, stretch, pulls, noted = self._loop, self._client.stretch, self._pulls, 0.0
         while pulls.error is None:
             await asyncio.sleep(min(pulls.heartbeat / 4, _PAUSE))
+            self._count(loop.time())
+            gone = self._subscription.error if self._subscription is not None else None
             if self._client.is_closed:
-                pulls.fail(DisconnectedError("The connection was closed.", remedy="Is the server running?"))
+                gone = DisconnectedError("The connection was closed.", remedy="Is the server running?")
+            if gone is not None:
+                pulls.fail(gone)
                 break
-            if self._client.stats["reconnects"] != reconnects:  # the old one took our requests with it
-                reconnects = self._client.stats["reconnects"]
+            if self._client.stretch != stretch:  # the old one took our requests with it
+                stretch = self._client.stretch
                 pulls.begin_trouble("the connection was made anew", loop.time())
             if pulls.is_in_trouble(loop.time()):
                 if pulls.trouble_since != noted:
                     noted = pulls.trouble_since
                     log.info("Consumer %s of %s: %s; pulling again.", self.consumer, self.stream, pulls.trouble)
                 await self._recover()
-            await self._fill()
-        self._arrived.set()
+            self._fill()
+        self._wake()
 
     async def _recover(self) -> None:
         """Ask whether the consumer is there; pull anew if it is, fail if it is not or nobody answers."""
-        loop = asyncio.get_running_loop()
         try:
             await assets.consumer_info(self._client, self.stream, self.consumer)
         except PenstockError as error:
             if may_ask_again(error):
-                self._pulls.give_up(error, self._patience, loop.time())
+                self._pulls.give_up(error, self._patience, self._loop.time())
             else:
                 self._pulls.fail(error)
         else:
-            self._pulls.restart(loop.time())
+            self._pulls.restart(self._loop.time())
 
     async def _keep(self, interval: float) -> None:
         """Say that work goes on for what waits here, and for what is being worked on."""

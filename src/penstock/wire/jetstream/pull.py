@@ -109,17 +109,18 @@ class Pulls:
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
-    def came(self, now: float, pin: str | None = None) -> None:
-        """Take note of a delivery; `pin` is the id that it gives us in a priority group."""
+    def came(self, now: float, pin: str | None = None, count: int = 1) -> None:
+        """Take note of deliveries; `pin` is the id that they give us in a priority group."""
         self._heard_at = now
         self.trouble = ""
-        self._came += 1
+        self._came += count
         if pin:
             self.about["id"] = pin
-        oldest = next(iter(self._left), None)
-        if oldest is not None:
-            self._left[oldest] -= 1
-            if self._left[oldest] <= 0:
+        while count and (oldest := next(iter(self._left), None)) is not None:
+            taken = min(count, self._left[oldest])
+            self._left[oldest] -= taken
+            count -= taken
+            if not self._left[oldest]:
                 del self._left[oldest]
 
     def told(self, number: int, status: Status, now: float, *, idle: bool = True) -> None:

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.wire import protocol
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import Stored, read_ack, read_answer
+from penstock.wire.jetstream.answers import PubAck, read_ack, read_answer
 from penstock.wire.jetstream.direct import DirectGet
 from penstock.wire.jetstream.questions import AGAIN, Question
 from penstock.wire.patience import Patience
@@ -94,7 +94,7 @@ async def store_frames(
     *,
     count: int = 1,
     timeout: float | None = None,
-) -> list[Stored]:
+) -> list[PubAck]:
     """Send ready frames to streams, `count` of which ask for an ack, and give the acks; the first refusal is raised.
 
     `make` gives the frames for the subject that acks go to, `subjects` are those that the frames go to.

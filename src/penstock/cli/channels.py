@@ -458,7 +458,6 @@ async def _both(
     given: Globals, source: str, from_cluster: str, cluster: str, prefix: str, replicas: int
 ) -> AsyncIterator[tuple[Any, Any]]:
     from penstock.channels import Client
-    from penstock.channels.link import Link
     from penstock.channels.store import Store
     from penstock.connection import connect
     from penstock.options import ConnectionOptions
@@ -472,9 +471,7 @@ async def _both(
     )
     new = await connect(options)
     try:
-        link = Link(new, given.seconds)
-        await link.start()
         async with old:
-            yield old, Store(link, cluster, prefix=prefix, replicas=replicas)
+            yield old, Store(new, cluster, prefix=prefix, replicas=replicas)
     finally:
         await new.close()

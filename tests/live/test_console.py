@@ -11,7 +11,7 @@ from urllib.parse import quote
 from penstock.chunks import Archive, Publisher
 from penstock.connection import Connection
 from penstock.console import Console, Settings
-from penstock.jetstream import assets
+from penstock.jetstream import Deliveries, assets
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
 from penstock.server import Server
@@ -30,8 +30,8 @@ def test_streams_consumers_and_lag(browser: Browser, server: Server, unique: Cal
         for number in range(7):
             await client.jetstream().publish(f"{name}.eu", json.dumps({"order": number}).encode())
         await assets.add_consumer(client, name, Consumer(durable="billing", max_ack_pending=3))
-        pull = await client.jetstream().pull_subscribe_bind(consumer="billing", stream=name)
-        await pull.fetch(2)
+        async with Deliveries(client, name, "billing", limit=2) as deliveries:
+            assert [delivery.sequence async for delivery in deliveries] == [1, 2]
 
     fill(server.url, work)
     page, data = browser.both(f"/streams/{name}")
@@ -66,8 +66,8 @@ def test_the_overview_names_what_needs_attention(browser: Browser, server: Serve
         for _ in range(9):
             await client.jetstream().publish(name, b"x")
         await assets.add_consumer(client, name, Consumer(durable="stuck", max_ack_pending=2))
-        pull = await client.jetstream().pull_subscribe_bind(consumer="stuck", stream=name)
-        await pull.fetch(2)
+        async with Deliveries(client, name, "stuck", limit=2) as deliveries:
+            assert [delivery.sequence async for delivery in deliveries] == [1, 2]
 
     fill(server.url, work)
     _, data = browser.both("/overview")
@@ -105,6 +105,8 @@ def test_messages_go_on_page_by_page(browser: Browser, server: Server, unique: C
         for number in range(70):
             await client.publish(f"{name}.{number % 2}", str(number).encode())
         await client.flush()
+        while (await assets.stream_info(client, name)).messages < 70:
+            await asyncio.sleep(0.01)  # flush says that the server has them, not that the stream has
         for sequence in (*range(20, 60), 70):
             await assets.delete_message(client, name, sequence, erase=False)
 

@@ -384,9 +384,8 @@ class Connection(BaseConnection):
 
     async def _shut_down(self) -> None:
         self._write_out()
-        before = self._lifeline.phase
-        await self._lifeline.close(GOODBYE)
-        reason = self._gone()
+        before, reason = self._lifeline.phase, self._gone()
+        await self._lifeline.close(GOODBYE, reason)
         self._pending, self._pending_size = [], 0
         if not self._break.done():
             self._break.set_result(reason)

@@ -113,6 +113,9 @@ class Lifeline:
         )
         wire = Wire(session, self._takers, self._borrowers, self._heard)
         await open_wire(wire, self._tls_context, timeout)
+        if self.phase is Phase.CLOSED:  # meanwhile, and the cancellation passed by
+            wire.abort()
+            raise asyncio.CancelledError
         self._was_secure = self._was_secure or session.secure
         now = time.monotonic()
         self.servers.stands(address.url, now)
@@ -179,11 +182,7 @@ class Lifeline:
         self.bytes += wire.bytes
         wire.on_lost = None
         self.servers.lost(wire.session.url, time.monotonic())
-        waiters, self._pongs = self._pongs, deque()
-        for waiter in waiters:
-            if waiter is not None and not waiter.done():
-                waiter.set_exception(error)
-                waiter.exception()  # who gave up waiting is not told
+        self._fail_pings(error)
         again = self.options.reconnect and self.options.reconnect_attempts != 0
         self.phase = Phase.RECONNECTING if again else Phase.CLOSED
         self._broke(error)
@@ -206,19 +205,28 @@ class Lifeline:
         self.phase = Phase.CLOSED
         self._ended(error)
 
+    def _fail_pings(self, error: PenstockError) -> None:
+        """Tell whoever waits for the server to confirm what it got that it will not."""
+        waiters, self._pongs = self._pongs, deque()
+        for waiter in waiters:
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # who gave up waiting is not told
+
     def _stop_ticking(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
 
-    async def close(self, within: float) -> None:
-        """Close for good; what is on its way to the server has `within` seconds."""
+    async def close(self, within: float, reason: PenstockError) -> None:
+        """Close for good; what is on its way to the server has `within` seconds, who waits for it gets the reason."""
         self.phase = Phase.CLOSED
         self._stop_ticking()
+        wire, self.wire = self.wire, None
         if self._task is not None:
             await end([self._task])
-        wire, self.wire = self.wire, None
         if wire is not None:
             self.messages += wire.messages
             self.bytes += wire.bytes
+            self._fail_pings(reason)
             await wire.close(within)

@@ -238,6 +238,8 @@ class Session:
             self._pong()
         elif isinstance(event, protocol.Info):
             self.info = _checked(event.fields, self._strange)
+        elif isinstance(event, protocol.Message):
+            raise self._strange("it sends messages before it let us in")
         return None
 
     def _pong(self) -> None:

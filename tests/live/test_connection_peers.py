@@ -1,0 +1,116 @@
+"""What a connection makes of a peer that lets it in and misbehaves, or that is not the server it was before."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.connection import connect
+from penstock.errors import DisconnectedError, LinkError, UnreachableError
+from tests.live.peer import Talk, info, peer
+from tests.support import eventually
+
+
+async def test_a_server_that_hangs_up_as_it_lets_us_in():
+    """A wire that is gone before its opening was noticed does not count as one that stands."""
+
+    async def play(talk: Talk) -> None:
+        await talk.welcome()
+        if talk.number > 2:
+            await talk.serve()
+
+    async with peer(play) as (url, talks), asyncio.timeout(20):
+        failed: list[type[Exception]] = []
+        while True:  # whether the end comes with the answer or a moment later is chance
+            try:
+                nc = await connect(url, reconnect_wait=0.05)
+                break
+            except LinkError as error:
+                failed.append(type(error))
+        await eventually(lambda: len(talks) == 3 and nc.is_connected, "the third one being found")
+        await nc.flush(10)
+        assert set(failed) <= {DisconnectedError}
+        await nc.close()
+
+
+async def test_garbage_right_behind_the_login_is_told():
+    """Bytes that are no protocol, in one piece with the answer to our login, fail the attempt."""
+
+    async def play(talk: Talk) -> None:
+        await talk.welcome(b"NONSENSE\r\n")
+        await talk.hear(b"never")
+
+    async with peer(play) as (url, _):
+        with pytest.raises(UnreachableError, match="is not a NATS server: An unknown command"):
+            await connect(url)
+
+
+@pytest.mark.parametrize("when", ["before the greeting", "before the login", "before the answer"])
+async def test_messages_of_a_peer_that_has_not_let_us_in_reach_nobody(when):
+    """Whoever stands in the server's place at a reconnection cannot hand us messages before it took our login."""
+    forged = b"MSG news 1 6\r\nforged\r\n"
+
+    async def play(talk: Talk) -> None:
+        if talk.number == 2:
+            if when == "before the greeting":
+                await talk.say(forged, info())
+            elif when == "before the login":
+                await talk.say(info(), forged)
+            else:
+                await talk.say(info())
+                await talk.hear(b"PING\r\n")
+                await talk.say(forged, b"PONG\r\n")
+            await talk.hear(b"never")
+        await talk.welcome()
+        await talk.hear(b"SUB news 1\r\n")
+        if talk.number == 1:
+            return
+        await talk.say(b"MSG news 1 7\r\ngenuine\r\n")
+        await talk.serve()
+
+    failures: list[str] = []
+
+    async def failed(error: Exception) -> None:
+        failures.append(str(error))
+
+    async with peer(play) as (url, talks):
+        nc = await connect(url, reconnect_wait=0.02, error_cb=failed)
+        news = await nc.subscribe("news")
+        assert (await news.next_msg(timeout=10)).data == b"genuine"
+        assert news.delivered == 1
+        assert len(talks) == 3
+        assert "is not a NATS server" in failures[-1]
+        await nc.close()
+
+
+async def test_a_reading_that_is_held_up_is_no_dead_server():
+    """Pings that cannot be answered because a tap holds up the reading do not count against the server."""
+    release = asyncio.Event()
+
+    async def play(talk: Talk) -> None:
+        await talk.welcome()
+        await talk.hear(b"SUB held 1\r\n")
+        await talk.say(b"MSG held 1 3\r\none\r\nMSG held 1 3\r\ntwo\r\n")
+        await talk.serve()
+
+    got: list[bytes] = []
+
+    def taker(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> object:
+        got.append(payload)
+        return release.wait()
+
+    async with peer(play) as (url, talks):
+        nc = await connect(url, ping_interval=0.05)
+        await nc.tap("held", taker)
+        await eventually(lambda: got == [b"one"], "the first message")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 0.4  # eight intervals
+        while loop.time() < until:
+            await asyncio.sleep(0.02)
+            assert nc.is_connected
+        release.set()
+        await eventually(lambda: got == [b"one", b"two"], "the second message")
+        await nc.flush(10)
+        assert (nc.stretch, len(talks)) == (1, 1)
+        await nc.close()

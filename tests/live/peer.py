@@ -51,9 +51,9 @@ class Talk:
             await self.hear(b"PING\r\n")
             await self.say(b"PONG\r\n")
 
-    def hang_up(self) -> None:
-        """Close the connection."""
-        self._writer.close()
+    def abort(self) -> None:
+        """Break the connection."""
+        self._writer.transport.abort()
 
 
 @asynccontextmanager

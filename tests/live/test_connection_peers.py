@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.connection import connect
-from penstock.errors import DisconnectedError, LinkError, UnreachableError
+from penstock.errors import DeadlineError, DisconnectedError, LinkError, UnreachableError
 from tests.live.peer import Talk, info, peer
 from tests.support import eventually
 
@@ -113,4 +113,64 @@ async def test_a_reading_that_is_held_up_is_no_dead_server():
         await eventually(lambda: got == [b"one", b"two"], "the second message")
         await nc.flush(10)
         assert (nc.stretch, len(talks)) == (1, 1)
+        await nc.close()
+
+
+# -- a peer that does not read -----------------------------------------------------------------------------------------
+
+
+async def deaf(talk: Talk) -> None:
+    """Let in, and read nothing more."""
+    await talk.welcome()
+    await asyncio.Event().wait()
+
+
+async def test_publishing_waits_for_a_peer_that_does_not_read():
+    """What is published and not taken stays bounded, whether a program publishes in a loop or now and then."""
+    async with peer(deaf) as (url, talks):
+        nc = await connect(url)
+        published = 0
+
+        async def publish(turns: bool) -> None:
+            nonlocal published
+            while True:
+                await nc.publish("flood", bytes(10_000))
+                published += 1
+                if turns:
+                    await asyncio.sleep(0)
+
+        publishers = [asyncio.create_task(publish(number % 2 == 0)) for number in range(8)]
+        before = -1
+        while before != published:  # until nobody gets any further
+            before = published
+            await asyncio.sleep(0.1)
+        assert published > 100
+        assert nc.unsent < 2 * 1024 * 1024
+        assert nc.pending_data_size < 128 * 1024
+        for task in publishers:
+            task.cancel()
+        outcomes = await asyncio.gather(*publishers, return_exceptions=True)
+        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+        talks[-1].abort()  # closing would wait for it to read
+        await nc.close()
+
+
+async def test_what_waits_for_a_peer_that_does_not_read_keeps_its_deadline():
+    """A request and a flush end in time, and a publisher goes on when the connection breaks."""
+    async with peer(deaf) as (url, talks):
+        nc = await connect(url, reconnect_wait=0.05)
+        while nc.unsent < 1024 * 1024:
+            nc.send("flood", bytes(100_000))
+            await asyncio.sleep(0)
+        publishing = asyncio.create_task(nc.publish("flood", b"x"))
+        async with asyncio.timeout(10):
+            with pytest.raises(DeadlineError, match="No answer on service in time"):
+                await nc.request("service", bytes(100_000), timeout=0.2)
+            with pytest.raises(DeadlineError, match="did not confirm"):
+                await nc.flush(0.2)
+            assert not publishing.done()
+            talks[0].abort()
+            await publishing
+            await eventually(lambda: nc.stretch == 2, "the connection being made again")
+        talks[-1].abort()  # closing would wait for it to read
         await nc.close()

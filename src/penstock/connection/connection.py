@@ -76,7 +76,8 @@ class Connection(BaseConnection):
         While the connection is being made again up to 8 MiB are kept and sent then; more is a DisconnectedError.
         """
         self.send(subject, payload, reply, headers)
-        if self._pending_size >= CHUNK:
+        wire = self._lifeline.wire
+        if self._pending_size >= CHUNK or (wire is not None and wire.full):
             await self.written()
 
     def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> None:

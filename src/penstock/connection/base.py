@@ -36,6 +36,8 @@ class BaseConnection:
         self._takers: dict[int, Taker] = {}
         self._borrowers: dict[int, Taker] = {}
         self._subscriptions: dict[int, Subscription] = {}
+        self.pumps: set[asyncio.Task[Any]] = set()
+        """What calls back, for subscriptions that have a callback, those that ended and are not done included."""
         self._sid = 0
         self._pending: list[bytes] = []
         self._pending_size = 0

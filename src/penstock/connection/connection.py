@@ -22,6 +22,7 @@ from penstock.connection.lifeline import Phase
 from penstock.connection.messages import HeaderValues, Msg, Payload, as_bytes
 from penstock.connection.requests import Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
+from penstock.connection.tasks import end
 from penstock.errors import (
     DeadlineError,
     DeniedError,
@@ -54,6 +55,8 @@ class Connection(BaseConnection):
     def __init__(self, options: ConnectionOptions, callbacks: Callbacks) -> None:
         super().__init__(options, callbacks)
         self._requests = Requests(self)
+        self._closers: set[asyncio.Task[Any]] = set()
+        self._over = False  # everything is closed, and callbacks hear of it
 
     async def open(self) -> None:
         """Make the first connection."""
@@ -147,7 +150,9 @@ class Connection(BaseConnection):
     def _check_publishable(self, size: int) -> None:
         self.check_open()
         if self._draining_pubs:
-            raise DisconnectedError("The connection is being drained.", remedy="Publish before that.")
+            raise DisconnectedError(
+                "The connection is being drained.", remedy="Publish before that.", urls=self.options.urls
+            )
         if self._pending_size + size > PENDING:
             raise DisconnectedError(
                 f"The connection is gone, and {self._pending_size:,} bytes wait already for it to come back.",
@@ -174,7 +179,8 @@ class Connection(BaseConnection):
         """
         if cb is not None and not asyncio.iscoroutinefunction(cb) and not callable(cb):
             raise InputError("cb is no coroutine function.", remedy="Give an async function of one message.")
-        return self._subscribe(
+        self._check_subscribable()
+        return self.subscribed(
             subject,
             queue,
             cb=cb,
@@ -200,12 +206,18 @@ class Connection(BaseConnection):
                 self.report(error)
                 return None
 
-        return self._subscribe(subject, queue, tap=guarded, lend=lend)
+        self._check_subscribable()
+        return self.subscribed(subject, queue, tap=guarded, lend=lend)
 
-    def _subscribe(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
+    def _check_subscribable(self) -> None:
         self.check_open()
         if self._draining:
-            raise DisconnectedError("The connection is being drained.", remedy="Subscribe before that.")
+            raise DisconnectedError(
+                "The connection is being drained.", remedy="Subscribe before that.", urls=self.options.urls
+            )
+
+    def subscribed(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
+        """Subscribe, also while the connection is being drained: callbacks may still ask."""
         self._sid += 1
         frame = protocol.subscribe(subject, self._sid, queue or None)
         check_size(len(frame), 0, 1, subject)
@@ -232,13 +244,18 @@ class Connection(BaseConnection):
         self._command(protocol.unsubscribe(subscription.id, count))
 
     async def drain_subscription(self, subscription: Subscription) -> None:
-        """Stop a subscription at the server, and wait until what it had sent was handled."""
-        self._command(protocol.unsubscribe(subscription.id))
+        """Stop a subscription at the server, and wait until what it had sent was handled.
+
+        DisconnectedError if the connection breaks meanwhile: what the server had sent may be lost.
+        """
         try:
-            await self.flush(DRAIN)
+            if self.is_connected:
+                self._command(protocol.unsubscribe(subscription.id))
+                await self.confirm(self.stretch, DRAIN)
         finally:
-            self.forget(subscription)
-            await subscription.finish()
+            self.forget(subscription)  # before a new wire could subscribe again
+            subscription.finish()
+        await subscription.handled(DRAIN)
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -363,7 +380,9 @@ class Connection(BaseConnection):
                     await self.flush(DRAIN)
                 for item in subscriptions:
                     self.forget(item)
-                    await item.finish()
+                    item.finish()
+                if working := self.pumps - {asyncio.current_task()}:  # those of ended subscriptions, too
+                    await asyncio.wait(working)
                 self._draining_pubs = True
                 if self.is_connected:
                     await self.flush(DRAIN)
@@ -380,8 +399,15 @@ class Connection(BaseConnection):
     async def _shut(self) -> None:
         if self._closing is None or self._closing.cancelled():
             self._closing = self._loop.create_task(self._shut_down())
-        if self._closing is not asyncio.current_task():
+        task = asyncio.current_task()
+        assert task is not None
+        if self._over and task is self._teller.task:  # the closed callback, which the end waits for
+            return
+        self._closers.add(task)  # a callback, perhaps: the end must not wait for who waits for it, nor cancel it
+        try:
             await asyncio.shield(self._closing)
+        finally:
+            self._closers.discard(task)
 
     async def _shut_down(self) -> None:
         self._write_out()
@@ -398,11 +424,12 @@ class Connection(BaseConnection):
         self._borrowers.clear()
         for item in subscriptions:
             item.end()
-        for item in subscriptions:
-            await item.stop()
+        await end(self.pumps - self._closers, within=1.0)
+        self._over = True
         if before is not Phase.CONNECTING:
             self._teller.tell(self._callbacks.closed)
-        await self._teller.finish(GOODBYE)
+        if self._teller.task not in self._closers:
+            await self._teller.finish(GOODBYE)
 
     async def __aenter__(self) -> Self:
         return self

@@ -41,7 +41,8 @@ class Requests:
         if timeout is None:
             timeout = self._connection.options.request_timeout
         if self.inbox is None or self.inbox.ended:
-            self.inbox = await self._connection.tap(f"{self._prefix}*", self._answered)
+            self._connection.check_open()
+            self.inbox = self._connection.subscribed(f"{self._prefix}*", "", tap=self._answered)
         self._number += 1
         reply = f"{self._prefix}{self._number}"
         key = reply.encode()

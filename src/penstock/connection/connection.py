@@ -88,7 +88,8 @@ class Connection(BaseConnection):
         name = self._subjects.get(subject)
         if name is None:
             name = self._checked(subject)
-        size = len(payload)
+        # Of anything else than bytes the length may count items, and the server wants bytes.
+        size = length = len(payload) if type(payload) is bytes else memoryview(payload).nbytes
         if reply:
             name = b"%b %b" % (name, self._subjects.get(reply) or self._checked(reply))
         if headers:
@@ -104,7 +105,7 @@ class Connection(BaseConnection):
         if wire is None or self._draining_pubs:
             self._check_publishable(len(frame))
         self._out_messages += 1
-        self._out_bytes += len(payload)
+        self._out_bytes += length
         self._pending.append(frame)
         self._pending_size += len(frame)
         if not self._scheduled and wire is not None:
@@ -177,7 +178,7 @@ class Connection(BaseConnection):
         A queue group gets each message once. A subscription that the server denies fails: reading from it raises
         DeniedError, and the error callback is told.
         """
-        if cb is not None and not asyncio.iscoroutinefunction(cb) and not callable(cb):
+        if not (cb is None or asyncio.iscoroutinefunction(cb) or asyncio.iscoroutinefunction(type(cb).__call__)):
             raise InputError("cb is no coroutine function.", remedy="Give an async function of one message.")
         self._check_subscribable()
         return self.subscribed(

@@ -26,8 +26,11 @@ def as_text(raw: bytes) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """Give the bytes of a subject."""
-    return text.encode("utf-8", "surrogateescape")
+    """Give the bytes of a subject; LocalProtocolError for one that no bytes stand for."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise LocalProtocolError(f"{text[:200]!r} is no subject.", remedy="Take lone surrogates out.") from None
 
 
 class Msg:

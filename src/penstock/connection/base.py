@@ -17,8 +17,8 @@ from penstock.connection.subscription import Subscription
 from penstock.errors import DeniedError, DisconnectedError, LoginError, PenstockError, SlowSubscriptionError
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
-from penstock.wire.dispatch import Taker
-from penstock.wire.session import Notice
+from penstock.wire.dispatch import Outbox, Taker
+from penstock.wire.session import Notice, Session
 
 __all__ = ["BaseConnection"]
 
@@ -39,11 +39,13 @@ class BaseConnection:
         self.pumps: set[asyncio.Task[Any]] = set()
         """What calls back, for subscriptions that have a callback, those that ended and are not done included."""
         self._sid = 0
-        self._pending: list[bytes] = []
-        self._pending_size = 0
+        self._outbox = Outbox()
+        self._posted: list[tuple[int, int]] = []  # where in the outbox stands what is of no use to another wire
+        self._most = 1024 * 1024  # bytes of the largest message that the server takes
+        self._writes = False  # whether what is published is written at once, and not kept
         self._scheduled = False
         self._subjects: dict[str, bytes] = {}
-        self._out_messages = self._out_bytes = self._errors = 0
+        self._errors = 0
         self._draining = self._draining_pubs = False
         self._asked_to_end = False  # whether the end was asked for, and is no failure
         self._told = ""
@@ -60,6 +62,7 @@ class BaseConnection:
             stands=self._stands,
             broke=self._broke,
             failed=self._failed,
+            informed=self._informed,
             noticed=self._noticed,
             ended=self._ended,
         )
@@ -109,8 +112,8 @@ class BaseConnection:
 
     @property
     def max_payload(self) -> int:
-        """The largest message, headers included, that the server takes."""
-        return int(self.server_info.get("max_payload", 1024 * 1024))
+        """The largest message, headers included, that the server takes, or took when there was a connection last."""
+        return self._most
 
     @property
     def connected_url(self) -> str | None:
@@ -139,9 +142,9 @@ class BaseConnection:
         wire = self._lifeline.wire
         return {
             "in_msgs": self._lifeline.messages + (wire.messages if wire else 0),
-            "out_msgs": self._out_messages,
+            "out_msgs": self._outbox.messages,
             "in_bytes": self._lifeline.bytes + (wire.bytes if wire else 0),
-            "out_bytes": self._out_bytes,
+            "out_bytes": self._outbox.bytes,
             "reconnects": max(self.stretch - 1, 0),
             "errors_received": self._errors,
         }
@@ -149,13 +152,13 @@ class BaseConnection:
     @property
     def pending_data_size(self) -> int:
         """Bytes that were published and not yet handed to the socket."""
-        return self._pending_size
+        return self._outbox.size
 
     @property
     def unsent(self) -> int:
         """Bytes that wait here for the server to take them, in the socket's queue, too."""
         wire = self._lifeline.wire
-        return self._pending_size + (wire.unsent if wire else 0)
+        return self._outbox.size + (wire.unsent if wire else 0)
 
     def check_open(self) -> None:
         """Raise DisconnectedError where the connection is closed."""
@@ -179,8 +182,9 @@ class BaseConnection:
             frames.append(protocol.subscribe(item.subject, item.id, item.queue or None))
             if item.max_msgs:
                 frames.append(protocol.unsubscribe(item.id, item.max_msgs - item.delivered))
-        pending, self._pending, self._pending_size = self._pending, [], 0
-        wire.write(b"".join([*frames, *pending]))
+        wire.write(b"".join([*frames, self._outbox.take()]))
+        self._informed(wire.session)
+        self._writes = not self._draining_pubs
         self._break = self._loop.create_future()
         self._standing.set()
         if self.stretch > 1:
@@ -188,14 +192,27 @@ class BaseConnection:
             log.warning("Connected to %s again.", self.options.url)
             self._teller.tell(self._callbacks.reconnected)
 
+    def _informed(self, session: Session) -> None:
+        self._most = session.max_payload
+
     def _broke(self, error: PenstockError) -> None:
         self._standing.clear()
+        self._writes = False
         self.last_error = error
         log.warning("Lost the connection to %s.", self.options.url)
         log.info("%s", error)
         if not self._break.done():
             self._break.set_result(error)
         self._teller.tell(self._callbacks.disconnected)
+
+    def _drop_posted(self) -> None:
+        """Keep what was published, and not what was posted: a new wire gets all subscriptions anew."""
+        if self._posted:
+            kept = self._outbox.take()
+            for start, end in reversed(self._posted):
+                del kept[start:end]
+            self._posted.clear()
+            self._outbox.add(bytes(kept))
 
     def _failed(self, error: PenstockError) -> None:
         self.last_error = error

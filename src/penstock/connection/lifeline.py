@@ -40,7 +40,8 @@ class Lifeline:
     """One connection to a cluster, over as many wires as it takes.
 
     `stands` is called when a wire is open, `broke` with the reason when it is gone, `failed` for every attempt that
-    came to nothing, `noticed` for what the server says besides, and `ended` when no attempt is left.
+    came to nothing, `informed` when the server says something new of itself, `noticed` for what it says besides, and
+    `ended` when no attempt is left.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Lifeline:
         stands: Callable[[], None],
         broke: Callable[[PenstockError], None],
         failed: Callable[[PenstockError], None],
+        informed: Callable[[Session], None],
         noticed: Callable[[Notice | PenstockError], None],
         ended: Callable[[PenstockError], None],
     ) -> None:
@@ -66,7 +68,7 @@ class Lifeline:
         """What wires that are gone handed out."""
         self._takers, self._borrowers = takers, borrowers
         self._stands, self._broke, self._failed = stands, broke, failed
-        self._noticed, self._ended = noticed, ended
+        self._informed, self._noticed, self._ended = informed, noticed, ended
         self._context: ssl.SSLContext | None = None
         self._was_secure = False
         self._task: asyncio.Task[None] | None = None
@@ -136,6 +138,7 @@ class Lifeline:
             self._ponged()
             return
         if notice in (Notice.LEARNT, Notice.LAME_DUCK) and wire is not None:
+            self._informed(wire.session)
             fresh = self.servers.learn(wire.session.info, wire.session.url)
             if notice is Notice.LEARNT and not fresh:
                 return

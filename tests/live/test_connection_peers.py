@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.connection import connect
+from penstock.connection import Msg, connect
 from penstock.errors import DeadlineError, DisconnectedError, LinkError, UnreachableError
 from tests.live.peer import Talk, info, peer
 from tests.support import eventually
@@ -152,6 +152,31 @@ async def test_publishing_waits_for_a_peer_that_does_not_read():
         outcomes = await asyncio.gather(*publishers, return_exceptions=True)
         assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
         talks[-1].abort()  # closing would wait for it to read
+        await nc.close()
+
+
+async def test_answering_waits_for_a_peer_that_does_not_read():
+    """A service whose answers are not taken does not pile them up: its callback waits, and messages in its queue."""
+
+    async def play(talk: Talk) -> None:
+        await talk.welcome()
+        await talk.hear(b"SUB service 1\r\n")
+        for _ in range(2000):
+            await talk.say(b"MSG service 1 answers 2\r\nhi\r\n")
+            await asyncio.sleep(0)
+        await asyncio.Event().wait()
+
+    async with peer(play) as (url, talks):
+        nc = await connect(url, reconnect=False)
+
+        async def serve(message: Msg) -> None:
+            await message.respond(bytes(10_000))
+
+        service = await nc.subscribe("service", cb=serve)
+        await eventually(lambda: service.delivered == 2000, "all requests")
+        assert nc.unsent < 2 * 1024 * 1024
+        assert service.pending_msgs > 1000
+        talks[-1].abort()
         await nc.close()
 
 

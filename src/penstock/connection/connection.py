@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.connection.base import BaseConnection
 from penstock.connection.callbacks import Callbacks
 from penstock.connection.lifeline import Phase
-from penstock.connection.messages import CHUNK, HeaderValues, Msg, Payload, as_bytes, as_text
+from penstock.connection.messages import HeaderValues, Msg, Payload, as_bytes, as_text
 from penstock.connection.requests import Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
 from penstock.connection.tasks import end
@@ -42,6 +42,7 @@ __all__ = ["Connection"]
 
 log = logging.getLogger("penstock.connection")
 
+CHUNK = 64 * 1024  # bytes that are put together at most before they are written
 PENDING = 8 * 1024 * 1024  # bytes that wait for a connection that is being made again
 GOODBYE = 5.0  # seconds that a peer has to take what is on its way when we close
 DRAIN = 30.0  # seconds that callbacks have to handle what has arrived
@@ -78,10 +79,13 @@ class Connection(BaseConnection):
 
         While the connection is being made again up to 8 MiB are kept and sent then; more is a DisconnectedError.
         """
-        waiting = self.send(subject, payload, reply, headers)
-        wire = self._lifeline.wire
-        if waiting >= CHUNK or (wire is not None and wire.full):
+        if self.is_full(self.send(subject, payload, reply, headers)):
             await self.written()
+
+    def is_full(self, waiting: int) -> bool:
+        """Tell whether a publisher should wait, with `written`, so many bytes waiting here."""
+        wire = self._lifeline.wire
+        return waiting >= CHUNK or (wire is not None and wire.full)
 
     def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> int:
         """Publish a message without waiting for anything, and give how many bytes wait; `written` waits for room."""

@@ -17,6 +17,7 @@ from penstock.connection.subscription import Subscription
 from penstock.errors import DeniedError, DisconnectedError, LoginError, PenstockError, SlowSubscriptionError
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
+from penstock.wire.complaints import Complaint
 from penstock.wire.dispatch import Outbox, Taker
 from penstock.wire.session import Notice, Session
 
@@ -243,16 +244,19 @@ class BaseConnection:
     def _denied(self, error: DeniedError) -> None:
         """Tell whoever is concerned that the server does not permit what was asked."""
         waiting = 0
+        wire = self._lifeline.wire
+        about = None if wire is None else wire.session.complaint
         if error.operation == "subscribe":
             for item in list(self._subscriptions.values()):
-                if item.subject == error.subject:
+                if about is not None and _concerns(about, item):
                     self.forget(item)
                     item.end(error)
                     waiting += self._fail_requests(error, item)
         elif error.subject is not None:
-            for fail in list(self._expecting.get(error.subject, ())):
-                fail(error)
-                waiting += 1
+            if about is None or not about.of_reply:  # else it is not where the message went
+                for fail in list(self._expecting.get(error.subject, ())):
+                    fail(error)
+                    waiting += 1
             waiting += self._fail_requests(error, None)
         if waiting:
             self._errors += 1
@@ -295,3 +299,9 @@ class BaseConnection:
     def caught_up(self, subscription: Subscription) -> None:
         """Note that a subscription that dropped messages has handled what waited."""
         self._slow.discard(subscription.id)
+
+
+def _concerns(complaint: Complaint, subscription: Subscription) -> bool:
+    if complaint.sid is not None:
+        return complaint.sid == subscription.id
+    return (complaint.subject, complaint.queue or "") == (subscription.subject, subscription.queue)

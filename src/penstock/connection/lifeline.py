@@ -14,7 +14,7 @@ from importlib.metadata import version
 from penstock import credentials
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
-from penstock.errors import LinkError, PenstockError, RemoteProtocolError
+from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError
 from penstock.options import ConnectionOptions
 from penstock.wire.dispatch import Taker
 from penstock.wire.servers import Address, Servers, most_telling
@@ -188,6 +188,10 @@ class Lifeline:
         self.bytes += wire.bytes
         wire.on_lost = None
         self.servers.lost(wire.session.url, time.monotonic())
+        if not isinstance(error, DisconnectedError):  # what is under way ends for the same reason, and nothing is known
+            gone = DisconnectedError(f"The connection to {wire.session.url} broke: {error}", urls=self.options.urls)
+            gone.__cause__ = error
+            error = gone
         self._fail_pings(error)
         again = self.options.reconnect and self.options.reconnect_attempts != 0
         self.phase = Phase.RECONNECTING if again else Phase.CLOSED

@@ -13,9 +13,19 @@ if TYPE_CHECKING:
     from penstock.connection.connection import Connection
     from penstock.connection.subscription import Subscription
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "late"]
 
 _NOBODY = b"NATS/1.0 503"
+
+
+def late(subject: str, seconds: float) -> DeadlineError:
+    """Give the error for a question that has no answer in time."""
+    return DeadlineError(
+        f"No answer on {subject} in time ({seconds:g} s).",
+        remedy="Is whoever answers there busy, or gone? A longer timeout may help.",
+        seconds=seconds,
+        subject=subject,
+    )
 
 
 class _Waiting:
@@ -76,14 +86,7 @@ class Requests:
     def _late(self, key: bytes) -> None:
         waiting = self._waiting.pop(key, None)
         if waiting is not None and not waiting.future.done():
-            waiting.future.set_exception(
-                DeadlineError(
-                    f"No answer on {waiting.subject} in time ({waiting.timeout:g} s).",
-                    remedy="Is whoever answers there busy, or gone? A longer timeout may help.",
-                    seconds=waiting.timeout,
-                    subject=waiting.subject,
-                )
-            )
+            waiting.future.set_exception(late(waiting.subject, waiting.timeout))
 
     def denied(self, error: DeniedError, inbox: Subscription | None) -> int:
         """Fail what the server denied: requests to the subject of the error, or all where our inbox was denied."""

@@ -127,6 +127,8 @@ class Subscription:
     def _pop(self) -> Msg:
         message = self._queue.popleft()
         self._pending_bytes -= len(message.data)
+        if self.dropped and not self._queue:
+            self._connection.caught_up(self)
         return message
 
     async def _call_back(self, cb: Callback) -> None:

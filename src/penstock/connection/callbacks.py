@@ -9,11 +9,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Callbacks", "Teller"]
+__all__ = ["Callbacks", "Teller", "is_coroutine_function"]
 
 log = logging.getLogger("penstock.connection")
 
 _MOST = 1000  # calls that wait; a program that does not keep up with its own errors misses some, and the log says so
+
+
+def is_coroutine_function(given: object) -> bool:
+    """Tell what can be called and awaited, objects with an asynchronous call included."""
+    return asyncio.iscoroutinefunction(given) or (callable(given) and asyncio.iscoroutinefunction(type(given).__call__))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.base import BaseConnection
-from penstock.connection.callbacks import Callbacks
+from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.lifeline import Phase
 from penstock.connection.messages import HeaderValues, Msg, Payload, as_bytes, as_text
 from penstock.connection.requests import Requests
@@ -180,7 +180,7 @@ class Connection(BaseConnection):
         A queue group gets each message once. A subscription that the server denies fails: reading from it raises
         DeniedError, and the error callback is told.
         """
-        if not (cb is None or asyncio.iscoroutinefunction(cb) or asyncio.iscoroutinefunction(type(cb).__call__)):
+        if cb is not None and not is_coroutine_function(cb):
             raise InputError("cb is no coroutine function.", remedy="Give an async function of one message.")
         self._check_subscribable()
         return self.subscribed(

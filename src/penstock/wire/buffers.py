@@ -96,7 +96,7 @@ class Strings:
         self.offsets.append(0)
         self.used = 0
         self.count = 0
-        self.room = room if room > 64 else 64
+        self.room = self.least = room if room > 64 else 64
         if cython.compiled:
             self.content = bytearray(self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
@@ -258,7 +258,7 @@ class Bytes:
 
     def __init__(self, room: int) -> None:
         self.used = 0
-        self.room = room if room > 64 else 64
+        self.room = self.least = room if room > 64 else 64
         if cython.compiled:
             self.content = bytearray(self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
@@ -308,6 +308,8 @@ class Bytes:
         content = self.content
         if cython.compiled:
             PyByteArray_Resize(content, self.used)
+            # Room for about as much again: after one large piece, small ones must not pay for clearing as much.
+            self.room = min(self.room, max(self.least, 2 * self.used))
             self.content = bytearray(self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
         else:

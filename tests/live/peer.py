@@ -83,6 +83,7 @@ async def peer(script: Callable[[Talk], Awaitable[None]]) -> AsyncIterator[tuple
         yield f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}", talks
     finally:
         listener.close()
+        await asyncio.sleep(0)  # whoever came at the last moment has begun
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

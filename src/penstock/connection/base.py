@@ -199,6 +199,7 @@ class BaseConnection:
     def _broke(self, error: PenstockError) -> None:
         self._standing.clear()
         self._writes = False
+        self._drop_posted()
         self.last_error = error
         log.warning("Lost the connection to %s.", self.options.url)
         log.info("%s", error)

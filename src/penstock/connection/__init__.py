@@ -9,9 +9,19 @@ client of nats-py itself.
 from __future__ import annotations
 
 from penstock.connection.asking import api_request, insist, patiently
-from penstock.connection.connecting import connect
+from penstock.connection.connecting import check_connection, connect
 from penstock.connection.connection import Connection
 from penstock.connection.messages import Msg
-from penstock.connection.subscription import Subscription
+from penstock.connection.subscription import Subscription, served
 
-__all__ = ["Connection", "Msg", "Subscription", "api_request", "connect", "insist", "patiently"]
+__all__ = [
+    "Connection",
+    "Msg",
+    "Subscription",
+    "api_request",
+    "check_connection",
+    "connect",
+    "insist",
+    "patiently",
+    "served",
+]

@@ -49,7 +49,7 @@ class BaseConnection:
         self._loop = asyncio.get_running_loop()
         self._standing = asyncio.Event()
         self._break: asyncio.Future[PenstockError] = self._loop.create_future()
-        self._expecting: dict[str, list[Callable[[DeniedError], None]]] = {}
+        self._expecting: dict[str, dict[object, Callable[[DeniedError], None]]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._lifeline = Lifeline(
             options,
@@ -231,7 +231,7 @@ class BaseConnection:
                     item.end(error)
                     waiting += self._fail_requests(error, item)
         elif error.subject is not None:
-            for fail in list(self._expecting.get(error.subject, ())):
+            for fail in list(self._expecting.get(error.subject, {}).values()):
                 fail(error)
                 waiting += 1
             waiting += self._fail_requests(error, None)

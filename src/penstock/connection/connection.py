@@ -183,12 +183,21 @@ class Connection(BaseConnection):
             pending_bytes_limit=pending_bytes_limit,
         )
 
-    async def tap(self, subject: str, handler: Taker, *, queue: str = "", lend: bool = False) -> Subscription:
+    async def tap(
+        self,
+        subject: str,
+        handler: Taker,
+        *,
+        queue: str = "",
+        lend: bool = False,
+        on_end: Callable[[PenstockError], None] | None = None,
+    ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
         A handler must not raise. One that returns an awaitable stops the reading until that is done: that is back
         pressure. With `lend` the payload is a view of the place that it was received into, and is gone when the
-        handler is done: what is to be kept must be copied.
+        handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
+        come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -199,7 +208,7 @@ class Connection(BaseConnection):
                 self.report(error)
                 return None
 
-        return self._subscribe(subject, queue, tap=guarded, lend=lend)
+        return self._subscribe(subject, queue, tap=guarded, lend=lend, on_end=on_end)
 
     def _subscribe(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
         self.check_open()
@@ -272,12 +281,12 @@ class Connection(BaseConnection):
     @contextmanager
     def expecting(self, subject: str, fail: Callable[[DeniedError], None]) -> Iterator[None]:
         """Have `fail` called at once, within the block, when the server denies publishing to `subject`."""
-        listeners = self._expecting.setdefault(subject, [])
-        listeners.append(fail)
+        listeners = self._expecting.setdefault(subject, {})
+        listeners[key := object()] = fail
         try:
             yield
         finally:
-            listeners.remove(fail)
+            del listeners[key]
             if not listeners and self._expecting.get(subject) is listeners:
                 del self._expecting[subject]
 
@@ -397,7 +406,7 @@ class Connection(BaseConnection):
         self._takers.clear()
         self._borrowers.clear()
         for item in subscriptions:
-            item.end()
+            item.end(gone=reason)
         for item in subscriptions:
             await item.stop()
         if before is not Phase.CONNECTING:

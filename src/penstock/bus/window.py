@@ -39,9 +39,9 @@ __all__ = [
     "PIECE",
     "RESEND",
     "RUN",
-    "Incoming",
     "Offer",
-    "Outgoing",
+    "ReceiveWindow",
+    "SendWindow",
     "Signal",
     "decode_signal",
     "split",
@@ -115,7 +115,7 @@ def split(packet: bytes, most: int) -> Iterator[bytes]:
         yield b"".join((bytes((mark,)), view[start : start + size]))
 
 
-class Outgoing:
+class SendWindow:
     """The handler's side of a window: numbers units, keeps those in flight, and says when there is room."""
 
     def __init__(self, units: int, size: int) -> None:
@@ -183,7 +183,7 @@ class Outgoing:
         self._next = max(self.first, min(self._next, number))
 
 
-class Incoming:
+class ReceiveWindow:
     """The requester's side of a window: takes each unit once, in order, and notices gaps."""
 
     def __init__(self, units: int, size: int) -> None:

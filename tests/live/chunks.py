@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import nats
-
 import penstock
 from penstock.chunks import Assembler, Reason
 from penstock.errors import AssemblyError
@@ -75,11 +73,9 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(
-    server: Server, subject: str, *, listen: str = "", plain: bool = False, **options: Any
-) -> AsyncIterator[Receiver]:
-    """Receive on a subject, and report everything; `plain` with nats-py's own client."""
-    nc = await (nats.connect(server.url) if plain else penstock.connect(server.url))
+async def receiving(server: Server, subject: str, *, listen: str = "", **options: Any) -> AsyncIterator[Receiver]:
+    """Receive on a subject, and report everything."""
+    nc = await penstock.connect(server.url)
     receiver = Receiver(nc, subject)
     options.setdefault("handler", receiver.handle)
     receiver.assembler = Assembler(nc, on_error=receiver.errors.append, **options)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+from collections.abc import Coroutine
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from penstock.chunks.archive import covers, size_of
 from penstock.chunks.assembler import ErrorFunction
 from penstock.chunks.handler import Handler, HandlerFunction
 from penstock.chunks.limits import Limits
@@ -19,7 +22,7 @@ from penstock.connection import api_request
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError, OptionError, PenstockError
 from penstock.jetstream.consume import Deliveries
-from penstock.wire.jetstream.names import MSG_SIZE
+from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.chunks.archive import Archive, StoredMessage
@@ -32,6 +35,7 @@ __all__ = ["StoredConsumer"]
 log = logging.getLogger("penstock.chunks")
 
 _NANO = 1_000_000_000
+_CLEANUP = 1.0  # seconds that a handler which was cancelled has for what it does last
 _KNOWN = ("max_message_bytes", "max_spool_bytes", "max_total_bytes", "spool_above", "spool_dir")
 
 
@@ -97,7 +101,10 @@ class StoredConsumer:
                 "before the message can be read.",
                 remedy="Use limits retention, and Archive.delete where a message is done with.",
             )
+        # A name of our own making lets us ask twice; whoever crashes leaves the consumer to inactive_threshold.
+        name = self._durable or f"penstock-chunks-{secrets.token_hex(8)}"
         wanted: dict[str, Any] = {
+            "name": name,
             "ack_policy": "explicit",
             "ack_wait": int(self._ack_wait * _NANO),
             "deliver_policy": "all",
@@ -106,20 +113,17 @@ class StoredConsumer:
             "max_ack_pending": 10_000,
         }
         if self._durable is not None:
-            wanted["durable_name"] = wanted["name"] = self._durable
-            path = f"CONSUMER.CREATE.{stream}.{self._durable}"
+            wanted["durable_name"] = name
         else:
             wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
-            path = f"CONSUMER.CREATE.{stream}"
-        info = await api_request(self._nc, path, {"stream_name": stream, "config": wanted})
-        self._name = str(info["name"])
-        self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
+        body = {"stream_name": stream, "config": wanted}
+        await api_request(self._nc, names.consumer_create(stream, name), body, again=True)
+        self._name = name
+        self._deliveries = Deliveries(self._nc, stream, name, batch=100)
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
 
     async def _filters(self, config: dict[str, Any]) -> list[str]:
-        from penstock.chunks.archive import covers
-
         subject = await self._archive.subject()
         held = config.get("subjects") or []
         found = [item for item in (subject, f"{subject}.*") if any(covers(pattern, item) for pattern in held)]
@@ -132,30 +136,37 @@ class StoredConsumer:
 
     async def wait(self) -> None:
         """Wait until the consumer ends: it does so only by an error, which is raised here."""
-        assert self._task is not None, "start comes before"
+        if self._task is None:
+            raise InputError("This consumer does not run.", remedy="Use it with `async with`.")
         await asyncio.shield(self._task)
 
     async def close(self) -> None:
         """Stop; a message that is with its handler is delivered again later."""
         if self._task is not None:
-            await end([self._task])
+            await end([self._task], again=_CLEANUP)
             self._task = None
         if self._deliveries is not None:
             deliveries, self._deliveries = self._deliveries, None
             await deliveries.close()
             if self._durable is None and self._nc.is_connected:
-                # A name of our own making; whoever crashes leaves it to inactive_threshold.
-                await api_request(self._nc, f"CONSUMER.DELETE.{self._archive.stream}.{self._name}")
+                try:
+                    await self._nc.jetstream().delete_consumer(self._archive.stream, self._name)
+                except PenstockError as error:
+                    log.warning("The consumer %s is left for the server to remove: %s", self._name, error)
         self._handler.close()
 
     # -- one message --------------------------------------------------------------------------------
 
     async def _run(self, deliveries: Deliveries) -> None:
-        async for delivery in deliveries:
-            await self._take(delivery)
+        try:
+            async for delivery in deliveries:
+                await self._take(delivery)
+        except PenstockError as error:
+            log.error("Stored messages of %s are not delivered any more: %s", self._archive.stream, error)
+            raise
 
     async def _take(self, message: Delivery) -> None:
-        size = int(message.headers.get(MSG_SIZE, 0))
+        size = size_of(message)
         message_id = message_id_of(message.headers)
         try:
             chunk = None if message_id is None else decode(message.headers, size)
@@ -236,7 +247,7 @@ class StoredConsumer:
             await asyncio.sleep(self._ack_wait / 3)
             await self._settle(message.in_progress())
 
-    async def _settle(self, answer: Any) -> None:
+    async def _settle(self, answer: Coroutine[Any, Any, None]) -> None:
         try:
             await answer
         except PenstockError as error:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.errors import InputError
 
-__all__ = ["Source", "check_source", "pieces", "source_size"]
+__all__ = ["Source", "check_source", "read_source", "source_size"]
 
 
 class Readable(Protocol):
@@ -64,7 +64,7 @@ def source_size(source: Source) -> int | None:
     return None
 
 
-async def pieces(source: Source, size: int) -> AsyncIterator[Buffer]:
+async def read_source(source: Source, size: int) -> AsyncIterator[Buffer]:
     """Read the payload in pieces; files are read `size` bytes at a time, on a thread, one piece ahead."""
     if isinstance(source, bytes | bytearray | memoryview):
         yield source

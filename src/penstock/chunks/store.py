@@ -16,7 +16,7 @@ from typing import IO
 
 from penstock.chunks.wire import Body
 
-__all__ = ["Backlog", "MemoryStore", "SpoolStore", "join"]
+__all__ = ["MemoryStore", "SpoolStore", "UnreadStore", "join"]
 
 PIECE = 512 * 1024
 LARGE = 256 * 1024  # bytes from which on a payload that grows gets a stretch of addresses
@@ -154,7 +154,7 @@ class SpoolStore:
         self._file.close()
 
 
-class Backlog:
+class UnreadStore:
     """The part of a streamed message that came and was not read yet, in order, `window` bytes of it in memory.
 
     What comes too early waits in memory. What the reader is too slow for goes to disk.

@@ -439,9 +439,11 @@ async def test_messages_of_several_publishers_interleave(server, subject):
 
 async def test_servers_without_headers_are_refused():
     """Chunks need headers; a server that carries none is refused before anything is sent."""
-    with Server(config="no_header_support: true", sync="2m") as bare:
-        with pytest.raises(LinkError, match="knows no headers"):
-            await penstock.connect(bare.url)
+    with (
+        Server(config="no_header_support: true", sync="2m") as bare,
+        pytest.raises(LinkError, match="knows no headers"),
+    ):
+        await penstock.connect(bare.url)
 
 
 async def test_an_id_of_a_failed_message_is_forgotten_in_time(server, subject):

@@ -9,8 +9,7 @@ import os
 import pytest
 
 import penstock
-from penstock.chunks import Assembler, Publisher
-from penstock.chunks import pacing
+from penstock.chunks import Assembler, Publisher, pacing
 from penstock.chunks.pacing import AHEAD, is_answerable
 from tests.live.chunks import receiving
 from tests.support import eventually

@@ -11,11 +11,12 @@ from penstock.wire.protocol import decode_headers, decode_status
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["CHUNK", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text"]
+__all__ = ["CHUNK", "LARGE", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text", "is_lasting"]
 
 Payload = bytes | bytearray | memoryview
 
 CHUNK = 64 * 1024  # bytes that are put together at most before they are written
+LARGE = 128 * 1024  # bytes of a payload that is not put together with others
 
 HeaderValues = Mapping[str, str | Iterable[str]]
 
@@ -30,6 +31,17 @@ def as_text(raw: bytes) -> str:
 def as_bytes(text: str) -> bytes:
     """Give the bytes of a subject."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def is_lasting(payload: Payload) -> bool:
+    """Tell a large view of bytes, which nobody can change while it waits for the socket, from any other payload."""
+    return (
+        type(payload) is memoryview
+        and len(payload) >= LARGE
+        and type(payload.obj) is bytes
+        and payload.itemsize == 1
+        and payload.c_contiguous
+    )
 
 
 class Msg:

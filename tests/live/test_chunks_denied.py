@@ -149,7 +149,7 @@ def reload(server: Server, before: str, after: str) -> None:
 
 async def test_a_permission_that_goes_in_the_middle_leaves_a_part() -> None:
     """Once the server has confirmed something, a denial is the cause of an UnfinishedError that says how much."""
-    config = 'authorization { users: [{user: u, password: p, permissions: {publish: {deny: "other"}}}] }'
+    config = 'authorization { users: [{user: u, password: pw, permissions: {publish: {deny: "other"}}}] }'
     with Server(config=config, auth=False, sync="2m") as server:
 
         async def source() -> AsyncIterator[bytes]:
@@ -158,7 +158,7 @@ async def test_a_permission_that_goes_in_the_middle_leaves_a_part() -> None:
                     await asyncio.to_thread(reload, server, '"other"', '"open.large"')
                 yield bytes(MB)
 
-        async with await penstock.connect(server.url, user="u", password="p") as nc:
+        async with await penstock.connect(server.url, user="u", password="pw") as nc:
             with pytest.raises(UnfinishedError, match=r"open\.large") as caught:
                 await Publisher(nc).publish("open.large", source())
             assert isinstance(caught.value.__cause__, DeniedError)
@@ -168,12 +168,15 @@ async def test_a_permission_that_goes_in_the_middle_leaves_a_part() -> None:
 
 async def test_a_subscription_that_is_denied_later_is_told_to_its_reader() -> None:
     """A reader that waits for messages hears that the server takes its subscription away."""
-    config = 'authorization { users: [{user: u, password: p, permissions: {subscribe: {deny: "other"}}}] }'
+    config = 'authorization { users: [{user: u, password: pw, permissions: {subscribe: {deny: "other"}}}] }'
     with Server(config=config, auth=False, sync="2m") as server:
-        async with await penstock.connect(server.url, user="u", password="p") as nc, Assembler(nc) as assembler:
-            async with assembler.open("open.large") as inbox:
-                waiting = asyncio.ensure_future(anext(inbox))
-                await asyncio.to_thread(reload, server, '"other"', '"open.large"')
-                async with asyncio.timeout(20):
-                    with pytest.raises(DeniedError, match=r"open\.large"):
-                        await waiting
+        async with (
+            await penstock.connect(server.url, user="u", password="pw") as nc,
+            Assembler(nc) as assembler,
+            assembler.open("open.large") as inbox,
+            asyncio.timeout(20),
+        ):
+            waiting = asyncio.ensure_future(anext(inbox))
+            await asyncio.to_thread(reload, server, '"other"', '"open.large"')
+            with pytest.raises(DeniedError, match=r"open\.large"):
+                await waiting

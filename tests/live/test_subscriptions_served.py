@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import nats
@@ -104,6 +105,17 @@ async def test_listeners_for_denials_come_and_go() -> None:
             await nc.publish("secret")
             await nc.flush()
             assert (len(first), len(second)) == (3, 1)
+
+
+async def test_a_password_that_is_part_of_the_subject_hides_nothing() -> None:
+    """Secrets are taken out of what is shown, and of nothing that is compared: the denial finds whom it concerns."""
+    config = 'authorization { users: [{user: u, password: secret, permissions: {publish: {deny: "secret.>"}}}] }'
+    with Server(config=config, auth=False, sync="2m") as strict:
+        async with await connect(strict.url, user="u", password="secret") as nc, asyncio.timeout(20):
+            with pytest.raises(DeniedError) as caught:
+                await nc.request("secret.one", timeout=60)
+            assert caught.value.subject == "secret.one"
+            assert "secret" not in str(caught.value)
 
 
 async def test_a_client_of_nats_py_is_no_connection(server: Server) -> None:

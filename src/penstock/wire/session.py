@@ -253,11 +253,11 @@ class Session:
         return Notice.LEARNT
 
     def _complaint(self, event: protocol.Err) -> PenstockError | None:
-        complaint = read_complaint(self.options.scrub(event.text))
+        complaint = read_complaint(event.text)
         if complaint.closes:
             self.last_words = complaint  # the server hangs up next, and `ended` tells why
             return None
-        return complaint_error(complaint, self.options.urls)
+        return complaint_error(complaint, self.options.urls, text=self.options.scrub(complaint.text))
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,8 @@ class Session:
                 + self._hint_first(),
                 urls=self.options.urls,
             )
-        words = f": the server said {self.last_words.text}" if self.last_words else f": {reason}" if reason else ""
+        said = self.options.scrub(self.last_words.text) if self.last_words else ""
+        words = f": the server said {said}" if said else f": {reason}" if reason else ""
         return DisconnectedError(
             f"The connection to {self.url} is gone{words}.",
             remedy="Is the server still running?",

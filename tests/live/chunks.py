@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import penstock
-from penstock.chunks import Assembler, Reason
+from penstock.chunks import Archive, Assembler, PersistentPublisher, Publisher, Reason
 from penstock.errors import AssemblyError
 from penstock.server import Server
 from tests.support import eventually
@@ -88,3 +88,23 @@ async def receiving(server: Server, subject: str, *, listen: str = "", **options
         assert receiver.assembler.held_bytes == (0, 0)
         assert receiver.assembler.unfinished == 0
         assert not [task for task in asyncio.all_tasks() if "Assembler" in repr(task)]
+
+
+# -- payloads in streams ----------------------------------------------------------------------------
+
+CHUNK = 128 * 1024
+
+
+async def message_count(archive: Archive) -> int:
+    """Ask how many messages the stream of an archive holds."""
+    return (await archive._nc.jetstream().stream_info(archive.stream)).messages
+
+
+async def consumer_count(archive: Archive) -> int:
+    """Ask how many consumers it has."""
+    return (await archive._nc.jetstream().stream_info(archive.stream)).consumers
+
+
+def storing(archive: Archive, chunk_size: int = CHUNK, **options: Any) -> PersistentPublisher:
+    """Give a publisher into the stream of an archive."""
+    return Publisher.persistent(archive._nc, archive.stream, chunk_size, **options)

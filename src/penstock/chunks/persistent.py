@@ -35,6 +35,7 @@ __all__ = ["PersistentPublisher", "check_token"]
 WINDOW = 8 * 1024 * 1024
 """Bytes that may wait for their acknowledgement."""
 _AGAIN = 10.0  # seconds after which a chunk is sent again; a slow way to the server must not carry everything twice
+_SETTLE = 1.0  # seconds that chunks which are under way have, to be known as stored, when the source fails
 _TOKEN = re.compile(rf"[^\s.*>\x00-\x20\x7f-\U0010ffff]{{1,{MAX_ID}}}")
 
 
@@ -120,7 +121,7 @@ class PersistentPublisher:
             await storing.start(chunk.offset, self._store(target, chunk, body, known))
             await storing.finish()
         except Exception as error:
-            confirmed = storing.confirmed(splitter.offset)
+            confirmed = await storing.confirmed(splitter.offset)
             if (isinstance(error, InputError) and not storing.started) or (
                 isinstance(error, DeniedError) and not confirmed
             ):
@@ -212,10 +213,12 @@ class _Storing:
                 return
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    def confirmed(self, sent: int) -> int:
-        """Give the bytes from the start that are surely stored."""
-        waiting = [*self._tasks.values(), *([] if self._failed is None else [self._failed])]
-        return min(waiting, default=sent)
+    async def confirmed(self, sent: int) -> int:
+        """Give the bytes from the start that are surely stored; where the source failed, what is under way arrives."""
+        if self._tasks and self._failed is None:
+            await asyncio.wait(self._tasks, timeout=_SETTLE)
+        lost = [offset for task, offset in self._tasks.items() if not task.done() or task.exception() is not None]
+        return min([*lost, *([] if self._failed is None else [self._failed])], default=sent)
 
     async def cancel(self) -> None:
         """End what is still under way."""

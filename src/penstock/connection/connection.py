@@ -106,16 +106,17 @@ class Connection(BaseConnection):
         wire.write(b"\r\n")
         return len(content)
 
-    def reply_to(self, reply: bytes, payload: bytes, answer: bytes = b"") -> int:
-        """Publish to a reply subject as the server gave it, which needs no check; otherwise as `send`."""
-        if len(payload) > self._most:
-            check_size(len(reply) + len(answer) + 24, len(payload), self._most, as_text(reply))
+    def send_checked(self, subject: bytes, payload: bytes, reply: bytes = b"", block: bytes | None = None) -> int:
+        """Publish as `send` does, with subjects and a header block that need no check: the server's own, or ours."""
+        size = len(payload) if block is None else len(payload) + len(block)
+        if size > self._most:
+            check_size(len(subject) + len(reply) + 24, size, self._most, as_text(subject))
         if not self._writes:
-            self._check_publishable(len(payload) + len(reply) + len(answer) + 24)
+            self._check_publishable(size + len(subject) + len(reply) + 24)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
-        return self._outbox.publish(reply, answer, None, payload)
+        return self._outbox.publish(subject, reply, block, payload)
 
     def post(self, frames: bytes) -> bool:
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""

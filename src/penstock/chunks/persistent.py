@@ -23,12 +23,13 @@ from penstock.chunks.source import Buffer, Source, check_source, read_source
 from penstock.chunks.wire import MAX_ID, Chunk, Splitter, encode
 from penstock.connection import check_connection, insist, patiently
 from penstock.connection.tasks import end
-from penstock.errors import DeniedError, InputError, JetStreamError
-from penstock.wire.jetstream.answers import Stored, read_ack
+from penstock.errors import DeniedError, InputError
+from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID, check_name
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.model import PubAck
 
 __all__ = ["PersistentPublisher", "check_token"]
 
@@ -161,19 +162,13 @@ class PersistentPublisher:
             headers[MSG_ID] += f":{_mark()}"
             await self._acked(target, body, headers)
 
-    async def _acked(self, target: str, body: bytes | memoryview, headers: dict[str, str]) -> Stored:
-        async def store() -> Stored:
+    async def _acked(self, target: str, body: bytes | memoryview, headers: dict[str, str]) -> PubAck:
+        async def store() -> PubAck:
             reply = await insist(self._nc, target, body, self.timeout, headers, again=_AGAIN)
-            return read_ack(reply.data, reply.status)
+            return confirm(reply.data, reply.status, self.stream)
 
         # What was under way when the connection broke may be lost; storing it again does no harm.
-        ack = await patiently(store, self.timeout, self._nc, nobody=True)
-        if ack.stream != self.stream:
-            raise JetStreamError(
-                f"Stream {ack.stream} stored what was meant for {self.stream}.",
-                remedy=f"Does another stream, or a service, take what is sent to {target}?",
-            )
-        return ack
+        return await patiently(store, self.timeout, self._nc, nobody=True)
 
 
 def _mark() -> str:

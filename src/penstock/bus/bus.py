@@ -61,8 +61,8 @@ class Bus:
     async def request(self, request: Request, timeout: float = 10.0) -> Reply:
         """Send a request and give the reply as soon as its first packet is there.
 
-        `timeout` is for each packet, not for the whole reply. Raises NoRespondersError at once where nobody serves the
-        partition, DeniedError at once where the server does not permit it, and DeadlineError where nothing comes.
+        `timeout` is for each packet, not for the whole reply. Raises NoRespondersError at once if nobody serves the
+        partition, DeniedError at once if the server does not permit it, and DeadlineError if nothing comes.
         """
         count = self._count(request.queue)
         if request.partition >= count:

@@ -18,7 +18,7 @@ from penstock.bus.wire import (
     encode_response,
     encode_section,
 )
-from penstock.errors import LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
+from penstock.errors import LinkError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -130,8 +130,9 @@ class SectionWriter:
         self._closed = True
         broken = self._error or self._packets.error
         try:
-            # A requester that said it is gone, or slow, has ended the conversation; any other learns the error.
-            if not isinstance(broken, NoConsumerError | SlowConsumerError):
+            # A requester that said it is gone, or slow, has ended the conversation, and one that nothing reaches hears
+            # nothing; any other learns the error.
+            if not isinstance(broken, NoConsumerError | SlowConsumerError | LinkError):
                 cause = error or broken
                 wait = broken is None and not isinstance(error, asyncio.CancelledError)
                 await self._packets.close(encode_close(explain(cause) if cause else ""), wait=wait)

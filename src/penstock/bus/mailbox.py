@@ -57,7 +57,7 @@ class Mailbox:
         return self._subscription is not None and not self._subscription.ended
 
     async def open(self, timeout: float = 10.0) -> None:
-        """Subscribe, unless that was done; DeniedError where the server does not permit it."""
+        """Subscribe, unless that was done; DeniedError if the server does not permit it."""
         if self._closed:
             raise InputError("This bus was closed.", remedy="Make a new one.")
         if not self._is_open:

@@ -1,4 +1,4 @@
-"""Sends the packets of a sectioned reply: one at a time as in the seed, or a window of them where one was offered.
+"""Sends the packets of a sectioned reply: one at a time as in the seed, or a window of them if one was offered.
 
 Both ways send to the requester's inbox and listen for its signals on an inbox of their own, which the requester learns
 from MiscInboxName before the first packet.
@@ -62,7 +62,7 @@ class PacketSender:
         raise NotImplementedError
 
     async def close(self, packet: bytes, *, wait: bool) -> None:
-        """Send Close; `wait` for the reader to have taken what came before it, where that is not yet known."""
+        """Send Close; `wait` for the reader to have taken what came before it, if that is not yet known."""
         raise NotImplementedError
 
     def deliver(self, message: Msg) -> None:
@@ -182,7 +182,7 @@ class Windowed(PacketSender):
         self._again = False
 
     async def send(self, packet: bytes) -> None:
-        """Send a packet, in pieces where it is large; return at once while the window has room."""
+        """Send a packet, in pieces if it is large; return at once while the window has room."""
         if len(packet) > self._offer.element:
             raise LocalProtocolError(
                 f"The element makes {len(packet):,} bytes, and the requester takes {self._offer.element:,}.",
@@ -237,7 +237,7 @@ class Windowed(PacketSender):
     def _flush(self, *, broken: bool = False) -> None:
         """Send what has not been sent; while the connection is down it stays in the window.
 
-        After an error nothing is sent but, where `broken` is set, what leads up to Close.
+        After an error nothing is sent but, if `broken` is set, what leads up to Close.
         """
         self._flushing = False
         while (broken or self.error is None) and self._nc.is_connected:

@@ -37,7 +37,7 @@ __all__ = ["Reply", "Section"]
 
 log = logging.getLogger("penstock.bus")
 MOST_PLAIN = 16  # stop-and-wait has three packets under way at most; more is a handler that does not wait
-CREDIT_EVERY = 1.0  # seconds after which room is given back even where little was taken
+CREDIT_EVERY = 1.0  # seconds after which room is given back even if little was taken
 ASK_AGAIN = 0.5  # seconds before a lost unit is asked for once more
 
 
@@ -69,7 +69,7 @@ class Section:
 
 
 class Reply:
-    """What came back: `response`, or, where that is None, `sections()`.
+    """What came back: `response`, or, if that is None, `sections()`.
 
     Leave it early with `break`, `close()` or by leaving an `async with` on it: the handler is told.
     """
@@ -83,7 +83,7 @@ class Reply:
         self._units: deque[bytes] = deque()
         self._head: First | Element | None = None  # read, and not yet taken by the reader
         self._head_size = 0
-        self._clock_size = 0  # bytes that the clock allows time for; 0 where it runs for the handler
+        self._clock_size = 0  # bytes that the clock allows time for; 0 if it runs for the handler
         self._pieces: list[bytes] = []
         self._pieces_size = 0
         self._inbox: str | None = None
@@ -107,7 +107,7 @@ class Reply:
 
     @property
     def offer(self) -> Offer | None:
-        """The window that we offer for this reply; None where we keep to the plain protocol."""
+        """The window that we offer for this reply; None if we keep to the plain protocol."""
         given = self._options
         return Offer(given.window, self._reserved, given.max_element) if given.window else None
 
@@ -128,7 +128,7 @@ class Reply:
 
     def _leave(self) -> None:
         if not self._done:
-            # What was taken counts, also where the handler has not heard of it.
+            # What was taken counts, also if the handler has not heard of it.
             if self._window is not None:
                 self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
             self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
@@ -197,7 +197,7 @@ class Reply:
         raise RemoteProtocolError(f"{self._target} sent an empty packet.", place=0)
 
     def _accept(self, header: str | None) -> None:
-        """Take up the window, where the handler says that it did."""
+        """Take up the window, if the handler says that it did."""
         mine, offer = self.offer, Offer.decode(header)
         if mine is None or offer is None:
             return
@@ -373,7 +373,7 @@ class Reply:
         self._say(bytes((signal,)), failing=False)
 
     def _say(self, signal: bytes, *, failing: bool = True) -> None:
-        """Tell the handler; where that fails the reply ends, unless it ends anyway."""
+        """Tell the handler; if that fails the reply ends, unless it ends anyway."""
         if self._inbox is None:
             return
         try:

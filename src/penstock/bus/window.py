@@ -71,7 +71,7 @@ class Offer:
 
     @classmethod
     def decode(cls, text: str | None) -> Offer | None:
-        """Read the header; None where there is none that we understand, which means the plain protocol."""
+        """Read the header; None if there is none that we understand, which means the plain protocol."""
         match = _OFFER.fullmatch(text or "")
         offer = cls(*map(int, match.groups())) if match else None
         return offer if offer and offer.window and min(offer.bytes, offer.element) >= LEAST else None
@@ -84,7 +84,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A packet of the misc stream, with its number where it has one."""
+    """A packet of the misc stream, with its number if it has one."""
 
     kind: int
     number: int = 0

@@ -123,7 +123,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a section: its bytes, and its name where the section is a map."""
+    """One element of a section: its bytes, and its name if the section is a map."""
 
     data: bytes
     name: str | None = None
@@ -145,7 +145,7 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The end of a reply, with an error where there was one."""
+    """The end of a reply, with an error if there was one."""
 
     error: str = ""
 

@@ -47,7 +47,7 @@ class StoredChunk:
 class Archive:
     """The payloads that `Publisher.persistent` stored in `stream` under `subject`.
 
-    `subject` may be left out where the stream holds one subject, such as `events.large.*`. Messages that a plain
+    `subject` may be left out if the stream holds one subject, such as `events.large.*`. Messages that a plain
     `Publisher` sent on a subject that the stream holds are found as well, by looking through the headers of all that
     is stored on it.
     """
@@ -72,7 +72,7 @@ class Archive:
         return archive
 
     async def config(self) -> dict[str, Any]:
-        """Give the configuration of the stream; NotFoundError where there is none."""
+        """Give the configuration of the stream; NotFoundError if there is none."""
         if self._config is None:
             try:
                 answer = await api_request(self._nc, names.stream_info(self.stream))
@@ -96,7 +96,7 @@ class Archive:
         return self._subject
 
     async def stored(self, message_id: str) -> dict[int, StoredChunk]:
-        """Give the chunks of a message that are in the stream, by offset; none where there is no such message."""
+        """Give the chunks of a message that are in the stream, by offset; none if there is no such message."""
         subject = await self.subject()
         return (await self._stored_on(f"{subject}.{message_id}", message_id)) or await self._stored_on(
             subject, message_id
@@ -227,7 +227,7 @@ class Archive:
 class StoredMessage(PayloadReader):
     """A stored message that is being read: iterate over it for its bytes in order, or `read` them.
 
-    The end of the iteration says that the digest was right; AssemblyError is raised where it was not.
+    The end of the iteration says that the digest was right; AssemblyError is raised if it was not.
     """
 
     def __init__(

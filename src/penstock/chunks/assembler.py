@@ -46,7 +46,7 @@ class Assembler:
     """Receives payloads in chunks on core NATS.
 
     `handler(message_id, data)` or `handler(message_id, data, subject)`, a function or a coroutine function, gets each
-    whole payload as bytes; above `spool_above` bytes, where that is given, as a binary file that is closed when the
+    whole payload as bytes; above `spool_above` bytes, if that is given, as a binary file that is closed when the
     handler returns. Handlers run `concurrency` at a time, and chunks are taken in the meantime. `on_error(error)`,
     likewise either, gets an AssemblyError for each message that is given up; without one they are logged. `timeout`
     is how many seconds a message may go without a new chunk. The other options are bounds: docs/reference/chunks.md.
@@ -103,7 +103,7 @@ class Assembler:
     # -- the caller's side --------------------------------------------------------------------------
 
     async def subscribe(self, subject: str, queue: str | None = None) -> Subscription:
-        """Take messages on `subject`, wildcards allowed, to the handler; DeniedError where that is not permitted."""
+        """Take messages on `subject`, wildcards allowed, to the handler; DeniedError if that is not permitted."""
         if queue:
             raise InputError(
                 f"Chunks cannot be shared in the queue group {queue!r}: each member would get some chunks of a message "

@@ -117,7 +117,7 @@ class Assembly:
         return isinstance(self.store, UnreadStore) or self.store.same(offset, body)
 
     def complete(self) -> None:
-        """Tell the reader, where there is one, that this is all."""
+        """Tell the reader, if there is one, that this is all."""
         if self.incoming is not None:
             self.incoming.complete(self.tiling.received, self.tiling.digest)
 

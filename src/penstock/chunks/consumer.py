@@ -99,7 +99,7 @@ class StoredConsumer:
             raise InputError(
                 f"The stream {stream} has {config['retention']} retention, which removes the chunks of a message "
                 "before the message can be read.",
-                remedy="Use limits retention, and Archive.delete where a message is done with.",
+                remedy="Use limits retention, and Archive.delete for a message that is done with.",
             )
         # A name of our own making lets us ask twice; whoever crashes leaves the consumer to inactive_threshold.
         name = self._durable or f"penstock-chunks-{secrets.token_hex(8)}"

@@ -12,7 +12,7 @@ from penstock.errors import InputError
 
 __all__ = ["Handler", "HandlerFunction"]
 
-Data: TypeAlias = Any  # bytes, or a binary file where spool_above is given: the caller knows which
+Data: TypeAlias = Any  # bytes, or a binary file if spool_above is given: the caller knows which
 HandlerFunction: TypeAlias = (
     Callable[[str, Data], Awaitable[None] | None] | Callable[[str, Data, str], Awaitable[None] | None]
 )
@@ -20,7 +20,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 class Handler:
-    """Calls `handler(message_id, data)`, with the subject as well where the handler takes it.
+    """Calls `handler(message_id, data)`, with the subject as well if the handler takes it.
 
     It takes it if it has a parameter called `subject`, or a third parameter that must be given. A coroutine function
     runs on the event loop, any other function on a thread, so that it may block.
@@ -66,7 +66,7 @@ def _shape(function: Callable[..., Any]) -> tuple[bool, bool]:
     positional = [item for item in parameters if item.kind in _POSITIONAL]
     needed = [item for item in positional if item.default is inspect.Parameter.empty]
     starred = any(item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters)
-    # The subject by name, but not where the first two arguments already fill the parameter of that name.
+    # The subject by name, but not if the first two arguments already fill the parameter of that name.
     named = any(
         item.name == "subject" and item.kind is not inspect.Parameter.POSITIONAL_ONLY and item not in positional[:2]
         for item in parameters

@@ -19,7 +19,7 @@ class Incoming(PayloadReader):
     """A message that is arriving: iterate over it for its bytes in order, or `read` them.
 
     The end of the iteration says that the payload was whole and its digest right. Until then the bytes are
-    provisional: AssemblyError is raised where the rest never came, or was not what the publisher sent.
+    provisional: AssemblyError is raised if the rest never came, or was not what the publisher sent.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Incoming(PayloadReader):
 class Inbox:
     """The messages that arrive on one subject, each from its first chunk on; iterate over it.
 
-    DeniedError is raised where the server does not permit the subject any more, DisconnectedError where the connection
+    DeniedError is raised if the server does not permit the subject any more, DisconnectedError if the connection
     is closed for good.
     """
 

@@ -209,7 +209,7 @@ class _Storing:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def confirmed(self, sent: int) -> int:
-        """Give the bytes from the start that are surely stored; where the source failed, what is under way arrives."""
+        """Give the bytes from the start that are surely stored; if the source failed, what is under way arrives."""
         if self._tasks and self._failed is None:
             await asyncio.wait(self._tasks, timeout=_SETTLE)
         lost = [offset for task, offset in self._tasks.items() if not task.done() or task.exception() is not None]

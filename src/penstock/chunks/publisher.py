@@ -89,8 +89,8 @@ class Publisher:
         """Send a payload and give its message id, once the server has taken every chunk.
 
         `source` is bytes, a binary file, a `pathlib.Path`, or an iterable or async iterable of bytes. `progress` is
-        called with the bytes sent so far. Raises DeniedError where the server does not permit the subject, and
-        UnfinishedError where it stopped half way: receivers drop the part that came, and the payload can be sent again.
+        called with the bytes sent so far. Raises DeniedError if the server does not permit the subject, and
+        UnfinishedError if it stopped half way: receivers drop the part that came, and the payload can be sent again.
         """
         check_subject(subject)
         check_source(source)

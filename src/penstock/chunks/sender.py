@@ -98,14 +98,16 @@ class ChunkSender:
         confirming, self._confirming = self._confirming, None
         try:
             await confirming
-        except DeadlineError:
-            raise DeadlineError(
-                f"The server did not confirm what was published on {self._subject} within {self._timeout:g} s.",
-                seconds=self._timeout,
-                subject=self._subject,
-            ) from None
-        finally:
+        except PenstockError as error:
             self._check()  # what ended the message says more than what ended the waiting
+            if isinstance(error, DeadlineError):
+                raise DeadlineError(
+                    f"The server did not confirm what was published on {self._subject} within {self._timeout:g} s.",
+                    seconds=self._timeout,
+                    subject=self._subject,
+                ) from None
+            raise
+        self._check()
         self.confirmed = self._asked
 
     async def close(self) -> None:

@@ -53,7 +53,7 @@ def check_source(source: Source) -> None:
 
 
 def source_size(source: Source) -> int | None:
-    """Give the size of a payload where it is known beforehand, for whoever shows progress."""
+    """Give the size of a payload if it is known beforehand, for whoever shows progress."""
     if isinstance(source, memoryview):
         return source.nbytes
     if isinstance(source, bytes | bytearray):

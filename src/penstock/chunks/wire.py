@@ -141,7 +141,7 @@ def header_room(message_id: str) -> int:
 
 
 def read_headers(block: bytes | None) -> Headers:
-    """Read the headers of a message, of a repeated one the first; none where there are none, or broken ones."""
+    """Read the headers of a message, of a repeated one the first; none if there are none, or broken ones."""
     try:
         found = {} if block is None else decode_headers(block)[2]
     except RemoteProtocolError:  # another publisher wrote them: it is no chunk
@@ -150,12 +150,12 @@ def read_headers(block: bytes | None) -> Headers:
 
 
 def message_id_of(headers: Headers) -> str | None:
-    """Give the id of the message that a chunk belongs to; None where it is no chunk at all."""
+    """Give the id of the message that a chunk belongs to; None if it is no chunk at all."""
     return headers.get(MESSAGE_ID) or None
 
 
 def decode(headers: Headers, size: int) -> Chunk:
-    """Read the headers of a chunk with a body of `size` bytes; Refusal where they do not follow the format."""
+    """Read the headers of a chunk with a body of `size` bytes; Refusal if they do not follow the format."""
     message_id = message_id_of(headers)
     if message_id is None:
         raise Refusal(Reason.MALFORMED, f"{MESSAGE_ID} is missing")
@@ -178,7 +178,7 @@ def decode(headers: Headers, size: int) -> Chunk:
         raise Refusal(Reason.MALFORMED, f"{FLAGS} announces a digest and {DIGEST} is missing")
     if digest is not None and not _HEX.fullmatch(digest):
         raise Refusal(Reason.MALFORMED, f"{DIGEST} is not the 64 hex digits of a SHA-256")
-    # A digest that is there was meant, also where the flag is missing.
+    # A digest that is there was meant, also if the flag is missing.
     return Chunk(message_id, offset, total, None if digest is None else digest.lower())
 
 
@@ -205,7 +205,7 @@ class Splitter:
     """Cuts pieces of any size into chunks, one chunk behind, so that the last one is known to be the last.
 
     `feed` gives the chunks that are surely not the last one, `finish` gives the last one, which is empty only for an
-    empty payload. Chunks are cut out of a piece without copying where that is safe, so send them before you change it.
+    empty payload. Chunks are cut out of a piece without copying if that is safe, so send them before you change it.
     """
 
     def __init__(self, message_id: str, chunk_size: int, digest: Hash | None = None) -> None:
@@ -308,7 +308,7 @@ class Tiling:
         self.total, self.digest = total, digest
 
     def missing(self, most: int = 3) -> list[tuple[int, int | None]]:
-        """Give the first gaps as [start, end); the end is None where nobody knows how far it goes."""
+        """Give the first gaps as [start, end); the end is None if nobody knows how far it goes."""
         gaps: list[tuple[int, int | None]] = []
         at = 0
         for start, end in zip(self._starts, self._ends, strict=True):

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.chunks import Archive, Reason
 from penstock.connection import api_request
-from penstock.errors import InputError, NotFoundError, UnfinishedError
+from penstock.errors import InputError, NotFoundError, OptionError, UnfinishedError
 from tests.live.chunks import CHUNK, consumer_count, storing
 from tests.live.command import environment
 from tests.support import eventually
@@ -148,6 +148,33 @@ async def test_a_consumer_without_a_name_is_gone_afterwards(nc, archive):
     async with archive.consume(lambda message_id, data: None, "worker"):
         pass
     assert await consumer_count(archive) == 1
+
+
+async def test_a_handler_may_take_longer_than_the_stream_waits(nc, archive):
+    """While it works the stream is told so: its message comes once, and so do those that wait behind it."""
+    subject, got = await archive.subject(), []
+
+    async def slow(message_id, data):
+        await asyncio.sleep(1.2)
+        got.append(message_id)
+
+    for name in ("one", "two"):
+        await storing(archive).publish(subject, b"abc", message_id=name)
+    async with archive.consume(slow, "worker", ack_wait=0.4) as consumer:
+        await eventually(lambda: consumer.delivered == 2, "both")
+        info = await nc.jetstream().consumer_info(archive.stream, "worker")
+    assert got == ["one", "two"]
+    assert info.raw["num_redelivered"] == 0
+
+
+@pytest.mark.parametrize(
+    "option", [{"attempts": 0}, {"ack_wait": 0.05}, {"ack_wait": True}, {"concurrency": 2}, {"spool_above": -1}]
+)
+async def test_options_of_a_consumer_are_checked(nc, archive, option):
+    """A bound that is none, and an option that is none, are refused with its name."""
+    with pytest.raises(OptionError) as caught:
+        archive.consume(lambda message_id, data: None, **option)
+    assert caught.value.option in option
 
 
 async def test_a_consumer_that_is_deleted_says_so(nc, archive, caplog):

@@ -7,35 +7,30 @@ order, a message ends in one of two ways: delivered whole, or given up with a re
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from penstock.chunks.assembly import Assembly, Counts, Ended, Key
 from penstock.chunks.digest import digest_of
-from penstock.chunks.handler import Handler, HandlerFunction
+from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.incoming import Inbox
-from penstock.chunks.limits import MESSAGE_COST, Limits, Room
+from penstock.chunks.limits import MESSAGE_COST, Limits, Room, check_count
 from penstock.chunks.pacing import is_answerable, receiver_name
 from penstock.chunks.store import MemoryStore, SpoolStore
 from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of, read_headers
 from penstock.connection import check_connection, served
 from penstock.connection.messages import as_text
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, OptionError, PenstockError
+from penstock.errors import AssemblyError, InputError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.chunks.wire import Chunk, Headers
     from penstock.connection import Connection, Subscription
 
-__all__ = ["Assembler", "ErrorFunction"]
-
-log = logging.getLogger("penstock.chunks")
-
-ErrorFunction = Callable[[AssemblyError], Awaitable[None] | None]
+__all__ = ["Assembler"]
 
 _REPORTS = 1024
 _CLOSE_TIMEOUT = 30.0
@@ -60,15 +55,8 @@ class Assembler:
         on_error: ErrorFunction | None = None,
         **limits: Any,
     ) -> None:
-        for name in limits:
-            if name not in Limits.__dataclass_fields__:
-                raise OptionError(
-                    f"An assembler has no option {name!r}.",
-                    remedy=f"Known: {', '.join(sorted(Limits.__dataclass_fields__))}.",
-                    option=name,
-                )
         self._nc = check_connection(nc)
-        self._limits = Limits(timeout=timeout, **limits)
+        self._limits = Limits.of("An assembler", Limits.__dataclass_fields__, timeout=timeout, **limits)
         self._handler = None if handler is None else Handler(handler, self._limits.concurrency)
         self._on_error = on_error
         self.counts = Counts()
@@ -121,9 +109,7 @@ class Assembler:
         `window` is how many bytes of a message wait in memory for its reader. Our publishers wait for the reader;
         what other publishers send beyond the window waits on disk.
         """
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise OptionError(f"window is {window!r}.", remedy="Give bytes above zero.", option="window", value=window)
-        inbox = Inbox(subject, window)
+        inbox = Inbox(subject, check_count("window", window))
         self._inboxes[inbox] = set()
         try:
             subscription = await self._listen(subject, inbox)
@@ -324,14 +310,7 @@ class Assembler:
         while True:
             error = await self._reports.get()
             try:
-                if self._on_error is None:
-                    log.warning("%s", error)
-                    continue
-                result = self._on_error(error)
-                if result is not None:
-                    await result
-            except Exception:
-                log.exception("on_error raised while it was told: %s", error)
+                await tell(self._on_error, error)
             finally:
                 self._reports.task_done()
 

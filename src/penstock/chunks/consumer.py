@@ -13,14 +13,13 @@ from collections.abc import Coroutine
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from penstock.chunks.archive import covers, size_of
-from penstock.chunks.assembler import ErrorFunction
-from penstock.chunks.handler import Handler, HandlerFunction
-from penstock.chunks.limits import Limits
+from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
+from penstock.chunks.limits import Limits, check_count, check_seconds
 from penstock.chunks.store import MemoryStore, SpoolStore
 from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
 from penstock.connection import api_request
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, NotFoundError, OptionError, PenstockError
+from penstock.errors import AssemblyError, InputError, NotFoundError, PenstockError
 from penstock.jetstream.consume import Deliveries
 from penstock.wire.jetstream import names
 
@@ -60,25 +59,14 @@ class StoredConsumer:
         ack_wait: float = 30.0,
         **limits: Any,
     ) -> None:
-        for name in limits:
-            if name not in _KNOWN:
-                raise OptionError(
-                    f"A consumer of stored messages has no option {name!r}.",
-                    remedy=f"Known: {', '.join(_KNOWN)}.",
-                    option=name,
-                )
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise OptionError(f"attempts is {attempts!r}.", remedy="Give 1 or more.", option="attempts", value=attempts)
         self._nc = nc
         self._archive = archive
         self._handler = Handler(handler, 1)
         self._durable = durable
         self._on_error = on_error
-        if isinstance(ack_wait, bool) or not isinstance(ack_wait, int | float) or not 0.1 <= ack_wait < float("inf"):
-            raise OptionError(f"ack_wait is {ack_wait!r}.", remedy="Give seconds.", option="ack_wait", value=ack_wait)
-        self._attempts = attempts
-        self._ack_wait = ack_wait
-        self._limits = Limits(**limits)
+        self._attempts = check_count("attempts", attempts)
+        self._ack_wait = check_seconds("ack_wait", ack_wait, 0.1)
+        self._limits = Limits.of("A consumer of stored messages", _KNOWN, **limits)
         self._deliveries: Deliveries | None = None
         self._name = ""
         self._task: asyncio.Task[None] | None = None
@@ -119,6 +107,7 @@ class StoredConsumer:
         body = {"stream_name": stream, "config": wanted}
         await api_request(self._nc, names.consumer_create(stream, name), body, again=True)
         self._name = name
+        # What waits, and what a handler is at, is kept alive by these.
         self._deliveries = Deliveries(self._nc, stream, name, batch=100)
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
@@ -176,18 +165,13 @@ class StoredConsumer:
         if chunk is None or not chunk.last:
             await self._settle(message.ack())
             return
-        beat = asyncio.ensure_future(self._beat(message))
         try:
             await self._deliver(chunk, message.subject)
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             await self._failed(message, chunk, error)
         else:
             self.delivered += 1
             await self._settle(message.ack_sync(timeout=10.0))
-        finally:
-            await end([beat])
 
     async def _failed(self, message: Delivery, chunk: Chunk, error: Exception) -> None:
         delay = min(0.1 * 2**message.delivered, 10.0)
@@ -209,12 +193,12 @@ class StoredConsumer:
         if message.delivered >= self._attempts or failed.reason in (Reason.DIGEST, Reason.TOO_LARGE):
             await self._give_up(message, failed)
             return
-        await self._report(failed)
+        await tell(self._on_error, failed)
         await self._settle(message.nak(delay=delay))
 
     async def _give_up(self, message: Delivery, error: AssemblyError) -> None:
         await self._settle(message.term())
-        await self._report(error)
+        await tell(self._on_error, error)
 
     async def _deliver(self, chunk: Chunk, subject: str) -> None:
         largest, above = self._limits.largest(streamed=False), self._limits.spool_above
@@ -241,12 +225,6 @@ class StoredConsumer:
             finally:
                 store.close()
 
-    async def _beat(self, message: Delivery) -> None:
-        """Tell the stream that a long delivery is still at work."""
-        while True:
-            await asyncio.sleep(self._ack_wait / 3)
-            await self._settle(message.in_progress())
-
     async def _settle(self, answer: Coroutine[Any, Any, None]) -> None:
         try:
             await answer
@@ -260,17 +238,6 @@ class StoredConsumer:
             message_id=message_id,
             reason=reason,
         )
-
-    async def _report(self, error: AssemblyError) -> None:
-        if self._on_error is None:
-            log.warning("%s", error)
-            return
-        try:
-            result = self._on_error(error)
-            if result is not None:
-                await result
-        except Exception:
-            log.exception("on_error raised while it was told: %s", error)
 
 
 class _HandlerError(Exception):

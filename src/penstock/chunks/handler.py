@@ -1,21 +1,25 @@
-"""The caller's handler: how many arguments it takes, and where it runs."""
+"""The caller's functions: how many arguments a handler takes and where it runs, and who is told of errors."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, TypeAlias
 
-from penstock.errors import InputError
+from penstock.errors import AssemblyError, InputError
 
-__all__ = ["Handler", "HandlerFunction"]
+__all__ = ["ErrorFunction", "Handler", "HandlerFunction", "tell"]
+
+log = logging.getLogger("penstock.chunks")
 
 Data: TypeAlias = Any  # bytes, or a binary file if spool_above is given: the caller knows which
 HandlerFunction: TypeAlias = (
     Callable[[str, Data], Awaitable[None] | None] | Callable[[str, Data, str], Awaitable[None] | None]
 )
+ErrorFunction: TypeAlias = Callable[[AssemblyError], Awaitable[None] | None]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -84,3 +88,16 @@ def _shape(function: Callable[..., Any]) -> tuple[bool, bool]:
             remedy="Give it the parameters (message_id, data) or (message_id, data, subject).",
         )
     return named, not named and len(needed) == 3
+
+
+async def tell(on_error: ErrorFunction | None, error: AssemblyError) -> None:
+    """Tell of a message that was given up, in the log if nobody else wants to know."""
+    if on_error is None:
+        log.warning("%s", error)
+        return
+    try:
+        result = on_error(error)
+        if result is not None:
+            await result
+    except Exception:
+        log.exception("on_error raised while it was told: %s", error)

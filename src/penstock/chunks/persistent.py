@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
 from penstock.chunks.archive import Archive, covers
 from penstock.chunks.digest import Digest
-from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, check_timeout, unfinished
+from penstock.chunks.limits import check_seconds
+from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, unfinished
 from penstock.chunks.source import Buffer, Source, check_source, read_source
 from penstock.chunks.wire import MAX_ID, Chunk, Splitter, encode
 from penstock.connection import check_connection, insist, patiently
@@ -62,7 +63,7 @@ class PersistentPublisher:
         self.stream = stream
         self.chunk_size = check_chunk_size(nc, chunk_size, extra=self._extra("x" * 36))
         self.digest = digest
-        self.timeout = check_timeout(timeout)
+        self.timeout = check_seconds("timeout", timeout)
 
     def _extra(self, message_id: str) -> int:
         """Room for the headers that JetStream reads."""

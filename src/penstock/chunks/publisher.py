@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
 from penstock.chunks.digest import Digest
+from penstock.chunks.limits import check_count, check_seconds
 from penstock.chunks.pacing import Silence
 from penstock.chunks.sender import ChunkSender
 from penstock.chunks.source import Buffer, Source, check_source, read_source
@@ -27,7 +28,6 @@ __all__ = [
     "check_chunk_size",
     "check_id",
     "check_subject",
-    "check_timeout",
     "largest_chunk",
     "unfinished",
 ]
@@ -59,7 +59,7 @@ class Publisher:
         self._nc = check_connection(nc)
         self.chunk_size = check_chunk_size(nc, chunk_size)
         self.digest = digest
-        self.timeout = check_timeout(timeout)
+        self.timeout = check_seconds("timeout", timeout)
         self.flow = flow
         self._silence = Silence()
 
@@ -158,13 +158,7 @@ def largest_chunk(nc: Connection, message_id: str = "x" * 36, extra: int = 0) ->
 
 def check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
     """Refuse a chunk size that is no size, or that the server would not take."""
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
-        raise OptionError(
-            f"chunk_size is {chunk_size!r}.",
-            remedy=f"Give a number of bytes above zero, such as {CHUNK_SIZE}.",
-            option="chunk_size",
-            value=chunk_size,
-        )
+    check_count("chunk_size", chunk_size)
     largest = largest_chunk(nc, message_id, extra)
     if nc.is_connected and chunk_size > largest:
         raise OptionError(
@@ -193,11 +187,3 @@ def check_subject(subject: str) -> str:
             f"{subject!r} is no subject to publish on.", remedy="Write words joined by dots, without wildcards."
         )
     return subject
-
-
-def check_timeout(timeout: float) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise OptionError(
-            f"timeout is {timeout!r}.", remedy="Give seconds above zero.", option="timeout", value=timeout
-        )
-    return float(timeout)

@@ -198,8 +198,8 @@ class Archive:
                     raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
                 yield StoredChunk(message.sequence, chunk, size)
 
-    async def get(self, sequence: int, *, direct: bool) -> tuple[Headers, bytes]:
-        """Fetch one message of the stream; a leader that is being chosen is waited for."""
+    async def get(self, sequence: int, *, direct: bool = False, patience: float | None = None) -> tuple[Headers, bytes]:
+        """Fetch one message of the stream; a leader that is being chosen is waited for, for `patience` seconds."""
         seconds = self._nc.options.request_timeout
 
         async def get() -> tuple[Headers, bytes]:
@@ -213,12 +213,12 @@ class Archive:
                 raise api_error({"code": message.status, "description": message.description})
             return read_headers(message.header_block), message.data
 
-        return await patiently(get, seconds, self._nc, nobody=True)
+        return await patiently(get, seconds if patience is None else patience, self._nc, nobody=True)
 
-    async def holds(self, chunk: Chunk, sequence: int) -> bool:
+    async def holds(self, chunk: Chunk, sequence: int, patience: float) -> bool:
         """Tell whether the stream has this chunk, at this sequence."""
         try:
-            headers, body = await self.get(sequence, direct=False)
+            headers, body = await self.get(sequence, patience=patience)
             return decode(headers, len(body)) == chunk
         except (NotFoundError, Refusal):
             return False

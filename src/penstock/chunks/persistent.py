@@ -36,7 +36,7 @@ __all__ = ["PersistentPublisher", "check_token"]
 
 WINDOW = 8 * 1024 * 1024
 """Bytes that may wait for their acknowledgement."""
-_AGAIN = 10.0  # seconds after which a chunk is sent again; a slow way to the server must not carry everything twice
+_AGAIN = 5.0  # seconds after which a chunk is sent again; a slow way to the server must not carry everything twice
 _SETTLE = 1.0  # seconds that chunks which are under way have, to be known as stored, when the source fails
 _TOKEN = re.compile(rf"[^\s.*>\x00-\x20\x7f-\U0010ffff]{{1,{MAX_ID}}}")
 
@@ -158,7 +158,7 @@ class PersistentPublisher:
         headers[EXPECTED_STREAM] = self.stream
         headers[MSG_ID] = f"{chunk.message_id}:{chunk.offset}"
         ack = await self._acked(target, body, headers)
-        if ack.duplicate and known is not None and not await known.holds(chunk, ack.sequence):
+        if ack.duplicate and known is not None and not await known.holds(chunk, ack.sequence, self.timeout):
             # The stream remembers a chunk of that name, and does not hold it: the message was deleted a moment ago.
             headers[MSG_ID] += f":{_mark()}"
             await self._acked(target, body, headers)

@@ -71,7 +71,7 @@ class StoredConsumer:
         self._name = ""
         self._task: asyncio.Task[None] | None = None
         self.delivered = 0
-        """Messages whose handler returned."""
+        """Messages whose handler returned, and that are acknowledged."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -170,8 +170,8 @@ class StoredConsumer:
         except Exception as error:
             await self._failed(message, chunk, error)
         else:
-            self.delivered += 1
             await self._settle(message.ack_sync(timeout=10.0))
+            self.delivered += 1
 
     async def _failed(self, message: Delivery, chunk: Chunk, error: Exception) -> None:
         delay = min(0.1 * 2**message.delivered, 10.0)

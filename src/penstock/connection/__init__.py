@@ -8,7 +8,7 @@ client of nats-py itself.
 
 from __future__ import annotations
 
-from penstock.connection.asking import api_request, insist, patiently
+from penstock.connection.asking import api_request, direct_get, insist, patiently, store_frames
 from penstock.connection.connecting import check_connection, connect
 from penstock.connection.connection import Connection
 from penstock.connection.messages import Msg
@@ -21,7 +21,9 @@ __all__ = [
     "api_request",
     "check_connection",
     "connect",
+    "direct_get",
     "insist",
     "patiently",
     "served",
+    "store_frames",
 ]

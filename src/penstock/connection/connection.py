@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -277,6 +277,22 @@ class Connection(BaseConnection):
         Every request of a connection shares one subscription; `old_style` is taken for nats-py's sake.
         """
         return await self._requests.ask(subject, payload, timeout, headers)
+
+    async def exchange(
+        self,
+        make: Callable[[bytes], bytes],
+        hear: Callable[[bytes, bytes | None], bool],
+        subjects: Collection[str],
+        timeout: float | None = None,
+    ) -> None:
+        """Send ready frames in one piece and hear their answers: many messages at once, or many answers to one.
+
+        `make` gives the frames for the reply subject that it gets; `hear` gets payload and header block of every
+        answer, tells whether it was the last one, and must not raise; `subjects` are those that the frames go to.
+        Nothing is kept for a later connection: DisconnectedError at once where there is none, or where it breaks before
+        the last answer. DeniedError at once where the server denies one of the subjects, else DeadlineError.
+        """
+        await self._requests.exchange(make, hear, subjects, timeout)
 
     def _fail_requests(self, error: DeniedError, inbox: Subscription | None) -> int:
         return self._requests.denied(error, inbox)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.connection.messages import CHUNK, as_bytes
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, JetStreamError, PenstockError
 from penstock.jetstream.batch import find_stored
-from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing
+from penstock.jetstream.outgoing import Outgoing
 from penstock.model import PubAck
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import Window
@@ -41,8 +41,8 @@ _ALONE_FIRST, _ALONE_MOST = 8, 4096
 _SUBJECTS = 1000  # that are remembered at a time
 # How a message says what it expects before it, and how the server says that it is not so.
 _CHECKS = {
-    "id": (names.EXPECTED_LAST_ID, WRONG_LAST_ID),
-    "sequence": (names.EXPECTED_LAST_SEQUENCE, WRONG_LAST_SEQUENCE),
+    "id": (names.EXPECTED_LAST_ID, names.WRONG_LAST_ID),
+    "sequence": (names.EXPECTED_LAST_SEQUENCE, names.WRONG_LAST_SEQUENCE),
 }
 
 

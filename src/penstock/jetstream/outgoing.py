@@ -9,11 +9,8 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream.subjects import subject_fault
 
-__all__ = ["DUPLICATE_IN_BATCH", "WRONG_LAST_ID", "WRONG_LAST_SEQUENCE", "Outgoing"]
+__all__ = ["Outgoing"]
 
-WRONG_LAST_ID = 10070
-WRONG_LAST_SEQUENCE = 10071
-DUPLICATE_IN_BATCH = 10201
 _OURS = ("Nats-Msg-Id", "Nats-Expected-", "Nats-TTL", "Nats-Batch-")
 
 

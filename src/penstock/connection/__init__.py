@@ -9,19 +9,21 @@ client of nats-py itself.
 from __future__ import annotations
 
 from penstock.connection.asking import api_request, direct_get, insist, patiently, store_frames
-from penstock.connection.connecting import connect
+from penstock.connection.connecting import check_connection, connect
 from penstock.connection.connection import Connection
 from penstock.connection.messages import Msg
-from penstock.connection.subscription import Subscription
+from penstock.connection.subscription import Subscription, served
 
 __all__ = [
     "Connection",
     "Msg",
     "Subscription",
     "api_request",
+    "check_connection",
     "connect",
     "direct_get",
     "insist",
     "patiently",
+    "served",
     "store_frames",
 ]

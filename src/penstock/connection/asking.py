@@ -113,13 +113,19 @@ async def store_frames(
 
 
 async def insist(
-    connection: Connection, subject: str, payload: Payload, timeout: float, headers: HeaderValues | None = None
+    connection: Connection,
+    subject: str,
+    payload: Payload,
+    timeout: float,
+    headers: HeaderValues | None = None,
+    *,
+    again: float = AGAIN,
 ) -> Msg:
-    """Ask what may be asked twice: again after a while without an answer, and at once on a new connection."""
+    """Ask what may be asked twice: after `again` seconds without an answer, and at once on a new connection."""
     deadline = time.monotonic() + timeout
     while True:
         left = max(deadline - time.monotonic(), 0.01)
-        asking = asyncio.ensure_future(connection.request(subject, payload, min(left, AGAIN), headers=headers))
+        asking = asyncio.ensure_future(connection.request(subject, payload, min(left, again), headers=headers))
         broken = connection.broken
         try:
             waiting: set[asyncio.Future[Any]] = {asking, broken}

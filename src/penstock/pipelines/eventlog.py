@@ -7,14 +7,18 @@ that a run of weeks keeps one small file.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EventLog"]
+from penstock.errors import PipelineError
 
+__all__ = ["EventLog", "connect_port"]
+
+_CONNECT = "SparkListenerConnectServiceStarted"
 # Only these are worth parsing: most of the log is about tasks and storage.
-_WANTED = ("QueryProgressEvent", "QueryStartedEvent", '"SparkListenerJobStart"', '"SparkListenerTaskEnd"')
+_WANTED = ("QueryProgressEvent", "QueryStartedEvent", '"SparkListenerJobStart"', '"SparkListenerTaskEnd"', _CONNECT)
 MOST_LINE = 64 * 2**20
 
 
@@ -56,6 +60,22 @@ class EventLog:
                         self._rest = b""
         except FileNotFoundError:
             return
+
+
+def connect_port(folder: Path, patience: float = 60.0) -> int:
+    """Give the port on which a Spark that has just started, and logs to this folder, serves Spark Connect."""
+    log, deadline = EventLog(folder), time.monotonic() + patience
+    while True:
+        for event in log.read():
+            if str(event["Event"]).endswith(_CONNECT):
+                return int(event["bindingPort"])
+        if time.monotonic() > deadline:  # Spark logs from a queue of its own, a moment later
+            raise PipelineError(
+                f"Spark did not say within {patience:g} s where its Connect server listens.",
+                remedy="Look into its log.",
+                log=None,
+            )
+        time.sleep(0.05)
 
 
 def _parse(line: bytes) -> Iterator[dict[str, Any]]:

@@ -22,8 +22,9 @@ from penstock.jetstream.topology import Topology, apply
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
 from penstock.pipelines.lanes import beside, check_can_switch, database, keep_lane, read_lane, switch
+from penstock.pipelines.order import Order
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
 from penstock.pipelines.running import apply_topology, blocking

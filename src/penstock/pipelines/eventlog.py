@@ -30,6 +30,7 @@ class EventLog:
         self._path: Path | None = None
         self._place = 0
         self._rest = b""
+        self._passing = False  # a line that is too long, until its end
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Give what is new."""
@@ -45,7 +46,7 @@ class EventLog:
                 return
             yield from self._read_on(self._path)  # what came before the log was rolled
             self._path.unlink(missing_ok=True)
-            self._path, self._place, self._rest = later[0], 0, b""
+            self._path, self._place, self._rest, self._passing = later[0], 0, b"", False
 
     def _read_on(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
@@ -55,9 +56,11 @@ class EventLog:
                     self._place += len(chunk)
                     *lines, self._rest = (self._rest + chunk).split(b"\n")
                     for line in lines:
-                        yield from _parse(line)
+                        if not self._passing:
+                            yield from _parse(line)
+                        self._passing = False
                     if len(self._rest) > MOST_LINE:
-                        self._rest = b""
+                        self._rest, self._passing = b"", True
         except FileNotFoundError:
             return
 

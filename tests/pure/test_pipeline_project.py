@@ -1,4 +1,4 @@
-"""Projects on disk: what a spec may say, where state and tables are, what `pipeline new` writes, and replay settings."""
+"""Projects on disk: what a spec may say, where state and tables are, what `pipeline new` writes; replay settings."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_both_names_of_a_spec_are_known_and_only_one_may_be_there(folder: Path):
         ({"libraries": [{"glob": {"include": "nowhere/**"}}]}, "names no file"),
         ({"configuration": None}, "configuration is not a table"),
         ({"configuration": ["a"]}, "configuration is not a table"),
-        ({"configuration": {"spark.x": 4}}, r'setting spark\.x in configuration is no text\. Write it in quotes'),
+        ({"configuration": {"spark.x": 4}}, r"setting spark\.x in configuration is no text\. Write it in quotes"),
         ({"configuration": {"spark.x": True}}, "is no text"),
         ({"configuration": {"spark.x": None}}, "is no text"),
         ({"configuration": {5: "x"}}, "setting 5 in configuration is no text"),
@@ -120,7 +120,12 @@ def test_what_is_wrong_in_a_spec_is_told(folder: Path, fields: dict[Any, Any], s
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "holds no fields"), (b"- a", "holds no fields"), (b"a: [", "cannot be read"), (b"\xff\xfe\xff", "cannot be read")],
+    [
+        (b"", "holds no fields"),
+        (b"- a", "holds no fields"),
+        (b"a: [", "cannot be read"),
+        (b"\xff\xfe\xff", "cannot be read"),
+    ],
 )
 def test_what_is_no_spec_at_all_is_told(folder: Path, content: bytes, says: str):
     """An empty file, a list, broken YAML and no text are all told as what they are."""
@@ -130,7 +135,7 @@ def test_what_is_no_spec_at_all_is_told(folder: Path, content: bytes, says: str)
 
 
 def test_a_file_that_defines_nothing_is_told(folder: Path):
-    """Spark ends at a file that is neither Python nor SQL, after it has started; so it is told here. Caches are none."""
+    """Spark ends at a file that is neither Python nor SQL, after it has started; so it is told here."""
     spec_in(folder)
     cache = folder / "flows" / "__pycache__"
     cache.mkdir()
@@ -218,7 +223,7 @@ def test_where_the_state_is(folder: Path, monkeypatch: pytest.MonkeyPatch, stora
     assert Project.load(folder).at("other").local_storage == folder / "other"
 
 
-@pytest.mark.parametrize("character", [*" %#?\"<>[]{}|\\^`;:$*\t\n\x7f"])
+@pytest.mark.parametrize("character", [*' %#?"<>[]{}|\\^`;:$*\t\n\x7f'])
 def test_a_path_that_spark_gets_wrong_is_refused(folder: Path, character: str):
     """Spark would keep checkpoints in another folder, or find no catalog: so such a path is refused, with the cause."""
     spec_in(folder)
@@ -241,7 +246,7 @@ def test_a_path_that_spark_gets_wrong_is_refused(folder: Path, character: str):
     ],
 )
 def test_where_the_tables_are(folder: Path, named: str, found: str | None):
-    """The folder of the tables is what the setting says to the letter: what a reset deletes must be that and no other."""
+    """The folder of the tables is what the setting says, to the letter: a reset deletes that, and no other."""
     spec_in(folder, configuration={"spark.sql.warehouse.dir": named})
     assert Project.load(folder).warehouse == (None if found is None else Path(found))
     moved = Project.load(folder).with_warehouse(Path("/v#1"))
@@ -366,7 +371,9 @@ def test_settings_are_written_in_one_way():
     assert json.loads(encode("1", {"A": "a"})) == {"start": "1", "into": {"A": "a"}}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "5", '"x"', "{}", '{"start": "1"}', '{"into": {}}', '{"start": 1, "into": 5}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "5", '"x"', "{}", '{"start": "1"}', '{"into": {}}', '{"start": 1, "into": 5}']
+)
 def test_settings_that_no_replay_wrote_are_refused(text: str):
     """A variable that somebody set by hand is told by its name, with what to do."""
     for ask in (lambda: start_position(environ={VARIABLE: text}), lambda: target("A", environ={VARIABLE: text})):

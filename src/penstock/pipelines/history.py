@@ -21,7 +21,7 @@ from penstock.jetstream import assets
 from penstock.jetstream.topology import Topology, apply
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
-from penstock.pipelines.lanes import beside, begun_lane, check_can_switch, database, keep_lane, switch
+from penstock.pipelines.lanes import begun_lane, beside, check_can_switch, database, keep_lane, switch
 from penstock.pipelines.order import Order
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.process import PipelineRun
@@ -169,9 +169,7 @@ async def _config(client: Any, project: Project, name: str) -> Stream:
 def _beside(config: Stream, name: str) -> Stream:
     """Give the configuration of the stream that takes the place of another."""
     subjects = [f"{name}.{subject}" for subject in config.subjects or [config.name] if not is_marker(subject)]
-    return config.model_copy(
-        update={"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None}
-    )
+    return config.model_copy(update={"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None})
 
 
 def compare_streams(options: ConnectionOptions, old: str, new: str) -> Comparison:

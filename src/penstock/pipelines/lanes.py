@@ -74,7 +74,7 @@ def database(project: Project, name: str, remote: str | None) -> str | None:
 
 
 def begun_lane(project: Project, name: str, asked: str, into: Mapping[str, str]) -> Lane | None:
-    """Give the replay to go on with, None for a new one; refused if it was begun otherwise: its state is of that kind."""
+    """Give the replay to go on with, None for a new one; refused if it was begun otherwise, as its state was, too."""
     before = read_lane(project, name)
     if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
         raise InputError(

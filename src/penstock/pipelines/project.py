@@ -149,7 +149,9 @@ def _check_libraries(spec: Path, libraries: Any) -> None:
     found: list[Path] = []
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern or Path(pattern).is_absolute():
-            raise InputError(f"{spec}: libraries names {pattern!r}, which is no path inside the project.", remedy=remedy)
+            raise InputError(
+                f"{spec}: libraries names {pattern!r}, which is no path inside the project.", remedy=remedy
+            )
         deep = pattern.endswith("/**")
         if glob.has_magic(pattern.removesuffix("/**") if deep else pattern):
             raise InputError(f"{spec}: Spark takes no glob such as {pattern}.", remedy="Name a file, or folder/**.")

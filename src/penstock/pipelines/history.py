@@ -169,7 +169,11 @@ async def _config(client: Any, project: Project, name: str) -> Stream:
 def _beside(config: Stream, name: str) -> Stream:
     """Give the configuration of the stream that takes the place of another."""
     subjects = [f"{name}.{subject}" for subject in config.subjects or [config.name] if not is_marker(subject)]
-    return config.model_copy(update={"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None})
+    told = {
+        key: text for key, text in config.metadata.items() if not key.startswith("_nats.")
+    }  # the rest is the server's
+    update = {"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None, "metadata": told}
+    return config.model_copy(update=update)
 
 
 def compare_streams(options: ConnectionOptions, old: str, new: str) -> Comparison:

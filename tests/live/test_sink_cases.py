@@ -12,14 +12,16 @@ import pytest
 from penstock.errors import FencedError, JetStreamError, MarkerError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
+from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task
-from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, Line
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from tests.live.sinking import Crash, Writer, cut, make_stream, row_subjects, stored
 
 
 @pytest.fixture
-def line(server) -> Iterator[Line]:
-    made = Line(ConnectionOptions(server.url))
+def line(server) -> Iterator[TaskConnection]:
+    made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
@@ -47,10 +49,10 @@ def torn(seed: int, share: float):
     def wrap(task: Task) -> None:
         settle = task.line.settle
 
-        def unsteady(ticket, deadline):
+        def unsteady(stream, ticket, deadline):
             if dice.random() < share:
                 task.line.drop()
-            return settle(ticket, deadline)
+            return settle(stream, ticket, deadline)
 
         task.line.settle = unsteady
 
@@ -136,13 +138,13 @@ def test_a_replaced_driver_cannot_finish_a_batch(writer, line, stream):
 
 def test_without_the_fence_a_zombie_repeats_rows(writer, line, stream, monkeypatch):
     """These tests can fail: with the fence taken out of the batches, a zombie stores its rows again."""
-    post = Line.post
+    post = TaskConnection.post
 
     def unfenced(self, content, batch_id, number, subject, headers, payload):
         loose = {name: value for name, value in headers.items() if name not in (EXPECTED, EXPECTED_SUBJECT)}
         return post(self, content, batch_id, number, subject, loose if content else headers, payload)
 
-    monkeypatch.setattr(Line, "post", unfenced)
+    monkeypatch.setattr(TaskConnection, "post", unfenced)
     rows = numbered(40)
     woken = []
 
@@ -170,7 +172,7 @@ def test_strangers_write_into_the_same_stream(writer, line, stream):
 
         def later(chunk, content):
             foreign.append(b"foreign-%d" % len(foreign))
-            line.ask(f"{stream}.rows", foreign[-1])
+            line.request(f"{stream}.rows", foreign[-1])
             post(chunk, content)
 
         task._post = later
@@ -244,7 +246,7 @@ def test_a_limit_that_takes_the_markers_of_a_batch_is_noticed(server, line, uniq
     with pytest.raises(Crash):
         writer.attempt(numbered(30), batch=1, run="r2", crash_after=12)
     for number in range(60):
-        line.ask(f"{name}.rows", b"%d" % number)
+        line.request(f"{name}.rows", b"%d" % number)
     with pytest.raises(MarkerError, match=r"dropped markers|knows nothing"):
         writer.attempt(numbered(30), batch=1, run="r3")
     writer.start_anew = True
@@ -313,7 +315,7 @@ def test_an_empty_batch_counts(writer, line, stream):
 def test_a_server_that_is_away_for_a_while(unique, tmp_path):
     """A task outlives a server that is killed and started again, and stores each row once."""
     with Server(sync="2m") as server:
-        line = Line(ConnectionOptions(server.url))
+        line = TaskConnection(ConnectionOptions(server.url))
         name = unique("SINK")
         make_stream(line, name)
         line.close()
@@ -324,18 +326,18 @@ def test_a_server_that_is_away_for_a_while(unique, tmp_path):
         def shaken(task: Task) -> None:
             settle = task.line.settle
 
-            def count(ticket, deadline):
+            def count(stream, ticket, deadline):
                 settled.append(1)
                 if len(settled) in (5, 20):
                     server.nodes[0].kill()
                     server.nodes[0].start()
-                return settle(ticket, deadline)
+                return settle(stream, ticket, deadline)
 
             task.line.settle = count
 
         outcome = writer.attempt(rows, around=shaken)
         writer.commit([outcome])
-        line = Line(ConnectionOptions(server.url))
+        line = TaskConnection(ConnectionOptions(server.url))
         assert stored(line, name) == Counter(rows)
         line.close()
 

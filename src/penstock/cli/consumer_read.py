@@ -17,25 +17,16 @@ from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
-
-    from penstock.connection import Client
+    from penstock.connection import Connection, Msg
+    from penstock.info import ConsumerInfo
     from penstock.jetstream.delivery import Delivery
-    from penstock.jetstream.info import ConsumerInfo
 
-__all__ = ["add_to"]
+__all__ = ["next_", "redeliver", "sub"]
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer.")]
 Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what is shown.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("next")(next_)
-    app.command("sub")(sub)
-    app.command("redeliver")(redeliver)
 
 
 # -- next and sub ----------------------------------------------------------------------------------------------------
@@ -192,7 +183,13 @@ class _Screen:
 
 
 async def _pulled(
-    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, screen: _Screen, silence: float | None
+    client: Connection,
+    info: ConsumerInfo,
+    ack: bool,
+    count: int,
+    group: str | None,
+    screen: _Screen,
+    silence: float | None,
 ) -> None:
     from penstock.jetstream.consume import Deliveries
 
@@ -209,9 +206,14 @@ async def _pulled(
 
 
 async def _pushed(
-    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, screen: _Screen, silence: float | None
+    client: Connection,
+    info: ConsumerInfo,
+    ack: bool,
+    count: int,
+    group: str | None,
+    screen: _Screen,
+    silence: float | None,
 ) -> None:
-    from penstock.connection import foreign_errors
     from penstock.jetstream.delivery import Delivery, is_delivery
 
     config = info.config
@@ -221,8 +223,7 @@ async def _pushed(
         queue.put_nowait(message)
 
     assert config.deliver_subject is not None
-    with foreign_errors(config.deliver_subject):
-        await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
+    await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
     beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
     idle = 0.0
     while not count or screen.shown < count:
@@ -238,7 +239,7 @@ async def _pushed(
             return
         if is_delivery(message):
             idle = 0.0
-            await screen.show(Delivery(client, message), ack)
+            await screen.show(Delivery.of(message), ack)
         else:
             idle += config.idle_heartbeat or 0.0
             # A flow control request is answered; a heartbeat may carry one that we missed.
@@ -256,7 +257,7 @@ async def _pushed(
 def redeliver(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Only what this consumer gave up.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Only what this consumer gave up.")] = None,
     seq: Annotated[
         list[int] | None, typer.Option("--seq", metavar="SEQUENCE", help="Only these of the stream; repeat.")
     ] = None,

@@ -15,13 +15,10 @@ from penstock.errors import InputError, OptionError, ServerError
 if TYPE_CHECKING:
     from penstock.server import Server
 
-__all__ = ["app"]
-
-app = typer.Typer(name="server", help="Run a real NATS server, and ask one who it is.", no_args_is_help=True)
+__all__ = ["info", "run_"]
 
 
-@app.command("run")
-def serve(
+def run_(
     nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 for a JetStream cluster on this machine.")] = 1,
     store: Annotated[
         Path | None,
@@ -138,21 +135,19 @@ async def _watch(server: Server) -> None:
         await asyncio.sleep(0.2)
 
 
-@app.command()
 def info(ctx: typer.Context, json: Json = False) -> None:
     """Show the server that answers: name, version, limits, JetStream."""
     run(_info(ctx.obj, json))
 
 
 async def _info(given: Globals, json: bool) -> None:
-    from penstock.connection import api_request, connect, foreign_errors
+    from penstock.connection import api_request, connect
     from penstock.errors import JetStreamError, NoRespondersError
 
     client = await connect(given.options())
     try:
-        with foreign_errors():
-            seconds = await client.rtt()
-        facts: dict[str, Any] = dict(client._server_info)  # nats-py offers no public way to the INFO it received
+        seconds = await client.rtt()
+        facts: dict[str, Any] = dict(client.server_info)
         account: dict[str, Any] | None
         try:
             account = await api_request(client, "INFO")

@@ -9,14 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.info import ConsumerInfo as ConsumerInfo
+    from penstock.info import StreamInfo as StreamInfo
     from penstock.jetstream.batch import BatchAck as BatchAck
     from penstock.jetstream.changes import Plan as Plan
     from penstock.jetstream.consume import Deliveries as Deliveries
     from penstock.jetstream.deadletter import DeadLetter as DeadLetter
     from penstock.jetstream.deadletter import DeadLetters as DeadLetters
     from penstock.jetstream.delivery import Delivery as Delivery
-    from penstock.jetstream.info import ConsumerInfo as ConsumerInfo
-    from penstock.jetstream.info import StreamInfo as StreamInfo
     from penstock.jetstream.outgoing import Outgoing as Outgoing
     from penstock.jetstream.publish import Publisher as Publisher
     from penstock.jetstream.samples import AckSample as AckSample
@@ -34,7 +34,7 @@ _HOMES = {
     "AckSample": "samples",
     "Advisory": "samples",
     "BatchAck": "batch",
-    "ConsumerInfo": "info",
+    "ConsumerInfo": "penstock.info",
     "DeadLetter": "deadletter",
     "DeadLetters": "deadletter",
     "Deliveries": "consume",
@@ -45,7 +45,7 @@ _HOMES = {
     "Publisher": "publish",
     "Reject": "worker",
     "Samples": "samples",
-    "StreamInfo": "info",
+    "StreamInfo": "penstock.info",
     "Topology": "topology",
     "Worker": "worker",
     "apply": "topology",
@@ -59,7 +59,8 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are the keys above, all t
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock.jetstream' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"penstock.jetstream.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    return getattr(importlib.import_module(home if "." in home else f"penstock.jetstream.{home}"), name)
 
 
 def __dir__() -> list[str]:

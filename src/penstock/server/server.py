@@ -162,7 +162,15 @@ class Server:
                 raise
             try:
                 root = options.root or run / "store"
-                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                try:
+                    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                except OSError as error:
+                    raise OptionError(
+                        f"The store {root} cannot be made: {error.strerror}.",
+                        remedy="Name another folder.",
+                        option="store",
+                        value=str(root),
+                    ) from None
                 link.hold(options.root)
                 plan = Plan(options, binary, link, root, self._token, None)
                 _bring_up(plan)
@@ -264,9 +272,10 @@ def _greeting_version(plain: str) -> str:
             if not data:
                 raise ValueError("it hangs up without a greeting")
             held += data
-    if not held.startswith(b"INFO "):
-        raise ValueError("it does not greet as a NATS server")
-    return str(json.loads(held[5:].partition(b"\n")[0])["version"])
+    try:
+        return str(json.loads(held.removeprefix(b"INFO ").partition(b"\n")[0])["version"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError("it does not greet as a NATS server") from None
 
 
 def _check_listen(options: ServerOptions) -> None:

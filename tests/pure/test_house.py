@@ -94,10 +94,8 @@ IMPURE = {
     "nats",
 }
 # Private names of pyspark and nats-py that we use: where, which ("*" for all there), and why nothing public will do.
-PRIVATE = {
-    ("penstock.connection", "*"): "The asyncio client is nats-py's with its weak places overridden; ours replaces it.",
-    ("penstock.cli.server", "_server_info"): "nats-py gives no public way to the whole INFO; our client will.",
-}
+# None at present; an entry is ("penstock.room", "_name"): "The reason."
+PRIVATE: dict[tuple[str, str], str] = {}
 
 
 def modules() -> Iterator[tuple[str, Path, ast.Module]]:

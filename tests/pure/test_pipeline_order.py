@@ -45,6 +45,8 @@ CONNECTIONS = [
         reconnect=False,
         reconnect_wait=0.5,
         reconnect_attempts=-1,
+        keep_order=True,
+        no_echo=True,
         ping_interval=3.5,
     ),
     ConnectionOptions("nats://tökén@[::1]:9", api_prefix="from.acct"),
@@ -146,6 +148,8 @@ def test_a_context_that_the_nats_command_reads_says_the_same():
         "reconnect",
         "reconnect_wait",
         "reconnect_attempts",
+        "keep_order",
+        "no_echo",
         "ping_interval",
     }
     assert to_context(CONNECTIONS[2])["nkey"] == SEED, "and not as user_seed"

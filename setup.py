@@ -13,7 +13,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # As penstock.wire.MODULES, which cannot be imported before the project is installed.
-MODULES = ("protocol", "buffers", "columns", "frames")
+MODULES = ("protocol", "buffers", "columns", "frames", "dispatch")
 
 
 class OptionalBuild(build_ext):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import DisconnectedError
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.bulk.link import Deadline
+from penstock.wire.patience import Deadline
 
 FOREVER = 600.0
 STREAM = "BENCH"

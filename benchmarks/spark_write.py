@@ -27,11 +27,11 @@ from pyspark.sql import functions as F
 
 import penstock
 from penstock.options import ConnectionOptions
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from penstock.spark.sessions import session
 from penstock.wire import compiled
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.bulk.link import Deadline
+from penstock.wire.patience import Deadline
 
 SIZE = 128
 STREAM = "BENCH"
@@ -88,7 +88,7 @@ def side(name: str, url: str, count: int) -> float:
 
 def clear(url: str) -> None:
     """Begin with an empty stream each time."""
-    line = Line(ConnectionOptions(url, request_timeout=60))
+    line = TaskConnection(ConnectionOptions(url, request_timeout=60))
     line.api(f"STREAM.PURGE.{STREAM}")
     line.close()
 
@@ -110,7 +110,7 @@ def write(spark: Any, url: str, count: int, guarantee: str) -> float:
         .save()
     )
     taken = time.perf_counter() - begun
-    line = Line(ConnectionOptions(url, request_timeout=60))
+    line = TaskConnection(ConnectionOptions(url, request_timeout=60))
     state = line.api(f"STREAM.INFO.{STREAM}", {"subjects_filter": "bench.a"})["state"]
     line.close()
     assert state["subjects"]["bench.a"] == count, state
@@ -123,7 +123,7 @@ def measure(spark: Any, sync: str, count: int) -> dict[str, Any]:
     slow = count // 10 if sync == "2m" else count // 100
     rates: dict[str, float] = {}
     with penstock.Server(sync=sync) as server:
-        line = Line(ConnectionOptions(server.url))
+        line = TaskConnection(ConnectionOptions(server.url))
         config = {"name": STREAM, "subjects": ["bench.>"], "allow_atomic": True, "allow_batched": True}
         line.api(f"STREAM.CREATE.{STREAM}", config)
         line.close()

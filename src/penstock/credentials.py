@@ -1,6 +1,6 @@
 """What a connection proves itself with: logins, signatures and TLS, read from files or text.
 
-Both doors to NATS use this, the nats-py one and the blocking one, so that a credential that works with one
+Both doors to NATS use this, the asyncio one and the blocking one, so that a credential that works with one
 works with the other. Files are read here and nowhere else.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.errors import LoginError, TlsError
 from penstock.options import ConnectionOptions, is_hidden, is_seed, is_text
 
-__all__ = ["Login", "inline", "login", "tls_context"]
+__all__ = ["Login", "inline", "login", "tls_context", "tls_reason"]
 
 _BLOCK = r"-+BEGIN {0}-+\s+(\S+)\s+-+END {0}-+"
 _JWT = re.compile(_BLOCK.format("NATS USER JWT"))
@@ -115,6 +115,12 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
             remedy="tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate.",
         ) from None
     return context
+
+
+def tls_reason(cause: ssl.SSLError) -> str:
+    """Give the reason why a handshake failed, in the words that the ssl module has for it."""
+    verify = str(getattr(cause, "verify_message", "")).rstrip(".")
+    return verify or str(cause.reason or cause).replace("_", " ").lower()
 
 
 def _certificates(value: str) -> str:

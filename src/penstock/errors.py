@@ -14,7 +14,9 @@
     ├── LinkError                   the way to a NATS server (also a ConnectionError)
     │   ├── UnreachableError        nobody answers at the address, or not as a NATS server
     │   ├── LoginError              the server refuses our credentials, or we cannot read them
+    │   │   └── DeniedError         the login is good, but may not do this
     │   ├── TlsError                certificates that do not match, or TLS on one side only
+    │   ├── SlowSubscriptionError   messages came faster than they were handled, and some were dropped
     │   └── DisconnectedError       the connection was there and is gone
     ├── DeadlineError               no answer in the time allowed (also a TimeoutError)
     │   └── NoRespondersError       known at once: nobody listens on the subject
@@ -55,6 +57,7 @@ __all__ = [
     "ContextError",
     "DataLossError",
     "DeadlineError",
+    "DeniedError",
     "DisconnectedError",
     "FencedError",
     "HandlerError",
@@ -76,6 +79,7 @@ __all__ = [
     "RowError",
     "ServerError",
     "SlowConsumerError",
+    "SlowSubscriptionError",
     "StartError",
     "StoreInUseError",
     "TlsError",
@@ -185,7 +189,7 @@ class LinkError(PenstockError, ConnectionError):
     """The way to a NATS server is blocked; `urls` are masked addresses."""
 
     fault = "network"
-    fact_names = ("urls",)
+    fact_names: ClassVar[tuple[str, ...]] = ("urls",)
     urls: tuple[str, ...] | None
 
 
@@ -199,10 +203,30 @@ class LoginError(LinkError):
     fault = "caller"
 
 
+class DeniedError(LoginError):
+    """The login is good, but may not do this: `operation` is "publish" or "subscribe", `subject` is where.
+
+    The connection stays.
+    """
+
+    fact_names = ("urls", "subject", "operation")
+    subject: str | None
+    operation: str | None
+
+
 class TlsError(LinkError):
     """Certificates do not match, or only one side wants TLS."""
 
     fault = "caller"
+
+
+class SlowSubscriptionError(LinkError):
+    """Messages on `subject` came faster than they were handled; `dropped` of them are gone so far."""
+
+    fault = "caller"
+    fact_names = ("urls", "subject", "dropped")
+    subject: str | None
+    dropped: int | None
 
 
 class DisconnectedError(LinkError):

@@ -460,6 +460,11 @@ class PubAck(Wire):
     count: int | None = None
     """How many messages the batch stored."""
 
+    @property
+    def seq(self) -> int:
+        """The sequence, under the server's name for it."""
+        return self.sequence
+
 
 _INNER: dict[str, type[Wire]] = {
     "placement": Placement,

@@ -108,6 +108,10 @@ class ConnectionOptions:
     """Seconds between two attempts at the same address."""
     reconnect_attempts: int = 600
     """How often each address is tried before the connection is given up; -1 for ever."""
+    keep_order: bool = False
+    """Whether several addresses are tried in the order in which they were given, not in random order."""
+    no_echo: bool = False
+    """Whether the server leaves out of a connection's subscriptions what the same connection publishes."""
     ping_interval: float = 20.0
     """Seconds between pings that find out whether the server is still there; two unanswered ones end the
     connection."""

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.server import Server
 from tests.live.command import Command, Running
 
@@ -88,7 +88,7 @@ def browser(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @asynccontextmanager
-async def client_of(url: str) -> AsyncIterator[Client]:
+async def client_of(url: str) -> AsyncIterator[Connection]:
     client = await connect(url)
     try:
         yield client
@@ -96,7 +96,7 @@ async def client_of(url: str) -> AsyncIterator[Client]:
         await client.close()
 
 
-def fill(url: str, work: Callable[[Client], Any]) -> Any:
+def fill(url: str, work: Callable[[Connection], Any]) -> Any:
     """Do something on the server, in a loop of its own."""
 
     async def body() -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.errors import (
     PenstockError,
 )
@@ -26,7 +26,7 @@ def plain(server: Server) -> str:
     return f"nats://{server.nodes[0].address}"
 
 
-async def works(nc: Client) -> bool:
+async def works(nc: Connection) -> bool:
     """Send a message through the server and back."""
     inbox = nc.new_inbox()
     subscription = await nc.subscribe(inbox)

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
+from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Outcome, Task
 from penstock.spark.ledger import Epoch, Ledger
-from penstock.spark.line import Line
 from penstock.spark.markers import Places, is_marker, marker_filter
 from penstock.spark.outgoing import Messages
 from penstock.spark.prepare import prepare
@@ -24,7 +24,7 @@ class Crash(Exception):
     """A task dies here, whatever it had under way."""
 
 
-def make_stream(line: Line, name: str, **config: Any) -> None:
+def make_stream(line: TaskConnection, name: str, **config: Any) -> None:
     """Create a stream that the sink can write to."""
     fields = {"name": name, "subjects": [f"{name}.>", marker_filter(name)], "allow_atomic": True, **config}
     line.api(f"STREAM.CREATE.{name}", fields)
@@ -50,17 +50,17 @@ def until(rows: Iterable[Messages], crash_after: int | None) -> Iterator[Message
         raise Crash
 
 
-def stored(line: Line, stream: str) -> Counter[bytes]:
+def stored(line: TaskConnection, stream: str) -> Counter[bytes]:
     """Count every row in a stream, markers left out."""
     found: Counter[bytes] = Counter()
     first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
-    for batch in line.bulk.read(stream, first):
+    for batch in line.read(stream, first):
         rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
         found.update(data for subject, data in rows if not is_marker(subject))
     return found
 
 
-def row_subjects(line: Line, stream: str) -> list[str]:
+def row_subjects(line: TaskConnection, stream: str) -> list[str]:
     """Give the subjects that have rows, as the stream's state tells; reading while rows expire would be a loss."""
     state = line.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
     return [subject for subject in state.get("subjects") or {} if not is_marker(subject)]
@@ -77,7 +77,7 @@ class Writer:
         self.start_anew = False
         self.keep = False
 
-    def ledger(self, line: Line, batch: int, run: str) -> Ledger:
+    def ledger(self, line: TaskConnection, batch: int, run: str) -> Ledger:
         return Ledger(
             line,
             self.places,
@@ -101,7 +101,7 @@ class Writer:
         around: Callable[[Task], Any] | None = None,
     ) -> Outcome:
         """Run one attempt at one partition."""
-        line = Line(self.options)
+        line = TaskConnection(self.options)
         try:
             writing = Task(
                 self.ledger(line, batch, run), partition=partition, task=task, keep=self.keep, **self.task_options
@@ -116,7 +116,7 @@ class Writer:
         """Do what the driver does when every task is through."""
         epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
         assert len(epochs) <= 1
-        line = Line(self.options)
+        line = TaskConnection(self.options)
         try:
             ledger = self.ledger(line, batch, run)
             epoch = epochs.pop() if epochs else ledger.join()

@@ -107,7 +107,7 @@ class Raw:
         except TimeoutError:
             return None
         finally:
-            await self.connection.untap(sid)
+            await sid.unsubscribe()
         return data if kind is None else decode(kind, data)
 
     async def connect(self, *, protocol: int = 1, interval: int = 5, out: int = 3, timeout: float = 3.0) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from penstock.channels import Client
 from penstock.channels.link import frame
 from penstock.channels.wire import Text, UnsubscribeRequest
-from penstock.connection import Client as Connection
+from penstock.connection import Connection
 from penstock.errors import ChannelError, DeadlineError, DisconnectedError, LocalProtocolError, OptionError
 from penstock.server import Server
 from tests.live.stan import Got, cluster_of, until

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import nats
-import nats.errors
 import pytest
 
 import penstock

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 import penstock
-from penstock.connection import Client
+from penstock.connection import Connection
 from tests.live.cable import relay
 from tests.support import eventually
 
@@ -35,9 +35,9 @@ async def test_a_cancelled_flush_does_not_stop_the_reading(server, unique):
 
 async def test_a_closed_connection_does_not_come_back(server, unique, monkeypatch):
     """A reconnection that misses its cancellation, as Python's own wait_for lets it, ends all the same."""
-    reached, connecting = asyncio.Event(), Client._connect_to_server
+    reached, connecting = asyncio.Event(), Connection._connect_to_server
 
-    async def deaf(client: Client, address: object) -> None:
+    async def deaf(client: Connection, address: object) -> None:
         reached.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
@@ -45,7 +45,7 @@ async def test_a_closed_connection_does_not_come_back(server, unique, monkeypatc
 
     async with relay(server) as wire:
         nc = await penstock.connect(wire.url, reconnect_wait=0.05)
-        monkeypatch.setattr(Client, "_connect_to_server", deaf)
+        monkeypatch.setattr(Connection, "_connect_to_server", deaf)
         wire.cut()
         async with asyncio.timeout(20):
             await reached.wait()

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import nats
-import nats.errors
 import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError
 
 import penstock
 from penstock.console import Console
+from penstock.errors import PenstockError
 from penstock.server import Node, Server
 from tests.live.browser import Browser
 
@@ -49,7 +49,7 @@ async def persistently(request: Callable[[], Any], timeout: float = 60.0) -> Any
         while True:
             try:
                 return await request()
-            except (nats.errors.Error, APIError, OSError):
+            except (PenstockError, APIError, OSError):
                 await asyncio.sleep(0.05)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.chunks import Archive, Publisher
-from penstock.connection import Client
+from penstock.connection import Connection
 from penstock.console import Console, Settings
 from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
@@ -25,7 +25,7 @@ def test_streams_consumers_and_lag(browser: Browser, server: Server, unique: Cal
     """A stream, its messages, and its consumers with their lag and missing acks are shown, and the same as JSON."""
     name = unique("ORDERS")
 
-    async def work(client: Client) -> None:
+    async def work(client: Connection) -> None:
         await assets.add_stream(client, Stream(name=name, subjects=[f"{name}.>"], description="the shop's"))
         for number in range(7):
             await client.jetstream().publish(f"{name}.eu", json.dumps({"order": number}).encode())
@@ -61,7 +61,7 @@ def test_the_overview_names_what_needs_attention(browser: Browser, server: Serve
     """The overview shows server and account, a consumer that waits for acks and a stream that is nearly full."""
     name = unique("FULL")
 
-    async def work(client: Client) -> None:
+    async def work(client: Connection) -> None:
         await assets.add_stream(client, Stream(name=name, subjects=[name], max_msgs=10, discard="new"))
         for _ in range(9):
             await client.jetstream().publish(name, b"x")
@@ -100,7 +100,7 @@ def test_messages_go_on_page_by_page(browser: Browser, server: Server, unique: C
     """Pages of messages go down to the first one, over gaps, without leaving one out or showing one twice."""
     name = unique("PAGES")
 
-    async def work(client: Client) -> None:
+    async def work(client: Connection) -> None:
         await assets.add_stream(client, Stream(name=name, subjects=[f"{name}.*"]))
         for number in range(70):
             await client.publish(f"{name}.{number % 2}", str(number).encode())
@@ -131,7 +131,7 @@ def test_markers_of_the_spark_sink_are_hidden(browser: Browser, server: Server, 
     name = unique("REVENUE")
     places = Places(name, "query-1")
 
-    async def work(client: Client) -> None:
+    async def work(client: Connection) -> None:
         subjects = [f"{name}.rows", f"$PENSTOCK.{name}.>"]
         await assets.add_stream(client, Stream(name=name, subjects=subjects, allow_atomic=True))
         for number in range(5):
@@ -159,7 +159,7 @@ def test_transfers_show_how_much_is_there(browser: Browser, server: Server, uniq
     """Payloads in chunks are whole, in part or broken; streams that keep for consumers are not touched."""
     name, queue = unique("SCANS"), unique("QUEUE")
 
-    async def work(client: Client) -> str:
+    async def work(client: Connection) -> str:
         await Archive.create(client, name, name)
         whole = await Publisher.persistent(client, name, 1000).publish(name, bytes(2500))
         js = client.jetstream()
@@ -180,7 +180,7 @@ def test_transfers_show_how_much_is_there(browser: Browser, server: Server, uniq
     assert data["looked_at"]["kept_for_consumers"] >= 1
     assert "&lt;b&gt;" in page
 
-    async def look(client: Client) -> tuple[int, int]:
+    async def look(client: Connection) -> tuple[int, int]:
         return len(await assets.consumers(client, name)), (await assets.stream_info(client, queue)).messages
 
     assert fill(server.url, look) == (0, 1), "no consumer is left behind, and the work queue keeps its job"
@@ -191,7 +191,7 @@ def test_one_message_in_every_form(browser: Browser, server: Server, unique: Cal
     name = unique("FORMS")
     large = b"0123456789" * 20_000
 
-    async def work(client: Client) -> None:
+    async def work(client: Connection) -> None:
         await assets.add_stream(client, Stream(name=name, subjects=[name]))
         await client.jetstream().publish(name, b'{"a":1}', headers={"Kind": "json", "Authorization": "Bearer abc"})
         await client.jetstream().publish(name, bytes(range(256)))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from html import unescape
 from urllib.parse import quote
 
-from penstock.connection import Client
+from penstock.connection import Connection
 from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
@@ -115,7 +115,7 @@ def test_nothing_that_others_wrote_becomes_part_of_a_page(browser: Browser, serv
     consumer = "c<i'\"&"
     notes = {"note": HOSTILE, "db_password": "hunter2"}
 
-    async def work(client: Client) -> None:
+    async def work(client: Connection) -> None:
         await assets.add_stream(
             client,
             Stream(
@@ -170,7 +170,7 @@ def test_no_secret_reaches_a_page(browser: Browser, server: Server, unique: Call
     token = server.token
     assert token is not None
 
-    async def work(client: Client) -> None:
+    async def work(client: Connection) -> None:
         await assets.add_stream(client, Stream(name=name, subjects=[f"{name}.>"], description=f"with {token}"))
         await client.jetstream().publish(f"{name}.{token}", f"my token is {token}".encode(), headers={"Note": token})
 

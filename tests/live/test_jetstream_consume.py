@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.errors import DeadlineError, DisconnectedError, InputError, NotFoundError
 from penstock.jetstream import (
     AckSample,
@@ -29,14 +29,14 @@ from penstock.server import Server
 
 
 @pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Client]:
+async def nc(server: Server) -> AsyncIterator[Connection]:
     client = await connect(server.url)
     yield client
     await client.close()
 
 
 @pytest.fixture
-def orders(nc: Client, unique: Any) -> Any:
+def orders(nc: Connection, unique: Any) -> Any:
     """Create a stream with so many orders, and a consumer `c` of it; give the stream's name."""
 
     async def make(count: int = 3, **fields: Any) -> str:
@@ -51,7 +51,7 @@ def orders(nc: Client, unique: Any) -> Any:
     return make
 
 
-async def one(nc: Client, stream: str, **options: Any) -> Delivery:
+async def one(nc: Connection, stream: str, **options: Any) -> Delivery:
     async with Deliveries(nc, stream, "c", limit=1, wait=10, **options) as deliveries:
         return await anext(deliveries)
 
@@ -63,7 +63,7 @@ async def until(check: Any, timeout: float = 20.0) -> Any:
         return found
 
 
-def status(nc: Client, stream: str, **wanted: int) -> Any:
+def status(nc: Connection, stream: str, **wanted: int) -> Any:
     """A check that the consumer's figures are these."""
 
     async def look() -> bool:
@@ -77,7 +77,7 @@ def status(nc: Client, stream: str, **wanted: int) -> Any:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-async def test_ack(nc: Client, orders: Any, sync: bool):
+async def test_ack(nc: Connection, orders: Any, sync: bool):
     """An ack ends a delivery; a double ack has ended it when it returns."""
     stream = await orders(1)
     delivery = await one(nc, stream)
@@ -94,7 +94,7 @@ async def test_ack(nc: Client, orders: Any, sync: bool):
 
 
 @pytest.mark.parametrize("sync", [False, True])
-async def test_nak(nc: Client, orders: Any, sync: bool):
+async def test_nak(nc: Connection, orders: Any, sync: bool):
     """A nak brings the message again, at once."""
     stream = await orders(1)
     await (await one(nc, stream)).nak(sync=sync)
@@ -102,7 +102,7 @@ async def test_nak(nc: Client, orders: Any, sync: bool):
     assert (again.data, again.delivered) == (b"order 1", 2)
 
 
-async def test_nak_with_a_delay(nc: Client, orders: Any):
+async def test_nak_with_a_delay(nc: Connection, orders: Any):
     """A nak with a delay brings the message again after it, and others before it."""
     stream = await orders(2)
     await (await one(nc, stream)).nak("600ms")
@@ -115,7 +115,7 @@ async def test_nak_with_a_delay(nc: Client, orders: Any):
 
 
 @pytest.mark.parametrize("sync", [False, True])
-async def test_in_progress(nc: Client, orders: Any, sync: bool):
+async def test_in_progress(nc: Connection, orders: Any, sync: bool):
     """Progress starts the ack wait anew: the message does not come again while it is sent."""
     stream = await orders(1, ack_wait=0.6)
     delivery = await one(nc, stream)
@@ -128,7 +128,7 @@ async def test_in_progress(nc: Client, orders: Any, sync: bool):
 
 
 @pytest.mark.parametrize("sync", [False, True])
-async def test_term(nc: Client, orders: Any, sync: bool):
+async def test_term(nc: Connection, orders: Any, sync: bool):
     """A terminated message never comes again, and the advisory tells why."""
     stream = await orders(1, ack_wait=0.3)
     async with Samples(nc, stream) as events:
@@ -141,7 +141,7 @@ async def test_term(nc: Client, orders: Any, sync: bool):
         assert [delivery async for delivery in deliveries] == []
 
 
-async def test_ack_next(nc: Client, orders: Any):
+async def test_ack_next(nc: Connection, orders: Any):
     """+NXT acknowledges, and brings the next message; at the end there is none."""
     stream = await orders(2)
     first = await one(nc, stream)
@@ -152,7 +152,7 @@ async def test_ack_next(nc: Client, orders: Any):
     await until(status(nc, stream, ack_pending=0))
 
 
-async def test_ack_next_brings_several(nc: Client, orders: Any):
+async def test_ack_next_brings_several(nc: Connection, orders: Any):
     """+NXT asks for many at once, or only for what is there; a nonsense wish is refused before the ack."""
     stream = await orders(6)
     first = await one(nc, stream)
@@ -166,7 +166,7 @@ async def test_ack_next_brings_several(nc: Client, orders: Any):
     await until(status(nc, stream, ack_pending=3))
 
 
-async def test_a_double_ack_that_nobody_confirms_is_an_error(nc: Client, orders: Any):
+async def test_a_double_ack_that_nobody_confirms_is_an_error(nc: Connection, orders: Any):
     """Where the consumer is gone, a double ack says so in time."""
     stream = await orders(1)
     delivery = await one(nc, stream)
@@ -178,7 +178,7 @@ async def test_a_double_ack_that_nobody_confirms_is_an_error(nc: Client, orders:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def test_all_messages_come_once_and_in_order(nc: Client, orders: Any):
+async def test_all_messages_come_once_and_in_order(nc: Connection, orders: Any):
     """Pulling in small batches gives every message once, in order, with no more held than a batch."""
     stream = await orders(500)
     seen = []
@@ -191,7 +191,7 @@ async def test_all_messages_come_once_and_in_order(nc: Client, orders: Any):
     await until(status(nc, stream, ack_pending=0, pending=0))
 
 
-async def test_taking_some(nc: Client, orders: Any):
+async def test_taking_some(nc: Connection, orders: Any):
     """take gives what is there, and fewer when the wait is over."""
     stream = await orders(3)
     async with Deliveries(nc, stream, "c") as deliveries:
@@ -199,7 +199,7 @@ async def test_taking_some(nc: Client, orders: Any):
         assert [delivery.sequence for delivery in await deliveries.take(5, wait="300ms")] == [3]
 
 
-async def test_what_is_not_read_is_given_back(nc: Client, orders: Any):
+async def test_what_is_not_read_is_given_back(nc: Connection, orders: Any):
     """Leaving gives back what was fetched and not read: another reader has it at once."""
     stream = await orders(10)
     async with Deliveries(nc, stream, "c", batch=10) as deliveries:
@@ -209,7 +209,7 @@ async def test_what_is_not_read_is_given_back(nc: Client, orders: Any):
         assert sorted([delivery.sequence async for delivery in deliveries]) == list(range(2, 11))
 
 
-async def test_a_cancelled_read_loses_nothing(nc: Client, orders: Any):
+async def test_a_cancelled_read_loses_nothing(nc: Connection, orders: Any):
     """A read that is cancelled takes no message with it."""
     stream = await orders(0)
     async with Deliveries(nc, stream, "c") as deliveries:
@@ -221,7 +221,7 @@ async def test_a_cancelled_read_loses_nothing(nc: Client, orders: Any):
         assert (await asyncio.wait_for(anext(deliveries), 10)).data == b"late"
 
 
-async def test_held_messages_are_kept_alive(nc: Client, orders: Any):
+async def test_held_messages_are_kept_alive(nc: Connection, orders: Any):
     """What waits unread, and what is being worked on, does not come again while it is held."""
     stream = await orders(5, ack_wait=2.0)
     async with Deliveries(nc, stream, "c", limit=5) as deliveries:
@@ -234,7 +234,7 @@ async def test_held_messages_are_kept_alive(nc: Client, orders: Any):
     assert (info.delivered.consumer, info.ack_pending) == (5, 0)
 
 
-async def test_bytes_of_a_pull_are_bounded(nc: Client, orders: Any):
+async def test_bytes_of_a_pull_are_bounded(nc: Connection, orders: Any):
     """max_bytes bounds what one pull brings; a message that can never fit is an error, not silence."""
     stream = await orders(20)
     async with Deliveries(nc, stream, "c", batch=20, max_bytes=400, limit=20) as deliveries:
@@ -245,7 +245,7 @@ async def test_bytes_of_a_pull_are_bounded(nc: Client, orders: Any):
             await asyncio.wait_for(anext(deliveries), 10)
 
 
-async def test_what_cannot_be_read(nc: Client, orders: Any):
+async def test_what_cannot_be_read(nc: Connection, orders: Any):
     """No such consumer, a push consumer, impossible options: one sentence each."""
     stream = await orders(1)
     await assets.add_consumer(nc, stream, Consumer(durable="push", deliver_subject=f"{stream}_out"))
@@ -263,7 +263,7 @@ async def test_what_cannot_be_read(nc: Client, orders: Any):
         Deliveries(nc, "a.b", "c")
 
 
-async def test_a_paused_consumer_waits(nc: Client, orders: Any):
+async def test_a_paused_consumer_waits(nc: Connection, orders: Any):
     """A paused consumer delivers nothing, keeps its heartbeat, and goes on when it is resumed."""
     stream = await orders(1)
     answer = await assets.pause_consumer(nc, stream, "c", datetime.now(UTC) + timedelta(hours=1))
@@ -275,7 +275,7 @@ async def test_a_paused_consumer_waits(nc: Client, orders: Any):
         assert (await asyncio.wait_for(anext(deliveries), 10)).sequence == 1
 
 
-async def test_priority_groups(nc: Client, orders: Any):
+async def test_priority_groups(nc: Connection, orders: Any):
     """Of a pinned group one reader gets everything; another takes over when the pin is taken away."""
     stream = await orders(6, priority_policy="pinned_client", priority_groups=["g"])
     async with (
@@ -295,7 +295,7 @@ async def test_priority_groups(nc: Client, orders: Any):
 # -- never silence ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_consumer_is_told(nc: Client, orders: Any):
+async def test_a_deleted_consumer_is_told(nc: Connection, orders: Any):
     """A consumer that is deleted while it is read ends the reading with an error."""
     stream = await orders(1)
     async with Deliveries(nc, stream, "c") as deliveries:
@@ -305,7 +305,7 @@ async def test_a_deleted_consumer_is_told(nc: Client, orders: Any):
             await asyncio.wait_for(anext(deliveries), 20)
 
 
-async def test_a_stream_that_goes_is_told(nc: Client, orders: Any):
+async def test_a_stream_that_goes_is_told(nc: Connection, orders: Any):
     """So does a stream that is deleted."""
     stream = await orders(1)
     async with Deliveries(nc, stream, "c", heartbeat=0.2) as deliveries:
@@ -358,7 +358,7 @@ async def test_a_closed_connection_is_told(server: Server, orders: Any):
 # -- workers and dead letters ----------------------------------------------------------------------------------------
 
 
-async def test_a_worker_handles_everything_once(nc: Client, orders: Any):
+async def test_a_worker_handles_everything_once(nc: Connection, orders: Any):
     """Each message is handled once, several at a time, and its ack is confirmed."""
     stream = await orders(200)
     seen: Counter[int] = Counter()
@@ -381,7 +381,7 @@ async def test_a_worker_handles_everything_once(nc: Client, orders: Any):
     assert (info.ack_pending, info.pending) == (0, 0)
 
 
-async def test_slow_handlers_keep_their_messages(nc: Client, orders: Any):
+async def test_slow_handlers_keep_their_messages(nc: Connection, orders: Any):
     """A handler that takes longer than the ack wait is not disturbed: its message does not come again."""
     stream = await orders(4, ack_wait=2.0)
     seen = []
@@ -395,7 +395,7 @@ async def test_slow_handlers_keep_their_messages(nc: Client, orders: Any):
     assert (await assets.consumer_info(nc, stream, "c")).delivered.consumer == 4
 
 
-async def test_failures_come_again_after_the_backoff(nc: Client, orders: Any):
+async def test_failures_come_again_after_the_backoff(nc: Connection, orders: Any):
     """A handler that raises gets the message again, later and later, until it succeeds."""
     stream = await orders(1, backoff=[0.2, 0.5], max_deliver=5)
     times, told = [], []
@@ -416,7 +416,7 @@ async def test_failures_come_again_after_the_backoff(nc: Client, orders: Any):
     assert second > 0.4
 
 
-async def test_dead_letters_tell_why_and_come_back(nc: Client, orders: Any):
+async def test_dead_letters_tell_why_and_come_back(nc: Connection, orders: Any):
     """What fails too often, or is rejected, is kept with why, from where and how often, and can be put back."""
     stream = await orders(4, max_deliver=2, backoff=[0.1])
     bad = {2, 3}
@@ -446,7 +446,7 @@ async def test_dead_letters_tell_why_and_come_back(nc: Client, orders: Any):
     assert (await Worker(nc, stream, "c", handle, limit=1, wait=5).run()).handled == 1
 
 
-async def test_headers_with_several_values_survive_death(nc: Client, orders: Any):
+async def test_headers_with_several_values_survive_death(nc: Connection, orders: Any):
     """Every value of a header is in the letter, and in the message that is put back."""
     from penstock.jetstream.deadletter import _Pairs
 
@@ -464,7 +464,7 @@ async def test_headers_with_several_values_survive_death(nc: Client, orders: Any
     assert (await assets.get_message(nc, stream, sequence)).headers["Tag"] == ["a", "b"]
 
 
-async def test_a_client_that_dies_with_the_last_delivery_loses_nothing(nc: Client, orders: Any):
+async def test_a_client_that_dies_with_the_last_delivery_loses_nothing(nc: Connection, orders: Any):
     """Where nobody answers for the last delivery, the letter is written from the server's advisory, once."""
     stream = await orders(1, max_deliver=1, ack_wait=0.3)
     letters = DeadLetters(nc, stream)
@@ -497,7 +497,7 @@ async def test_a_client_that_dies_with_the_last_delivery_loses_nothing(nc: Clien
     await running
 
 
-async def test_a_worker_that_cannot_keep_its_word_is_refused(nc: Client, orders: Any):
+async def test_a_worker_that_cannot_keep_its_word_is_refused(nc: Connection, orders: Any):
     """Without acks, or with ack all and several workers, nothing can be handled once."""
 
     async def handle(delivery: Delivery) -> None:
@@ -513,7 +513,7 @@ async def test_a_worker_that_cannot_keep_its_word_is_refused(nc: Client, orders:
         DeadLetters(nc, stream, stream)
 
 
-async def test_stopping_waits_for_handlers(nc: Client, orders: Any):
+async def test_stopping_waits_for_handlers(nc: Connection, orders: Any):
     """stop lets the handler that runs end, acks its message, and gives the others back."""
     stream = await orders(10)
     begun, seen = asyncio.Event(), []
@@ -537,7 +537,7 @@ async def test_stopping_waits_for_handlers(nc: Client, orders: Any):
 # -- samples ---------------------------------------------------------------------------------------------------------
 
 
-async def test_samples_and_advisories_are_told(nc: Client, orders: Any):
+async def test_samples_and_advisories_are_told(nc: Connection, orders: Any):
     """Each sampled ack tells how long it took and how often it was delivered; figures add up."""
     stream = await orders(3, sample_freq="100")
     async with Samples(nc, stream, "c") as events:

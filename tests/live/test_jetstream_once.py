@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.errors import PenstockError
 from penstock.jetstream import Deliveries, Publisher, assets
 from penstock.model import Consumer, Stream
@@ -66,15 +66,15 @@ def program(url: str, log: Path) -> Iterator[Program]:
         made.kill()
 
 
-async def add_stream(nc: Client, stream: Stream) -> None:
+async def add_stream(nc: Connection, stream: Stream) -> None:
     await assets.patiently(lambda: assets.add_stream(nc, stream), 60)
 
 
-async def add_consumer(nc: Client, stream: str, consumer: Consumer) -> None:
+async def add_consumer(nc: Connection, stream: str, consumer: Consumer) -> None:
     await assets.patiently(lambda: assets.add_consumer(nc, stream, consumer), 60)
 
 
-async def leader_of(nc: Client, stream: str) -> str:
+async def leader_of(nc: Connection, stream: str) -> str:
     """Give the server that leads a stream, once there is one."""
     async with asyncio.timeout(60):
         while True:
@@ -87,7 +87,7 @@ async def leader_of(nc: Client, stream: str) -> str:
             await asyncio.sleep(0.1)
 
 
-async def ids(nc: Client, stream: str, least: int) -> Counter[str]:
+async def ids(nc: Connection, stream: str, least: int) -> Counter[str]:
     """Count the ids of everything that a stream holds, once it is so much: a leader that is new names less at first."""
     async with asyncio.timeout(60):
         while (info := await assets.patiently(lambda: assets.stream_info(nc, stream), 60)).messages < least:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.jetstream import Deliveries, Delivery, Outgoing, Publisher, assets
 from penstock.jetstream.delivery import is_delivery
@@ -19,14 +19,14 @@ from penstock.server import Server
 
 
 @pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Client]:
+async def nc(server: Server) -> AsyncIterator[Connection]:
     client = await connect(server.url)
     yield client
     await client.close()
 
 
 @pytest.fixture
-def made(nc: Client, unique: Any) -> Any:
+def made(nc: Connection, unique: Any) -> Any:
     """Create streams with names and subjects of their own."""
 
     async def make(**fields: Any) -> str:
@@ -37,13 +37,13 @@ def made(nc: Client, unique: Any) -> Any:
     return make
 
 
-async def fill(nc: Client, stream: str, *bodies: str, subject: str = "x") -> None:
+async def fill(nc: Connection, stream: str, *bodies: str, subject: str = "x") -> None:
     async with Publisher(nc, stream) as publisher:
         for body in bodies:
             await publisher.send(f"{stream}.{subject}", body.encode())
 
 
-async def read(nc: Client, stream: str, consumer: Consumer, count: int, ack: bool = True) -> list[str]:
+async def read(nc: Connection, stream: str, consumer: Consumer, count: int, ack: bool = True) -> list[str]:
     """Create a consumer, and give the first bodies that it delivers."""
     made = await assets.add_consumer(nc, stream, consumer)
     found = []
@@ -55,7 +55,7 @@ async def read(nc: Client, stream: str, consumer: Consumer, count: int, ack: boo
     return found
 
 
-async def state(nc: Client, stream: str) -> list[str]:
+async def state(nc: Connection, stream: str) -> list[str]:
     """Give the bodies that a stream holds."""
     info = await assets.stream_info(nc, stream)
     bodies = []
@@ -78,7 +78,7 @@ async def until(check: Any, timeout: float = 20.0) -> Any:
 # -- retention -------------------------------------------------------------------------------------------------------
 
 
-async def test_limits_keep_what_is_acked(nc: Client, made: Any):
+async def test_limits_keep_what_is_acked(nc: Connection, made: Any):
     """With limits retention an ack removes nothing: only limits do."""
     stream = await made()
     await fill(nc, stream, "a", "b")
@@ -86,7 +86,7 @@ async def test_limits_keep_what_is_acked(nc: Client, made: Any):
     assert await state(nc, stream) == ["a", "b"]
 
 
-async def test_a_work_queue_forgets_what_is_acked(nc: Client, made: Any):
+async def test_a_work_queue_forgets_what_is_acked(nc: Connection, made: Any):
     """A work queue keeps a message until its one consumer acks it."""
     stream = await made(retention="workqueue")
     await fill(nc, stream, "a", "b")
@@ -94,7 +94,7 @@ async def test_a_work_queue_forgets_what_is_acked(nc: Client, made: Any):
     assert await state(nc, stream) == ["b"]
 
 
-async def test_consumers_of_a_work_queue_cannot_overlap(nc: Client, made: Any):
+async def test_consumers_of_a_work_queue_cannot_overlap(nc: Connection, made: Any):
     """The server refuses a second consumer for the same subjects, and we refuse it before that; apart they may be."""
     stream = await made(retention="workqueue")
     await assets.add_consumer(nc, stream, Consumer(durable="a", filter_subject=f"{stream}.a"))
@@ -104,7 +104,7 @@ async def test_consumers_of_a_work_queue_cannot_overlap(nc: Client, made: Any):
             await assets.add_consumer(nc, stream, Consumer(durable="c", **filters))
 
 
-async def test_interest_keeps_until_all_have_acked(nc: Client, made: Any):
+async def test_interest_keeps_until_all_have_acked(nc: Connection, made: Any):
     """With interest retention a message goes when every consumer has acked it, and is not kept for nobody."""
     stream = await made(retention="interest")
     await fill(nc, stream, "for nobody")
@@ -119,7 +119,7 @@ async def test_interest_keeps_until_all_have_acked(nc: Client, made: Any):
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue", "interest"])
-async def test_limits_hold_under_every_retention(nc: Client, made: Any, retention: str):
+async def test_limits_hold_under_every_retention(nc: Connection, made: Any, retention: str):
     """The number of messages, their bytes and their age are upper bounds whatever else removes messages."""
     stream = await made(retention=retention, max_msgs=2)
     if retention == "interest":
@@ -128,7 +128,7 @@ async def test_limits_hold_under_every_retention(nc: Client, made: Any, retentio
     assert await state(nc, stream) == ["b", "c"]
 
 
-async def test_bytes_and_age_are_limits(nc: Client, made: Any):
+async def test_bytes_and_age_are_limits(nc: Connection, made: Any):
     """Old messages give way to the limit of bytes, and to their age."""
     stream = await made(max_bytes=250)
     for _ in range(3):
@@ -143,7 +143,7 @@ async def test_bytes_and_age_are_limits(nc: Client, made: Any):
     await until(gone)
 
 
-async def test_a_subject_has_its_own_limit(nc: Client, made: Any):
+async def test_a_subject_has_its_own_limit(nc: Connection, made: Any):
     """max_msgs_per_subject keeps the last of each subject."""
     stream = await made(max_msgs_per_subject=1)
     await fill(nc, stream, "a", "b", subject="x")
@@ -151,7 +151,7 @@ async def test_a_subject_has_its_own_limit(nc: Client, made: Any):
     assert await state(nc, stream) == ["b", "c"]
 
 
-async def test_large_messages_are_refused(nc: Client, made: Any):
+async def test_large_messages_are_refused(nc: Connection, made: Any):
     """max_msg_size refuses a larger message, with its headers counted."""
     stream = await made(max_msg_size=1024)
     async with Publisher(nc, stream) as publisher:
@@ -160,7 +160,7 @@ async def test_large_messages_are_refused(nc: Client, made: Any):
             await publisher.publish(f"{stream}.x", b"x" * 1025)
 
 
-async def test_messages_can_outlive_or_die_young(nc: Client, made: Any):
+async def test_messages_can_outlive_or_die_young(nc: Connection, made: Any):
     """A message's own TTL removes it, and it alone."""
     stream = await made(allow_msg_ttl=True)
     async with Publisher(nc, stream) as publisher:
@@ -176,7 +176,7 @@ async def test_messages_can_outlive_or_die_young(nc: Client, made: Any):
 # -- discard ---------------------------------------------------------------------------------------------------------
 
 
-async def test_discard_new_refuses(nc: Client, made: Any):
+async def test_discard_new_refuses(nc: Connection, made: Any):
     """A full stream that discards what is new says so, and keeps what it has."""
     stream = await made(max_msgs=2, discard="new")
     async with Publisher(nc, stream) as publisher:
@@ -188,14 +188,14 @@ async def test_discard_new_refuses(nc: Client, made: Any):
     assert await state(nc, stream) == ["a", "b"]
 
 
-async def test_discard_old_forgets(nc: Client, made: Any):
+async def test_discard_old_forgets(nc: Connection, made: Any):
     """A full stream that discards what is old takes the new message."""
     stream = await made(max_msgs=2, discard="old")
     await fill(nc, stream, "a", "b", "c")
     assert await state(nc, stream) == ["b", "c"]
 
 
-async def test_discard_new_per_subject(nc: Client, made: Any):
+async def test_discard_new_per_subject(nc: Connection, made: Any):
     """With discard new per subject, a full subject refuses and another one does not."""
     stream = await made(max_msgs_per_subject=1, discard="new", discard_new_per_subject=True)
     async with Publisher(nc, stream) as publisher:
@@ -209,7 +209,7 @@ async def test_discard_new_per_subject(nc: Client, made: Any):
 # -- where a consumer begins -----------------------------------------------------------------------------------------
 
 
-async def test_deliver_policies(nc: Client, made: Any):
+async def test_deliver_policies(nc: Connection, made: Any):
     """all, last, by sequence and last per subject choose the first message; after it, everything comes."""
     stream = await made()
     async with Publisher(nc, stream) as publisher:
@@ -225,7 +225,7 @@ async def test_deliver_policies(nc: Client, made: Any):
         assert await read(nc, stream, Consumer(ack_policy="none", **fields), len(bodies)) == bodies
 
 
-async def test_deliver_new_sees_what_comes(nc: Client, made: Any):
+async def test_deliver_new_sees_what_comes(nc: Connection, made: Any):
     """new begins with what is stored after the consumer was made."""
     stream = await made()
     await fill(nc, stream, "before")
@@ -235,7 +235,7 @@ async def test_deliver_new_sees_what_comes(nc: Client, made: Any):
         assert (await anext(deliveries)).data == b"after"
 
 
-async def test_deliver_by_time(nc: Client, made: Any):
+async def test_deliver_by_time(nc: Connection, made: Any):
     """by_start_time begins with the first message stored at that time or later."""
     stream = await made()
     await fill(nc, stream, "order 1")
@@ -250,7 +250,7 @@ async def test_deliver_by_time(nc: Client, made: Any):
 # -- ack policies ----------------------------------------------------------------------------------------------------
 
 
-async def test_explicit_acks_are_for_one(nc: Client, made: Any):
+async def test_explicit_acks_are_for_one(nc: Connection, made: Any):
     """With explicit acks, the ack of a later message leaves the earlier one outstanding."""
     stream = await made()
     await fill(nc, stream, "a", "b", "c")
@@ -262,7 +262,7 @@ async def test_explicit_acks_are_for_one(nc: Client, made: Any):
     assert (info.ack_pending, info.ack_floor.stream, info.delivered.stream) == (2, 0, 3)
 
 
-async def test_ack_all_is_for_all_before(nc: Client, made: Any):
+async def test_ack_all_is_for_all_before(nc: Connection, made: Any):
     """With ack all, one ack acknowledges everything before it."""
     stream = await made()
     await fill(nc, stream, "a", "b", "c")
@@ -274,7 +274,7 @@ async def test_ack_all_is_for_all_before(nc: Client, made: Any):
     assert (info.ack_pending, info.ack_floor.stream) == (0, 3)
 
 
-async def test_ack_none_counts_a_delivery_as_done(nc: Client, made: Any):
+async def test_ack_none_counts_a_delivery_as_done(nc: Connection, made: Any):
     """Without acks nothing is outstanding, and nothing comes again."""
     stream = await made()
     await fill(nc, stream, "a", "b")
@@ -286,7 +286,7 @@ async def test_ack_none_counts_a_delivery_as_done(nc: Client, made: Any):
 # -- push, replay, storage -------------------------------------------------------------------------------------------
 
 
-async def test_replay_keeps_the_pace_or_does_not(nc: Client, made: Any, unique: Any):
+async def test_replay_keeps_the_pace_or_does_not(nc: Connection, made: Any, unique: Any):
     """original replay takes the time between the messages; instant replay does not."""
     stream = await made()
     for body in ("a", "b"):
@@ -306,7 +306,7 @@ async def test_replay_keeps_the_pace_or_does_not(nc: Client, made: Any, unique: 
     assert gaps["instant"] < gaps["original"]
 
 
-async def test_an_ephemeral_consumer_goes_with_its_subscriber(nc: Client, made: Any, unique: Any):
+async def test_an_ephemeral_consumer_goes_with_its_subscriber(nc: Connection, made: Any, unique: Any):
     """A push consumer without a durable name lives while somebody listens, and a little longer."""
     stream, target = await made(), unique("monitor")
     subscription = await nc.subscribe(target)
@@ -324,7 +324,7 @@ async def test_an_ephemeral_consumer_goes_with_its_subscriber(nc: Client, made: 
     await until(gone)
 
 
-async def test_push_with_heartbeats_flow_control_and_a_rate(nc: Client, made: Any, unique: Any):
+async def test_push_with_heartbeats_flow_control_and_a_rate(nc: Connection, made: Any, unique: Any):
     """A push consumer shows life, asks whether it is heard, and keeps to its rate."""
     stream, target = await made(), unique("out")
     subscription = await nc.subscribe(target)
@@ -346,7 +346,7 @@ async def test_push_with_heartbeats_flow_control_and_a_rate(nc: Client, made: An
     assert Delivery(nc, message).sequence == 1
 
 
-async def test_no_ack_streams_answer_nothing(nc: Client, made: Any):
+async def test_no_ack_streams_answer_nothing(nc: Connection, made: Any):
     """A stream with no_ack stores without a word, and a publisher refuses to work on it."""
     stream = await made(no_ack=True)
     with pytest.raises(TimeoutError):
@@ -357,7 +357,7 @@ async def test_no_ack_streams_answer_nothing(nc: Client, made: Any):
             pass
 
 
-async def test_mirrors_and_sources_copy(nc: Client, made: Any, unique: Any):
+async def test_mirrors_and_sources_copy(nc: Connection, made: Any, unique: Any):
     """A mirror copies with sequences, a source collects, each as its filter says."""
     origin = await made()
     await fill(nc, origin, "a", subject="x")
@@ -377,7 +377,7 @@ async def test_mirrors_and_sources_copy(nc: Client, made: Any, unique: Any):
 @pytest.mark.parametrize("storage", ["file", "memory"])
 @pytest.mark.parametrize("headers", [{}, {"Color": "red", "Size": "1"}])
 async def test_the_size_of_a_record_is_what_the_server_counts(
-    nc: Client, made: Any, storage: str, headers: dict[str, str]
+    nc: Connection, made: Any, storage: str, headers: dict[str, str]
 ):
     """The formula of a record gives the bytes that the stream reports, with headers and without."""
     stream = await made(storage=storage)
@@ -387,7 +387,7 @@ async def test_the_size_of_a_record_is_what_the_server_counts(
     assert record_size(len(subject), len(payload), header_size(headers), storage=storage) == reported
 
 
-async def test_batch_ways_can_be_chosen(nc: Client, made: Any):
+async def test_batch_ways_can_be_chosen(nc: Connection, made: Any):
     """The stream decides how a batch goes: atomic, fast, or plain."""
     ways = {}
     for fields in ({"allow_atomic": True}, {"allow_batched": True}, {}):

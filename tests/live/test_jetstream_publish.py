@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.errors import DeadlineError, DisconnectedError, InputError, JetStreamError
 from penstock.jetstream import Outgoing, Publisher, assets
 from penstock.model import Stream
@@ -16,14 +16,14 @@ from penstock.server import Server
 
 
 @pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Client]:
+async def nc(server: Server) -> AsyncIterator[Connection]:
     client = await connect(server.url)
     yield client
     await client.close()
 
 
 @pytest.fixture
-async def stream(nc: Client, unique: Any) -> str:
+async def stream(nc: Connection, unique: Any) -> str:
     name = unique("PUB")
     await assets.add_stream(
         nc, Stream(name=name, subjects=[f"{name}.>"], allow_atomic=True, allow_batched=True, allow_msg_ttl=True)
@@ -31,7 +31,7 @@ async def stream(nc: Client, unique: Any) -> str:
     return name
 
 
-async def bodies(nc: Client, stream: str) -> list[bytes]:
+async def bodies(nc: Connection, stream: str) -> list[bytes]:
     info = await assets.stream_info(nc, stream)
     return [(await assets.get_message(nc, stream, number)).data for number in range(1, info.last_sequence + 1)]
 
@@ -39,7 +39,7 @@ async def bodies(nc: Client, stream: str) -> list[bytes]:
 class LossyClient:
     """A connection that loses some acks, or some messages, on the way; everything else is the real client's."""
 
-    def __init__(self, client: Client, lose_ack: Any = None, lose_message: Any = None) -> None:
+    def __init__(self, client: Connection, lose_ack: Any = None, lose_message: Any = None) -> None:
         self._client, self._lose_ack, self._lose_message = client, lose_ack, lose_message
         self.lost = 0
 
@@ -77,7 +77,7 @@ def once_each(chosen: set[int]) -> Any:
 # -- the ordinary way ------------------------------------------------------------------------------------------------
 
 
-async def test_results_say_stored_or_duplicate(nc: Client, stream: str):
+async def test_results_say_stored_or_duplicate(nc: Connection, stream: str):
     """A result names the stream and sequence, and tells a repeat, which adds nothing."""
     async with Publisher(nc, stream) as publisher:
         first = await publisher.publish(f"{stream}.x", b"a", id="1")
@@ -90,7 +90,7 @@ async def test_results_say_stored_or_duplicate(nc: Client, stream: str):
     assert (await assets.get_message(nc, stream, 2)).headers["K"] == ["v"]
 
 
-async def test_ids_come_from_a_function(nc: Client, stream: str):
+async def test_ids_come_from_a_function(nc: Connection, stream: str):
     """An id may follow from the message; an empty one is refused before anything is sent."""
     async with Publisher(nc, stream, ids=lambda out: out.data.decode()) as publisher:
         acks = [await publisher.publish(f"{stream}.x", body) for body in (b"a", b"b", b"a")]
@@ -100,7 +100,7 @@ async def test_ids_come_from_a_function(nc: Client, stream: str):
 
 
 @pytest.mark.parametrize("order", ["strict", "sent"])
-async def test_many_are_in_flight_and_in_order(nc: Client, stream: str, order: str):
+async def test_many_are_in_flight_and_in_order(nc: Connection, stream: str, order: str):
     """Many messages on their way at once end up in the order in which they were sent."""
     async with Publisher(nc, stream, order=order, in_flight=64) as publisher:
         for number in range(1000):
@@ -110,7 +110,7 @@ async def test_many_are_in_flight_and_in_order(nc: Client, stream: str, order: s
     assert (publisher.stored, publisher.retries) == (1000, 0)
 
 
-async def test_bytes_in_flight_are_bounded(nc: Client, stream: str):
+async def test_bytes_in_flight_are_bounded(nc: Connection, stream: str):
     """What waits for acks is bounded in bytes, and one message larger than the bound still goes, alone."""
     async with Publisher(nc, stream, in_flight_bytes=2000) as publisher:
         for size in (500, 500, 500, 500, 500, 5000, 500):
@@ -120,7 +120,7 @@ async def test_bytes_in_flight_are_bounded(nc: Client, stream: str):
     assert publisher.stored == 7
 
 
-async def test_acks_come_in_order(nc: Client, stream: str):
+async def test_acks_come_in_order(nc: Connection, stream: str):
     """publish_all gives one ack for each message, in order, from any kind of iterable."""
 
     async def some() -> AsyncIterator[Outgoing]:
@@ -131,7 +131,7 @@ async def test_acks_come_in_order(nc: Client, stream: str):
         assert [ack.sequence async for ack in publisher.publish_all(some())] == list(range(1, 301))
 
 
-async def test_two_publishers_keep_their_own_order(nc: Client, stream: str):
+async def test_two_publishers_keep_their_own_order(nc: Connection, stream: str):
     """Beside another writer each keeps its order, loses nothing and stores nothing twice."""
 
     async def run(name: str) -> None:
@@ -148,7 +148,7 @@ async def test_two_publishers_keep_their_own_order(nc: Client, stream: str):
 # -- conditions ------------------------------------------------------------------------------------------------------
 
 
-async def test_conditions_are_the_servers_to_check(nc: Client, stream: str):
+async def test_conditions_are_the_servers_to_check(nc: Connection, stream: str):
     """A message with a condition is stored when it holds, and refused when not."""
     x, y = f"{stream}.x", f"{stream}.y"
     async with Publisher(nc, stream) as publisher:
@@ -168,7 +168,7 @@ async def test_conditions_are_the_servers_to_check(nc: Client, stream: str):
     assert b"".join(await bodies(nc, stream)) == b"abcdef"
 
 
-async def test_a_condition_survives_a_lost_ack(nc: Client, stream: str):
+async def test_a_condition_survives_a_lost_ack(nc: Connection, stream: str):
     """A conditional message whose ack is lost is found stored, and neither refused nor stored twice."""
     client = LossyClient(nc, lose_ack=once_each({2}))
     async with Publisher(client, stream, ack_timeout=0.3) as publisher:
@@ -182,7 +182,7 @@ async def test_a_condition_survives_a_lost_ack(nc: Client, stream: str):
 
 
 @pytest.mark.parametrize("order", ["strict", "sent"])
-async def test_lost_acks_store_nothing_twice(nc: Client, stream: str, order: str):
+async def test_lost_acks_store_nothing_twice(nc: Connection, stream: str, order: str):
     """Messages whose acks are lost are sent again, recognised, and told as stored."""
     client = LossyClient(nc, lose_ack=once_each({3, 50, 51, 99}))
     async with Publisher(client, stream, ack_timeout=0.3, order=order, in_flight=32) as publisher:
@@ -195,7 +195,7 @@ async def test_lost_acks_store_nothing_twice(nc: Client, stream: str, order: str
     assert await bodies(nc, stream) == [b"%d" % number for number in range(100)]
 
 
-async def test_lost_messages_keep_their_place(nc: Client, stream: str):
+async def test_lost_messages_keep_their_place(nc: Connection, stream: str):
     """A message that never arrives is not overtaken: those behind it are refused, and sent again after it."""
     client = LossyClient(nc, lose_message=once_each({5, 20, 21, 60}))
     async with Publisher(client, stream, ack_timeout=0.3, in_flight=16) as publisher:
@@ -205,7 +205,7 @@ async def test_lost_messages_keep_their_place(nc: Client, stream: str):
     assert await bodies(nc, stream) == [b"%d" % number for number in range(80)]
 
 
-async def test_a_refused_message_does_not_stop_the_rest(nc: Client, unique: Any):
+async def test_a_refused_message_does_not_stop_the_rest(nc: Connection, unique: Any):
     """A message that the stream refuses fails alone; flush tells it, and what follows is stored in order."""
     name = unique("PUB")
     await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"], max_msg_size=200))
@@ -220,7 +220,7 @@ async def test_a_refused_message_does_not_stop_the_rest(nc: Client, unique: Any)
     assert await bodies(nc, name) == [b"%d" % number for number in range(20) if number != 7]
 
 
-async def test_patience_ends(nc: Client, stream: str):
+async def test_patience_ends(nc: Connection, stream: str):
     """Without any ack the publisher gives up in time, and says that nobody knows."""
     client = LossyClient(nc, lose_ack=lambda message: True)
     async with Publisher(client, stream, ack_timeout=0.1, patience=0.4) as publisher:
@@ -246,7 +246,7 @@ async def test_a_server_that_restarts_loses_and_repeats_nothing(unique: Any):
             assert await bodies(nc, "S") == [b"%d" % number for number in range(600)]
 
 
-async def test_closing_tells_what_is_left(nc: Client, stream: str):
+async def test_closing_tells_what_is_left(nc: Connection, stream: str):
     """Leaving by an error fails what has no ack, at once; a closed publisher takes nothing."""
     client = LossyClient(nc, lose_ack=lambda message: True)
     publisher = Publisher(client, stream)
@@ -259,7 +259,7 @@ async def test_closing_tells_what_is_left(nc: Client, stream: str):
         await publisher.publish(f"{stream}.x", b"b")
 
 
-async def test_bad_input_is_refused_before_it_is_sent(nc: Client, stream: str):
+async def test_bad_input_is_refused_before_it_is_sent(nc: Connection, stream: str):
     """Foreign subjects, too large messages, impossible options: one sentence each, and nothing is stored."""
     async with Publisher(nc, stream) as publisher:
         for subject, data, says in (
@@ -292,7 +292,7 @@ async def test_bad_input_is_refused_before_it_is_sent(nc: Client, stream: str):
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_atomic_batch_is_all_or_nothing(nc: Client, stream: str):
+async def test_an_atomic_batch_is_all_or_nothing(nc: Connection, stream: str):
     """A batch with a condition that fails, or an id that is known, stores none of its messages."""
     x = f"{stream}.x"
     async with Publisher(nc, stream) as publisher:
@@ -310,7 +310,7 @@ async def test_an_atomic_batch_is_all_or_nothing(nc: Client, stream: str):
     assert await bodies(nc, stream) == [b"a", b"b", b"after"]
 
 
-async def test_an_atomic_batch_survives_a_lost_ack(nc: Client, stream: str):
+async def test_an_atomic_batch_survives_a_lost_ack(nc: Connection, stream: str):
     """Where the answer to the commit is lost, the batch is found stored, once."""
 
     class Deaf(LossyClient):
@@ -328,7 +328,7 @@ async def test_an_atomic_batch_survives_a_lost_ack(nc: Client, stream: str):
     assert await bodies(nc, stream) == [b"%d" % n for n in range(10)]
 
 
-async def test_fast_ingest_is_in_order(nc: Client, stream: str):
+async def test_fast_ingest_is_in_order(nc: Connection, stream: str):
     """Any number of messages, from a generator, are stored in order; repeats are recognised."""
     x = f"{stream}.x"
     async with Publisher(nc, stream) as publisher:
@@ -342,7 +342,7 @@ async def test_fast_ingest_is_in_order(nc: Client, stream: str):
 
 
 @pytest.mark.parametrize("lost", [{1}, {2}, {700}, {1500, 1501}, {2000}])
-async def test_fast_ingest_resumes_after_a_gap(nc: Client, stream: str, lost: set[int]):
+async def test_fast_ingest_resumes_after_a_gap(nc: Connection, stream: str, lost: set[int]):
     """A message that is lost in the middle ends the batch; the rest is sent again, in order, stored once."""
     client = LossyClient(nc, lose_message=once_each(lost))
     async with Publisher(client, stream, ack_timeout=0.5) as publisher:
@@ -351,7 +351,7 @@ async def test_fast_ingest_resumes_after_a_gap(nc: Client, stream: str, lost: se
     assert await bodies(nc, stream) == [b"%d" % n for n in range(2000)]
 
 
-async def test_fast_ingest_says_which_message_was_refused(nc: Client, unique: Any):
+async def test_fast_ingest_says_which_message_was_refused(nc: Connection, unique: Any):
     """A message that the stream refuses ends the batch with its error; those before it are stored."""
     name = unique("PUB")
     await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"], max_msg_size=200, allow_batched=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Client, api_request, connect
+from penstock.connection import Connection, api_request, connect
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.jetstream import Publisher, Topology, apply, assets, plan, snapshot
 from penstock.model import Consumer, Stream
@@ -17,7 +17,7 @@ from penstock.server import Server
 
 
 @pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Client]:
+async def nc(server: Server) -> AsyncIterator[Connection]:
     client = await connect(server.url)
     yield client
     await client.close()
@@ -43,7 +43,7 @@ STREAMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", STREAMS, ids=[next(iter(item), "nothing") for item in STREAMS])
-async def test_what_is_applied_is_there(nc: Client, unique: Callable[..., str], fields: dict[str, Any]):
+async def test_what_is_applied_is_there(nc: Connection, unique: Callable[..., str], fields: dict[str, Any]):
     """Every kind of stream is created as it is declared, and then nothing is left to change."""
     name = unique("TOP")
     topology = Topology([Stream(name=name, subjects=[f"{name}.>"], **fields)])
@@ -75,7 +75,7 @@ CONSUMERS: list[dict[str, Any]] = [
 ]
 
 
-async def test_consumers_are_applied_in_the_same_way(nc: Client, unique: Callable[..., str]):
+async def test_consumers_are_applied_in_the_same_way(nc: Connection, unique: Callable[..., str]):
     """Every kind of consumer is created as it is declared, and then nothing is left to change."""
     name = unique("TOP")
 
@@ -101,7 +101,7 @@ async def test_consumers_are_applied_in_the_same_way(nc: Client, unique: Callabl
     assert (await plan(nc, changed)).empty
 
 
-async def test_updates_keep_what_others_wrote(nc: Client, unique: Callable[..., str]):
+async def test_updates_keep_what_others_wrote(nc: Connection, unique: Callable[..., str]):
     """An update changes the fields that differ and no other: exact times, metadata of the server stay."""
     name = unique("TOP")
     body = {"name": name, "subjects": [f"{name}.>"], "storage": "file", "max_age": 3_600_000_000_001}
@@ -123,7 +123,7 @@ async def test_updates_keep_what_others_wrote(nc: Client, unique: Callable[..., 
     assert (await api_request(nc, f"STREAM.INFO.{name}"))["config"]["max_age"] == 3_600_000_000_001
 
 
-async def test_a_conflict_changes_nothing(nc: Client, unique: Callable[..., str]):
+async def test_a_conflict_changes_nothing(nc: Connection, unique: Callable[..., str]):
     """Where one stream cannot become what is declared, no other is touched either; the field is named."""
     name, other = unique("TOP"), unique("TOP")
     await apply(nc, Topology([Stream(name=name, subjects=[f"{name}.>"])]))
@@ -140,7 +140,7 @@ async def test_a_conflict_changes_nothing(nc: Client, unique: Callable[..., str]
     assert (await assets.stream_info(nc, name)).config.max_msgs == -1
 
 
-async def test_nothing_is_lost_unasked(nc: Client, unique: Callable[..., str]):
+async def test_nothing_is_lost_unasked(nc: Connection, unique: Callable[..., str]):
     """A tighter limit that would drop messages is refused until it is allowed."""
     name = unique("TOP")
     await apply(nc, Topology([Stream(name=name, subjects=[f"{name}.>"])]))
@@ -155,7 +155,7 @@ async def test_nothing_is_lost_unasked(nc: Client, unique: Callable[..., str]):
     assert (await assets.stream_info(nc, name)).messages == 2
 
 
-async def test_overlaps_are_found_before_anything_is_changed(nc: Client, unique: Callable[..., str]):
+async def test_overlaps_are_found_before_anything_is_changed(nc: Connection, unique: Callable[..., str]):
     """Subjects of a stream that is on the server, and consumers of a work queue there, count too."""
     name, other, queue = unique("TOP"), unique("TOP"), unique("TOP")
     await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"]))
@@ -176,7 +176,7 @@ async def test_overlaps_are_found_before_anything_is_changed(nc: Client, unique:
     assert [info.name for info in await assets.consumers(nc, queue)] == ["b"]
 
 
-async def test_copies_come_after_what_they_copy(nc: Client, unique: Callable[..., str]):
+async def test_copies_come_after_what_they_copy(nc: Connection, unique: Callable[..., str]):
     """Streams are created in an order that works; a circle is refused."""
     a, b, c = (unique("TOP") for _ in range(3))
     streams = [
@@ -191,7 +191,7 @@ async def test_copies_come_after_what_they_copy(nc: Client, unique: Callable[...
         await plan(nc, Topology(circle))
 
 
-async def test_a_step_that_fails_says_what_is_done(nc: Client, unique: Callable[..., str]):
+async def test_a_step_that_fails_says_what_is_done(nc: Connection, unique: Callable[..., str]):
     """What only the server can know fails in the middle; the error tells which steps are done."""
     one, two = unique("TOP"), unique("TOP")
     wanted = Topology(
@@ -201,7 +201,7 @@ async def test_a_step_that_fails_says_what_is_done(nc: Client, unique: Callable[
         await apply(nc, wanted)
 
 
-async def test_undeclared_consumers_are_left_alone(nc: Client, unique: Callable[..., str]):
+async def test_undeclared_consumers_are_left_alone(nc: Connection, unique: Callable[..., str]):
     """A consumer that the declaration does not name is told, and stays."""
     name = unique("TOP")
     topology = Topology([Stream(name=name, subjects=[f"{name}.>"])])
@@ -215,7 +215,7 @@ async def test_undeclared_consumers_are_left_alone(nc: Client, unique: Callable[
 # -- backups ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_backup_brings_everything_back(nc: Client, unique: Callable[..., str], tmp_path: Path):
+async def test_a_backup_brings_everything_back(nc: Connection, unique: Callable[..., str], tmp_path: Path):
     """A stream and its consumers come back from a folder as they were; progress is told."""
     name, folder, steps = unique("BAK"), tmp_path / "backup", []
     await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"], description="mine"))
@@ -233,7 +233,7 @@ async def test_a_backup_brings_everything_back(nc: Client, unique: Callable[...,
     assert (await assets.get_message(nc, name, 2000)).headers["Nats-Msg-Id"] == ["1999"]
 
 
-async def test_what_cannot_be_backed_up_or_restored(nc: Client, unique: Callable[..., str], tmp_path: Path):
+async def test_what_cannot_be_backed_up_or_restored(nc: Connection, unique: Callable[..., str], tmp_path: Path):
     """Streams in memory, folders in use, folders without a backup, other names: one sentence each."""
     name = unique("BAK")
     await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"], storage="memory"))

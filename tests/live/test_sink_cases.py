@@ -12,14 +12,16 @@ import pytest
 from penstock.errors import FencedError, JetStreamError, MarkerError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
+from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task
-from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, Line
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from tests.live.sinking import Crash, Writer, cut, make_stream, row_subjects, stored
 
 
 @pytest.fixture
-def line(server) -> Iterator[Line]:
-    made = Line(ConnectionOptions(server.url))
+def line(server) -> Iterator[TaskConnection]:
+    made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
@@ -136,13 +138,13 @@ def test_a_replaced_driver_cannot_finish_a_batch(writer, line, stream):
 
 def test_without_the_fence_a_zombie_repeats_rows(writer, line, stream, monkeypatch):
     """These tests can fail: with the fence taken out of the batches, a zombie stores its rows again."""
-    post = Line.post
+    post = TaskConnection.post
 
     def unfenced(self, content, batch_id, number, subject, headers, payload):
         loose = {name: value for name, value in headers.items() if name not in (EXPECTED, EXPECTED_SUBJECT)}
         return post(self, content, batch_id, number, subject, loose if content else headers, payload)
 
-    monkeypatch.setattr(Line, "post", unfenced)
+    monkeypatch.setattr(TaskConnection, "post", unfenced)
     rows = numbered(40)
     woken = []
 
@@ -313,7 +315,7 @@ def test_an_empty_batch_counts(writer, line, stream):
 def test_a_server_that_is_away_for_a_while(unique, tmp_path):
     """A task outlives a server that is killed and started again, and stores each row once."""
     with Server(sync="2m") as server:
-        line = Line(ConnectionOptions(server.url))
+        line = TaskConnection(ConnectionOptions(server.url))
         name = unique("SINK")
         make_stream(line, name)
         line.close()
@@ -335,7 +337,7 @@ def test_a_server_that_is_away_for_a_while(unique, tmp_path):
 
         outcome = writer.attempt(rows, around=shaken)
         writer.commit([outcome])
-        line = Line(ConnectionOptions(server.url))
+        line = TaskConnection(ConnectionOptions(server.url))
         assert stored(line, name) == Counter(rows)
         line.close()
 

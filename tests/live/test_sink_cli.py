@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.options import ConnectionOptions
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from tests.live.inprocess import Done, invoke
 from tests.live.sinking import Crash, Writer, make_stream
 
@@ -29,7 +29,7 @@ def run(server) -> Callable[..., Done]:
 def stream(server, unique) -> str:
     """A stream in the middle of a batch: rows, and between them every kind of marker that a first run leaves."""
     name = unique("SINK")
-    line = Line(ConnectionOptions(server.url))
+    line = TaskConnection(ConnectionOptions(server.url))
     make_stream(line, name)
     line.close()
     with pytest.raises(Crash):

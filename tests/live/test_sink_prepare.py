@@ -13,7 +13,7 @@ from penstock.cli.app import app
 from penstock.errors import InputError, UnreachableError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import marker_filter, origin_subject
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
@@ -22,7 +22,7 @@ from tests.live.command import Command
 
 @pytest.fixture
 def line(server):
-    made = Line(ConnectionOptions(server.url))
+    made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
@@ -73,7 +73,7 @@ def test_an_old_server_is_refused(line, unique, monkeypatch):
     """A server without atomic batches cannot be written to exactly once, and that is the reason given."""
     name = unique("PLAIN")
     line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
-    monkeypatch.setitem(line.bulk.link.info, "version", "2.11.9")
+    monkeypatch.setattr(TaskConnection, "version", "2.11.9")
     with pytest.raises(InputError, match=r"nats-server 2\.11\.9, and atomic batches came with 2\.12"):
         prepare(line, SinkOptions(stream=name, prepare=True))
     assert prepare(line, SinkOptions(stream=name, guarantee="at-least-once")).target.stream == name
@@ -102,7 +102,7 @@ def test_a_query_outlives_a_server_that_is_away_between_batches(unique):
     """A connection that died since the last batch is made again, and a server that is away is waited for."""
     name = unique("PLAIN")
     with Server(sync="2m") as server:
-        line = Line(ConnectionOptions(server.url))
+        line = TaskConnection(ConnectionOptions(server.url))
         line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
         line.close()
         first = stream_writer(server.url, name)

@@ -11,14 +11,14 @@ import pytest
 
 from penstock.errors import FencedError, PenstockError
 from penstock.options import ConnectionOptions
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, origin_subject
 from tests.live.sinking import Crash, Writer, cut, make_stream, stored
 
 
 @pytest.fixture
-def line(server) -> Iterator[Line]:
-    made = Line(ConnectionOptions(server.url))
+def line(server) -> Iterator[TaskConnection]:
+    made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
@@ -39,7 +39,7 @@ def numbered(count: int, prefix: str = "row") -> list[bytes]:
     return [f"{prefix}-{number}".encode() for number in range(count)]
 
 
-def markers(line: Line, stream: str) -> dict[str, int]:
+def markers(line: TaskConnection, stream: str) -> dict[str, int]:
     state = line.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{MARKER_ROOT}.>"})["state"]
     return state.get("subjects") or {}
 

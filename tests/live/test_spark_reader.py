@@ -297,7 +297,7 @@ def test_patience_has_an_end(streams, unique, tmp_path):
         made = Streams(node.url)
         name = made.make(unique("outage"))
         made.fill(name, 5)
-        running = Query(node.url, stream=name, outageTimeout="1s", connectTimeout="500ms")
+        running = Query(node.url, stream=name, patience="1s", connectTimeout="500ms")
         try:
             assert running.batch() == [1, 2, 3, 4, 5]
             node.nodes[0].kill()

@@ -32,7 +32,7 @@ from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.bulk.link import Deadline
+from penstock.wire.patience import Deadline
 from tests.live.relay import make_stream, relayed, speaking
 from tests.support import Authority, Key, Operator, Pair
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InputError, JetStreamError, OptionError
-from penstock.jetstream.outgoing import Outgoing, is_transient
+from penstock.errors import InputError, OptionError
+from penstock.jetstream.outgoing import Outgoing
 from penstock.jetstream.rules import (
     check_consumer,
     check_consumers_together,
@@ -314,10 +314,3 @@ def test_what_a_message_says_to_the_server():
         "Nats-Expected-Last-Msg-Id": "7",
     }
     assert not Outgoing("a").expects
-
-
-def test_not_now_is_not_no():
-    """A cluster without a leader is waited for; a full stream that discards what is new has answered."""
-    assert is_transient(JetStreamError("x", code=503, err_code=10008))
-    assert is_transient(JetStreamError("x", code=409, err_code=10158))
-    assert not is_transient(JetStreamError("x", code=503, err_code=10077))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import InputError, RemoteProtocolError
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream import Topology
 from penstock.jetstream.assets import parse_headers
 from penstock.jetstream.changes import Plan, consumer_step, stream_step
 from penstock.jetstream.delivery import parse_place
-from penstock.jetstream.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.samples import AckSample, Advisory, Figures, parse_event
 from penstock.model import Consumer, Stream
 

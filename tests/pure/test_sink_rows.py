@@ -61,7 +61,7 @@ def test_every_option_has_a_field():
         ({"stream": "S", "deadLetterSubject": "dead.{x}"}, "deadLetterSubject"),
         ({"stream": "S", "ttl": "10ms"}, "a second at least"),
         ({"stream": "S", "writeId": "a.b"}, "letters, digits"),
-        ({"stream": "S", "retryTimeout": "0s"}, "60s"),
+        ({"stream": "S", "patience": "0s"}, "60s"),
     ],
 )
 def test_bad_options_are_refused(given, message):

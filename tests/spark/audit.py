@@ -35,7 +35,7 @@ if __package__ in (None, ""):  # run as a file
 from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, is_marker
 from penstock.spark.prepare import prepare
 from penstock.spark.sink_options import SinkOptions
@@ -86,11 +86,11 @@ def account(sent: int, found: Counter[bytes]) -> tuple[int, int]:
     return lost, found.total() - len(found)
 
 
-def count(line: Line, stream: str) -> Counter[bytes]:
+def count(line: TaskConnection, stream: str) -> Counter[bytes]:
     """Count every row in a stream, markers left out."""
     found: Counter[bytes] = Counter()
     first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
-    for batch in line.bulk.read(stream, first, timeout=60):
+    for batch in line.read(stream, first, timeout=60):
         rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
         found.update(data for subject, data in rows if not is_marker(subject))
     return found
@@ -127,7 +127,7 @@ class Audit:
         self.say = say
         self.mark = uuid.uuid4().hex
         self.jvm = QUICK_JVM
-        self.line: Line | None = None
+        self.line: TaskConnection | None = None
         self.drivers: list[Driver | SessionDriver] = []
         self.driver: Any = None
         self.spare: Driver | SessionDriver | None = successor
@@ -205,8 +205,8 @@ class Audit:
 
     # -- streams --------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> Line:
-        return Line(ConnectionOptions(self.server.url, connect_timeout=60, request_timeout=30))
+    def _connect(self) -> TaskConnection:
+        return TaskConnection(ConnectionOptions(self.server.url, connect_timeout=60, request_timeout=30))
 
     def _api(self, method: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask on a connection that is kept, and made again where its server was killed."""
@@ -248,7 +248,7 @@ class Audit:
             line = self._connect()
             numbers = [str(number).encode() for number in range(self.sent, self.sent + self.rows // 2)]
             batch = pa.record_batch({"data": pa.array(numbers, pa.binary())})
-            line.bulk.publish("IN", batch, mode="acks", subject="IN.x", timeout=120)
+            line.publish("IN", batch, mode="acks", subject="IN.x", timeout=120)
             self.sent += len(numbers)
             line.close()
 

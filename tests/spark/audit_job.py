@@ -122,7 +122,7 @@ def start(spark: Any, given: dict[str, Any]) -> Any:
         .option("inFlight", given["in_flight"])
         # A broken sink notices by itself that rows are there which nobody claims: then the audit must count them.
         .option("onChangedRows", "keep" if given["unfenced"] else "fail")
-        .option("retryTimeout", "45s")
+        .option("patience", "45s")
         .option("requestTimeout", "2s")
         .option("checkpointLocation", given["checkpoint"])
         .trigger(**({"availableNow": True} if given["once"] else {"processingTime": "0 seconds"}))

@@ -79,10 +79,14 @@ class Streams:
         async def publish() -> None:
             client = await penstock.connect(self.url)
             try:
-                stream = client.jetstream(publish_async_max_pending=1000)
+                stream, waiting = client.jetstream(timeout=30), []
                 for suffix, data, *headers in items:
-                    await stream.publish_async(f"{name}.{suffix}", data, headers=headers[0] if headers else None)
-                await stream.publish_async_completed()
+                    sent = stream.publish(f"{name}.{suffix}", data, headers=headers[0] if headers else None)
+                    waiting.append(asyncio.ensure_future(sent))
+                    if len(waiting) == 1000:
+                        await asyncio.gather(*waiting)
+                        waiting.clear()
+                await asyncio.gather(*waiting)
             finally:
                 await client.close()
 

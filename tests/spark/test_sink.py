@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from penstock.options import ConnectionOptions
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, is_marker
 
 
 @pytest.fixture
-def line(server) -> Iterator[Line]:
-    made = Line(ConnectionOptions(server.url))
+def line(server) -> Iterator[TaskConnection]:
+    made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
@@ -29,7 +29,7 @@ def stored(line) -> Callable[..., list[dict[str, Any]]]:
 
     def read(stream: str, *, markers: bool = False) -> list[dict[str, Any]]:
         first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
-        rows = [row for batch in line.bulk.read(stream, max(first, 1)) for row in batch.to_pylist()]
+        rows = [row for batch in line.read(stream, max(first, 1)) for row in batch.to_pylist()]
         return [row for row in rows if is_marker(row["subject"]) == markers]
 
     return read
@@ -84,7 +84,7 @@ def stumbling(url: str, stream: str) -> Callable[[Any], Any]:
             padded = pc.binary_join_element_wise(batch.column("data"), b" " * 3000, b"")
             yield batch.set_column(batch.schema.get_field_index("data"), "data", padded)
             if number == 4:
-                line = Line(ConnectionOptions(url))
+                line = TaskConnection(ConnectionOptions(url))
                 deadline = time.monotonic() + 30
                 while line.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{stream}.>"})["state"]["messages"] < 60:
                     assert time.monotonic() < deadline

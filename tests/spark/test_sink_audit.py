@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.options import ConnectionOptions
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from tests.live.sinking import make_stream
 from tests.spark.audit import UNFENCED, Audit, Result, account, audit_in_rounds, count
 from tests.spark.audit_driver import SessionDriver
@@ -28,7 +28,7 @@ def audit(**options: Any) -> Result:
 
 def test_what_is_lost_and_what_is_repeated_is_counted(server, unique):
     """The count can fail: it finds the one row that is missing and the two that are there too often."""
-    line = Line(ConnectionOptions(server.url))
+    line = TaskConnection(ConnectionOptions(server.url))
     name = unique("SINK")
     make_stream(line, name)
     for number in (0, 1, 1, 3, 3, 4):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.spark.line import Line
+from penstock.spark.connections import TaskConnection
 from penstock.spark.provider import NatsDataSource
 from penstock.spark.sink import NatsStreamWriter
 from penstock.spark.sink_options import SinkOptions
@@ -21,27 +21,29 @@ class UnfencedWriter(NatsStreamWriter):
     """Writes batches of rows that nothing can refuse any more."""
 
     def write(self, iterator: Any) -> Any:
-        post = Line.post
+        post = TaskConnection.post
 
-        def unfenced(line: Line, content: Any, name: str, number: int, subject: str, headers: Any, body: Any) -> str:
+        def unfenced(
+            line: TaskConnection, content: Any, name: str, number: int, subject: str, headers: Any, body: Any
+        ) -> str:
             loose = {key: value for key, value in headers.items() if not key.startswith("Nats-Expected-")}
             return post(line, content, name, number, subject, loose, body)
 
-        store = Line.store
+        store = TaskConnection.store
 
-        def stored(line: Line, messages: Any) -> int:
+        def stored(line: TaskConnection, messages: Any) -> int:
             # Heads and claims keep their fences, or the protocol would not run at all; taking a lane loses its own.
-            Line.post = post
+            TaskConnection.post = post
             try:
                 return store(line, [_loose(message) for message in messages])
             finally:
-                Line.post = unfenced
+                TaskConnection.post = unfenced
 
-        Line.post, Line.store = unfenced, stored
+        TaskConnection.post, TaskConnection.store = unfenced, stored
         try:
             return super().write(iterator)
         finally:
-            Line.post, Line.store = post, store
+            TaskConnection.post, TaskConnection.store = post, store
 
 
 class UnfencedSource(NatsDataSource):

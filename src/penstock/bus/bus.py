@@ -15,9 +15,8 @@ from penstock.bus.window import HEADER
 from penstock.errors import InputError, LocalProtocolError, OptionError
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-
     from penstock.bus.request import Request
+    from penstock.connection import Connection
 
 __all__ = ["Bus"]
 
@@ -33,7 +32,7 @@ class Bus:
 
     def __init__(
         self,
-        nc: Client,
+        nc: Connection,
         queues: Mapping[str, int],
         *,
         window: int = 64,

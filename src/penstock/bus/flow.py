@@ -33,10 +33,9 @@ from penstock.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nats.aio.msg import Msg
-
     from penstock.bus.limits import BusOptions
     from penstock.bus.mailbox import Mailbox
+    from penstock.connection import Msg
 
 __all__ = ["SLACK", "Flow", "StopAndWait", "Windowed"]
 

@@ -23,10 +23,9 @@ from penstock.errors import LocalProtocolError, NoConsumerError, PenstockError, 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from nats.aio.msg import Msg
-
     from penstock.bus.limits import BusOptions
     from penstock.bus.mailbox import Mailbox
+    from penstock.connection import Msg
 
 __all__ = ["SectionWriter", "Sender", "explain"]
 

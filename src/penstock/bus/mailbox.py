@@ -12,16 +12,13 @@ import secrets
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.bus.wire import Inbox, Misc, ReplyDecoder, Type
-from penstock.connection import foreign_errors
 from penstock.errors import InputError, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["Mailbox", "Receiver"]
 
@@ -41,7 +38,7 @@ class Receiver(Protocol):
 class Mailbox:
     """Gives every conversation a subject of its own, and brings it what arrives there."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Connection) -> None:
         self.client = client
         self._prefix = f"{client.new_inbox()}."
         self._receivers: dict[str, Receiver] = {}
@@ -61,8 +58,7 @@ class Mailbox:
         if self._subscription is None:
             async with self._opening:
                 if self._subscription is None:
-                    with foreign_errors():
-                        self._subscription = await self.client.subscribe(f"{self._prefix}*", cb=self._received)
+                    self._subscription = await self.client.subscribe(f"{self._prefix}*", cb=self._received)
 
     def add(self, receiver: Receiver) -> str:
         """Give a receiver a subject."""
@@ -89,8 +85,7 @@ class Mailbox:
         self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
         """Publish, and raise our own errors."""
-        with foreign_errors(subject):
-            await self.client.publish(subject, data, reply=reply, headers=headers)
+        await self.client.publish(subject, data, reply=reply, headers=headers)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something small beside the rest; what goes wrong there is logged."""
@@ -123,5 +118,4 @@ class Mailbox:
             await asyncio.wait(self._tasks, timeout=1.0)
         subscription, self._subscription = self._subscription, None
         if subscription is not None and not self.client.is_closed and not self.client.is_draining:
-            with foreign_errors():
-                await subscription.unsubscribe()
+            await subscription.unsubscribe()

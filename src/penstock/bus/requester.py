@@ -28,10 +28,9 @@ from penstock.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nats.aio.msg import Msg
-
     from penstock.bus.limits import BusOptions
     from penstock.bus.mailbox import Mailbox
+    from penstock.connection import Msg
 
 __all__ = ["Reply", "Section"]
 

@@ -12,15 +12,12 @@ from penstock.bus.handler import Sender, explain
 from penstock.bus.limits import MIB, subject_of
 from penstock.bus.request import Request, decode_request
 from penstock.bus.wire import Response
-from penstock.connection import foreign_errors
 from penstock.errors import DeadlineError, NoConsumerError, PenstockError, RemoteProtocolError, SlowConsumerError
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
-
     from penstock.bus.limits import BusOptions
     from penstock.bus.mailbox import Mailbox
+    from penstock.connection import Msg, Subscription
 
 __all__ = ["Handler", "Service"]
 
@@ -81,10 +78,9 @@ class Service:
                 log.warning("%s has fewer partitions than parts: nothing is left for this one.", self.queue)
             await self._mail.open()
             client = self._mail.client
-            with foreign_errors(self.queue):
-                for line in self._lines:
-                    line.subscription = await client.subscribe(line.subject, queue=line.subject, cb=line.received)
-                await client.flush()
+            for line in self._lines:
+                line.subscription = await client.subscribe(line.subject, queue=line.subject, cb=line.received)
+            await client.flush()
         return self
 
     async def stop(self, timeout: float = 10.0) -> None:
@@ -119,7 +115,7 @@ class Service:
         subscriptions = [line.subscription for line in self._lines if line.subscription is not None]
         try:
             async with asyncio.timeout(timeout):
-                drains = (one.drain() for one in subscriptions)  # type: ignore[no-untyped-call]  # nats-py's
+                drains = (one.drain() for one in subscriptions)
                 results = await asyncio.gather(*drains, return_exceptions=True)
         except TimeoutError:
             log.warning("%s: the server did not confirm in time that nothing more comes.", self.queue)

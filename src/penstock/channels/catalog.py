@@ -13,7 +13,7 @@ from penstock.channels.messages import Stored, headers_of
 from penstock.channels.names import channel_of, state_stream, state_subject, stream_name
 from penstock.channels.records import MemberRecord, decode_member, decode_position
 from penstock.channels.store import Log, Store
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.errors import NoRespondersError, NotFoundError
 from penstock.options import ConnectionOptions
 
@@ -53,7 +53,7 @@ class Catalog:
         self.cluster_id = cluster_id
         self._to = to
         self._timeout = timeout
-        self._client: Client | None = None
+        self._client: Connection | None = None
         self._store: Store | None = None
 
     async def __aenter__(self) -> Self:

@@ -28,8 +28,8 @@ from penstock.channels.wire import (
     UnsubscribeRequest,
     decode,
 )
-from penstock.connection import Client as Connection
-from penstock.connection import connect
+from penstock.connection import Connection, connect
+from penstock.connection import Subscription as TapSubscription
 from penstock.errors import (
     ChannelError,
     DeadlineError,
@@ -103,7 +103,7 @@ class Client:
         self._subscriptions: dict[str, Subscription] = {}
         self._unacked: dict[str, asyncio.Future[None]] = {}
         self._room: list[asyncio.Future[None]] = []
-        self._taps: list[int] = []
+        self._taps: list[TapSubscription] = []
         self._pings: asyncio.Task[None] | None = None
         self._ping_out = 0
         self._lost: PenstockError | None = None
@@ -146,7 +146,7 @@ class Client:
         borrowed = isinstance(self._to, Connection)
         self._connection = self._to if isinstance(self._to, Connection) else await connect(self._to)
         try:
-            inbox = self._connection.given.inbox_prefix
+            inbox = self._connection.options.inbox_prefix
             heartbeats = f"{inbox}.{secrets.token_hex(11)}"
             self._pongs = f"{inbox}.{secrets.token_hex(11)}"
             self._taps.append(await self._connection.tap(heartbeats, self._heartbeat))
@@ -200,8 +200,8 @@ class Client:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        for sid in self._taps:
-            await connection.untap(sid)
+        for tap in self._taps:
+            await tap.unsubscribe()
         self._taps.clear()
         if not borrowed:
             await connection.close()
@@ -209,7 +209,7 @@ class Client:
     async def _request(self, subject: str, request: Any, kind: Any, *, timeout: float | None = None) -> Any:
         seconds = timeout or self._connect_timeout
         connection = self.connection
-        reply = f"{connection.given.inbox_prefix}.{secrets.token_hex(11)}"
+        reply = f"{connection.options.inbox_prefix}.{secrets.token_hex(11)}"
         content = frame(subject.encode(), request.SerializeToString(), reply.encode())
         answers: asyncio.Queue[bytes | None] = asyncio.Queue(8)
 
@@ -217,7 +217,7 @@ class Client:
             if not answers.full():
                 answers.put_nowait(None if status_of(header) == 503 else data)
 
-        sid = await connection.tap(reply, receive)
+        tap = await connection.tap(reply, receive)
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -234,7 +234,7 @@ class Client:
                 subject=subject,
             ) from None
         finally:
-            await connection.untap(sid)
+            await tap.unsubscribe()
         response = decode(kind, data)
         if response.error:
             raise ChannelError(f"The server refuses: {response.error}.", text=response.error)
@@ -409,7 +409,7 @@ class Client:
         if ack_wait < 1 or max_in_flight < 1:
             name = "ack_wait" if ack_wait < 1 else "max_in_flight"
             raise OptionError(f"{name} is below 1.", remedy="Give 1 or more.", option=name)
-        inbox = f"{self.connection.given.inbox_prefix}.{secrets.token_hex(11)}"
+        inbox = f"{self.connection.options.inbox_prefix}.{secrets.token_hex(11)}"
         subscription = Subscription(self, channel, inbox, handler, manual_acks=manual_acks)
         await subscription.listen()
         request = SubscriptionRequest(

@@ -16,7 +16,7 @@ from penstock.channels.monitoring import Monitor
 from penstock.channels.options import GatewayOptions
 from penstock.channels.service import Service
 from penstock.channels.state import State
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.contexts import load_options
 from penstock.errors import (
     DeadlineError,
@@ -28,7 +28,7 @@ from penstock.errors import (
     OptionError,
 )
 from penstock.options import ConnectionOptions
-from penstock.wire.api import not_yet
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["Gateway"]
 
@@ -60,8 +60,8 @@ class Gateway:
         given = url if isinstance(url, ConnectionOptions) else load_options(url)
         # A gateway outlives any outage of its server.
         self._given = given.replace(reconnect_attempts=-1, reconnect_wait=min(given.reconnect_wait, 0.25))
-        self._front: Client | None = None
-        self._back: Client | None = None
+        self._front: Connection | None = None
+        self._back: Connection | None = None
         self._link: Link | None = None
         self._service: Service | None = None
         self._monitor: Monitor | None = None
@@ -154,7 +154,7 @@ class Gateway:
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
-    async def _supervise(self, front: Client, link: Link) -> None:
+    async def _supervise(self, front: Connection, link: Link) -> None:
         loop = asyncio.get_running_loop()
         state = State(link, self.options.cluster_id, replicas=self.options.replicas)
         lease = Lease(self.options, front, state)
@@ -186,7 +186,7 @@ class Gateway:
             await asyncio.sleep(_AGAIN)  # whoever leads now may not answer for the cluster yet
 
     async def _begin(
-        self, front: Client, link: Link, state: State, lease: Lease, *, patient: bool, late: bool
+        self, front: Connection, link: Link, state: State, lease: Lease, *, patient: bool, late: bool
     ) -> Service | None:
         """Become the leader and take up its work; None where that must be tried again.
 
@@ -246,12 +246,10 @@ def _passes(error: BaseException, *, ready: bool) -> bool:
     """
     if isinstance(error, NoRespondersError):
         return ready  # before the state stream is there, it means that JetStream is off
-    if isinstance(error, JetStreamError):
-        return not_yet(error)
-    return isinstance(error, LinkError | DeadlineError)
+    return may_ask_again(error)
 
 
-def _check_version(client: Client) -> None:
+def _check_version(client: Connection) -> None:
     text = str(client.connected_server_version)
     numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:2])
     if numbers < _OLDEST:

@@ -22,7 +22,7 @@ from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, Li
 if TYPE_CHECKING:
     from penstock.channels.options import GatewayOptions
     from penstock.channels.state import State
-    from penstock.connection import Client
+    from penstock.connection import Connection
 
 __all__ = ["Lease"]
 
@@ -35,7 +35,7 @@ _RETRY = 0.1
 class Lease:
     """The right to serve a cluster."""
 
-    def __init__(self, options: GatewayOptions, front: Client, state: State) -> None:
+    def __init__(self, options: GatewayOptions, front: Connection, state: State) -> None:
         self._options = options
         self._front = front
         self._state = state
@@ -79,14 +79,14 @@ class Lease:
             await asyncio.sleep(_PROBE)  # whoever was quicker may not answer for the cluster yet
 
     async def _somebody_serves(self) -> bool:
-        reply = f"{self._front.given.inbox_prefix}.{secrets.token_hex(11)}"
+        reply = f"{self._front.options.inbox_prefix}.{secrets.token_hex(11)}"
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def receive(subject: bytes, _: bytes, data: bytes, header: bytes | None) -> None:
             if not answer.done():
                 answer.set_result(status_of(header) != 503)  # NATS says at once that nobody listens
 
-        sid = await self._front.tap(reply, receive)
+        tap = await self._front.tap(reply, receive)
         try:
             content = ConnectRequest(clientID=self._options.cluster_id).SerializeToString()
             subject = f"{self._options.discover_prefix}.{self._options.cluster_id}"
@@ -96,7 +96,7 @@ class Lease:
         except TimeoutError:
             return False
         finally:
-            await self._front.untap(sid)
+            await tap.unsubscribe()
 
     async def _until_silent(self) -> None:
         """Watch the leader's pulse until it stands still for a lease, or says goodbye."""

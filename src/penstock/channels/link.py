@@ -13,8 +13,9 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from penstock.connection import Client, api_error
+from penstock.connection import Connection
 from penstock.errors import DeadlineError, DisconnectedError, NoRespondersError, RemoteProtocolError
+from penstock.wire.jetstream.answers import api_error
 
 __all__ = ["Link", "frame", "frame_with", "status_of"]
 
@@ -47,10 +48,10 @@ def status_of(header: bytes | None) -> int:
 class Link:
     """Requests over one connection: each has a reply subject of its own below one inbox."""
 
-    def __init__(self, client: Client, timeout: float) -> None:
+    def __init__(self, client: Connection, timeout: float) -> None:
         self.client = client
         self.timeout = timeout
-        self._inbox = f"{client.given.inbox_prefix}.{secrets.token_hex(11)}.".encode()
+        self._inbox = f"{client.options.inbox_prefix}.{secrets.token_hex(11)}.".encode()
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, Callable[[bytes, bytes | None], None]] = {}
         self._futures: set[asyncio.Future[Any]] = set()
@@ -112,7 +113,7 @@ class Link:
 
     async def get(self, stream: str, request: dict[str, Any]) -> list[Answer]:
         """Read messages of a stream with a direct get: those that there are, in order."""
-        subject = f"{self.client.given.js_prefix}.DIRECT.GET.{stream}".encode()
+        subject = f"{self.client.options.js_prefix}.DIRECT.GET.{stream}".encode()
         content = json.dumps(request).encode()
         single = "batch" not in request
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.channels.link import frame
-from penstock.connection import Client
+from penstock.connection import Connection
 
 if TYPE_CHECKING:
     from penstock.channels.feed import Feed
@@ -29,7 +29,7 @@ _LOOK_AGAIN = 0.01
 class Outlet:
     """Gathers frames, and lets feeds decide what to send, once for each turn of the event loop."""
 
-    def __init__(self, client: Client, may_send: Callable[[], bool]) -> None:
+    def __init__(self, client: Connection, may_send: Callable[[], bool]) -> None:
         self.client = client
         self.messages = 0
         self.bytes = 0

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from penstock.channels.link import Link
     from penstock.channels.options import GatewayOptions
     from penstock.channels.state import State
-    from penstock.connection import Client
+    from penstock.connection import Connection
+    from penstock.connection import Subscription as TapSubscription
 
 __all__ = ["Refusal", "Service"]
 
@@ -55,7 +56,7 @@ class Refusal(PenstockError):
 class Service:
     """Serves one cluster's clients, from the state that it loads to the moment it stops leading."""
 
-    def __init__(self, options: GatewayOptions, front: Client, link: Link, state: State, lease: Lease) -> None:
+    def __init__(self, options: GatewayOptions, front: Connection, link: Link, state: State, lease: Lease) -> None:
         self.options = options
         self.front = front
         self.state = state
@@ -63,7 +64,7 @@ class Service:
         self.outlet = Outlet(front, lambda: lease.valid)
         self.lease = lease
         self.desk = Desk(self.outlet, self.store, state)
-        self.clients = Clients(options, self.outlet, front.given.inbox_prefix, self._expire)
+        self.clients = Clients(options, self.outlet, front.options.inbox_prefix, self._expire)
         self.channels: dict[str, Channel] = {}
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
@@ -77,7 +78,7 @@ class Service:
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._taps: list[int] = []
+        self._taps: list[TapSubscription] = []
         self._loop = asyncio.get_running_loop()
 
     # -- beginning and ending ----------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ class Service:
         remembered = await self.state.load()
         self._ack_inbox = remembered.get("info", b"").decode()
         if not self._ack_inbox:
-            self._ack_inbox = f"{self.front.given.inbox_prefix}.{secrets.token_hex(11)}"
+            self._ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
             self.state.put("info", self._ack_inbox.encode())
         for described in await self.store.streams():
             name = described["config"]["metadata"].get("penstock.channel")
@@ -174,8 +175,8 @@ class Service:
 
     async def stop(self) -> None:
         """Stop listening and sending; what is stored stays."""
-        for sid in self._taps:
-            await self.front.untap(sid)
+        for tap in self._taps:
+            await tap.unsubscribe()
         self._taps.clear()
         self._room.set()
         self.outlet.end()

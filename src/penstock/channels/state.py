@@ -30,9 +30,10 @@ from penstock.channels.link import Link, frame_with
 from penstock.channels.messages import headers_of
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.records import encode_member, encode_position
-from penstock.channels.store import IN_PROCESS, UNAVAILABLE, WRONG_LAST
+from penstock.channels.store import IN_PROCESS, WRONG_LAST
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, JetStreamError, LinkError, NotFoundError
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["State"]
 
@@ -219,7 +220,7 @@ class State:
                 log.warning("Channels: the state could not be written: %s", error)
                 await asyncio.sleep(_RETRY)
             except JetStreamError as error:
-                if error.err_code == IN_PROCESS or error.code == UNAVAILABLE:
+                if error.err_code == IN_PROCESS or may_ask_again(error):
                     await asyncio.sleep(_RETRY)
                     continue
                 if error.err_code != WRONG_LAST:

@@ -22,15 +22,15 @@ from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
 from penstock.jetstream.assets import patiently
+from penstock.wire.jetstream.verdicts import may_ask_again
 
-__all__ = ["BATCH", "IN_PROCESS", "UNAVAILABLE", "WRONG_LAST", "Entry", "Log", "Store"]
+__all__ = ["BATCH", "IN_PROCESS", "WRONG_LAST", "Entry", "Log", "Store"]
 
 _log = logging.getLogger("penstock.channels")
 
 BATCH = 1000  # the most that JetStream takes as one atomic batch
 WRONG_LAST = 10071
 IN_PROCESS = 10164  # replicas are still busy with another message that has the same condition
-UNAVAILABLE = 503  # a stream without a leader, for now
 _RETRY = 0.05
 _REFUSALS = 20
 _CHUNK_BYTES = 1024 * 1024
@@ -303,7 +303,7 @@ class Store:
             except (DeadlineError, LinkError):
                 kept = await self._find_stored(log, attempts, expected, len(entries))
             except JetStreamError as error:
-                if error.err_code != WRONG_LAST and error.code != UNAVAILABLE:
+                if error.err_code != WRONG_LAST and not may_ask_again(error):
                     raise
                 # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or it has no leader now.
                 kept = await self._find_stored(log, attempts, expected, len(entries))
@@ -347,7 +347,7 @@ class Store:
             except (DeadlineError, LinkError):
                 await asyncio.sleep(_RETRY)
             except JetStreamError as error:
-                if error.code != UNAVAILABLE:
+                if not may_ask_again(error):
                     raise
                 await asyncio.sleep(_RETRY)
 

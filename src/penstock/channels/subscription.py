@@ -15,6 +15,7 @@ from penstock.errors import DisconnectedError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.client import Client
+    from penstock.connection import Subscription as TapSubscription
 
 __all__ = ["Message", "Subscription"]
 
@@ -86,7 +87,7 @@ class Subscription:
         self.ack_inbox = ""
         self._handler = handler
         self._manual = manual_acks
-        self._sid: int | None = None
+        self._tap: TapSubscription | None = None
         # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
         self._waiting: deque[Message] = deque()
         self._sequences: set[int] = set()
@@ -99,7 +100,7 @@ class Subscription:
 
     async def listen(self) -> None:
         """Begin to receive, before the server is asked to send."""
-        self._sid = await self.client.connection.tap(self.inbox, self._receive)
+        self._tap = await self.client.connection.tap(self.inbox, self._receive)
 
     def begin(self, ack_inbox: str) -> None:
         """Begin to hand messages over: the server said where acks go."""
@@ -111,9 +112,9 @@ class Subscription:
         """Stop receiving; the server is not told."""
         self._ended = True
         self._arrived.set()
-        if self._sid is not None:
-            await self.client.connection.untap(self._sid)
-            self._sid = None
+        if self._tap is not None:
+            await self._tap.unsubscribe()
+            self._tap = None
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 

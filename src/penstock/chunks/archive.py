@@ -7,8 +7,8 @@ read, chunk by chunk in order, a few chunks ahead of whoever reads it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
-import uuid
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,21 +16,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.chunks.pieces import Pieces
-from penstock.chunks.tasks import end
 from penstock.chunks.wire import Chunk, Reason, Refusal, Tiling, decode, message_id_of
-from penstock.connection import api_request, foreign_errors, jetstream
+from penstock.connection import api_request, insist
+from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError
+from penstock.jetstream.scan import scan_headers
+from penstock.wire.jetstream.names import MSG_SIZE, direct_get, message_get
+from penstock.wire.jetstream.questions import Question
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-
     from penstock.chunks.consumer import StoredConsumer
     from penstock.chunks.handler import HandlerFunction
+    from penstock.connection import Connection
 
 __all__ = ["Archive", "Stored", "StoredMessage", "covers"]
 
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
-_BATCH = 500
 _NANO = 1_000_000_000
 
 
@@ -51,14 +52,14 @@ class Archive:
     is stored on it.
     """
 
-    def __init__(self, nc: Client, stream: str, subject: str | None = None) -> None:
+    def __init__(self, nc: Connection, stream: str, subject: str | None = None) -> None:
         self._nc = nc
         self.stream = stream
         self._subject = subject
         self._config: dict[str, Any] | None = None
 
     @classmethod
-    async def create(cls, nc: Client, stream: str, subject: str, **options: Any) -> Archive:
+    async def create(cls, nc: Connection, stream: str, subject: str, **options: Any) -> Archive:
         """Declare a stream for payloads under `subject`; `options` are fields of `penstock.Stream`, such as max_age."""
         from penstock.chunks.publisher import check_subject
         from penstock.model import Stream
@@ -184,49 +185,30 @@ class Archive:
 
     async def _scan(self, subject: str, message_id: str) -> AsyncIterator[Stored]:
         """Go through the headers of what is stored on a subject, with a consumer that is gone afterwards."""
-        name = f"chunks-{uuid.uuid4().hex}"
-        config = {
-            "name": name,
-            "deliver_policy": "all",
-            "ack_policy": "none",
-            "filter_subject": subject,
-            "headers_only": True,
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": 30 * _NANO,
-        }
-        info = await api_request(
-            self._nc, f"CONSUMER.CREATE.{self.stream}.{name}", {"stream_name": self.stream, "config": config}
-        )
-        left = int(info["num_pending"])
-        try:
-            with foreign_errors(subject):
-                pull = await jetstream(self._nc).pull_subscribe_bind(consumer=name, stream=self.stream)
+        async for message in scan_headers(self._nc, self.stream, subject=subject):
+            size = int(message.headers.get(MSG_SIZE, 0))
+            if message_id_of(message.headers) == message_id:
                 try:
-                    while left > 0:
-                        messages = await pull.fetch(min(left, _BATCH), timeout=10.0)
-                        left -= len(messages)
-                        for message in messages:
-                            size = int((message.headers or {}).get("Nats-Msg-Size", 0))
-                            if message_id_of(message.headers) == message_id:
-                                try:
-                                    chunk = decode(message.headers or {}, size)
-                                except Refusal as refusal:
-                                    raise self._error(
-                                        message_id, subject, Tiling(), refusal.reason, str(refusal)
-                                    ) from None
-                                yield Stored(message.metadata.sequence.stream, chunk, size)
-                finally:
-                    await pull.unsubscribe()
-        finally:
-            if self._nc.is_connected:
-                await api_request(self._nc, f"CONSUMER.DELETE.{self.stream}.{name}")
+                    chunk = decode(message.headers, size)
+                except Refusal as refusal:
+                    raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
+                yield Stored(message.sequence, chunk, size)
 
     async def get(self, item: Stored, direct: bool) -> bytes:
         """Fetch the body of one chunk."""
-        with foreign_errors(self.stream):
-            message = await jetstream(self._nc).get_msg(self.stream, seq=item.sequence, direct=direct)
-        return message.data or b""
+        question = Question(
+            direct_get(self.stream) if direct else message_get(self.stream), {"seq": item.sequence}, repeatable=True
+        )
+        if not direct:
+            found = (await api_request(self._nc, question))["message"]
+            return base64.b64decode(found.get("data") or "")
+        subject = f"{self._nc.options.js_prefix}.{question.method}"
+        message = await insist(self._nc, subject, question.payload, self._nc.options.request_timeout)
+        if message.status is not None:
+            raise NotFoundError(
+                f"Message {item.sequence} of stream {self.stream} is gone: {message.description}.", code=message.status
+            )
+        return message.data
 
 
 class StoredMessage(Pieces):

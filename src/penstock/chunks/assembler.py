@@ -22,16 +22,13 @@ from penstock.chunks.handler import Handler, HandlerFunction
 from penstock.chunks.incoming import Inbox
 from penstock.chunks.limits import MESSAGE_COST, Limits, Room
 from penstock.chunks.store import MemoryStore, SpoolStore
-from penstock.chunks.tasks import end
 from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of
-from penstock.connection import foreign_errors, server_info
+from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, LinkError, OptionError, PenstockError
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.subscription import Subscription
-
     from penstock.chunks.wire import Chunk
+    from penstock.connection import Connection, Subscription
 
 __all__ = ["Assembler", "ErrorFunction"]
 
@@ -56,7 +53,7 @@ class Assembler:
 
     def __init__(
         self,
-        nc: Client,
+        nc: Connection,
         timeout: float = 30.0,
         handler: HandlerFunction | None = None,
         on_error: ErrorFunction | None = None,
@@ -145,7 +142,7 @@ class Assembler:
     async def _listen(self, subject: str, inbox: Inbox | None) -> Arrivals:
         if self._closing is not None:
             raise InputError("The assembler is closed.", remedy="Make a new one.")
-        if not server_info(self._nc).get("headers", False):
+        if not self._nc.server_info.get("headers", False):
             raise LinkError(
                 "The server carries no message headers, which chunks need.",
                 remedy="Take no_header_support out of its configuration.",
@@ -181,7 +178,6 @@ class Assembler:
             self._handler.close()
 
     async def _drain(self, arrivals: Arrivals) -> None:
-        self._look(arrivals)
         self._arrivals.discard(arrivals)
         await arrivals.end()
 
@@ -337,8 +333,7 @@ class Assembler:
         while True:
             reply, position = await self._answers.get()
             try:
-                with foreign_errors(reply):
-                    await self._nc.publish(reply, b"%s %d" % (name, position))
+                await self._nc.publish(reply, b"%s %d" % (name, position))
             except PenstockError as error:
                 log.debug("an answer could not be sent: %s", error)
 
@@ -354,23 +349,8 @@ class Assembler:
                     wait = min(wait, left)
                     break
                 self._fail(oldest, Reason.TIMEOUT, f"no new chunk came for {self._limits.timeout:g} s")
-            for arrivals in self._arrivals:
-                self._look(arrivals)
             self._ended.forget()
             await asyncio.sleep(wait)
-
-    def _look(self, arrivals: Arrivals) -> None:
-        if dropped := arrivals.drops():
-            self.counts.dropped += dropped
-            self._report(
-                AssemblyError(
-                    f"The client dropped {dropped} chunks on {arrivals.subject}: they came faster than this process "
-                    "took them.",
-                    remedy="The messages they belong to will time out. Do not block the event loop.",
-                    subject=arrivals.subject,
-                    reason=Reason.SLOW_CONSUMER,
-                )
-            )
 
     # -- delivery -----------------------------------------------------------------------------------
 

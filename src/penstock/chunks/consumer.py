@@ -14,18 +14,18 @@ from penstock.chunks.assembler import ErrorFunction
 from penstock.chunks.handler import Handler, HandlerFunction
 from penstock.chunks.limits import Limits
 from penstock.chunks.store import MemoryStore, SpoolStore
-from penstock.chunks.tasks import cancellable, end
 from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
-from penstock.connection import api_request, foreign_errors, jetstream
-from penstock.errors import AssemblyError, DeadlineError, InputError, NotFoundError, OptionError, PenstockError
+from penstock.connection import api_request
+from penstock.connection.tasks import end
+from penstock.errors import AssemblyError, InputError, NotFoundError, OptionError, PenstockError
+from penstock.jetstream.consume import Deliveries
+from penstock.wire.jetstream.names import MSG_SIZE
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.js import JetStreamContext
-
     from penstock.chunks.archive import Archive, StoredMessage
     from penstock.chunks.wire import Chunk
+    from penstock.connection import Connection
+    from penstock.jetstream.delivery import Delivery
 
 __all__ = ["StoredConsumer"]
 
@@ -46,7 +46,7 @@ class StoredConsumer:
 
     def __init__(
         self,
-        nc: Client,
+        nc: Connection,
         archive: Archive,
         handler: HandlerFunction,
         durable: str | None = None,
@@ -75,7 +75,7 @@ class StoredConsumer:
         self._attempts = attempts
         self._ack_wait = ack_wait
         self._limits = Limits(**limits)
-        self._pull: JetStreamContext.PullSubscription | None = None
+        self._deliveries: Deliveries | None = None
         self._name = ""
         self._task: asyncio.Task[None] | None = None
         self.delivered = 0
@@ -113,9 +113,9 @@ class StoredConsumer:
             path = f"CONSUMER.CREATE.{stream}"
         info = await api_request(self._nc, path, {"stream_name": stream, "config": wanted})
         self._name = str(info["name"])
-        with foreign_errors(stream):
-            self._pull = await jetstream(self._nc).pull_subscribe_bind(consumer=self._name, stream=stream)
-        self._task = asyncio.ensure_future(self._run(self._pull))
+        self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
+        await self._deliveries.open()
+        self._task = asyncio.ensure_future(self._run(self._deliveries))
 
     async def _filters(self, config: dict[str, Any]) -> list[str]:
         from penstock.chunks.archive import covers
@@ -140,38 +140,25 @@ class StoredConsumer:
         if self._task is not None:
             await end([self._task])
             self._task = None
-        if self._pull is not None and self._nc.is_connected:
-            pull, self._pull = self._pull, None
-            with foreign_errors(self._archive.stream):
-                await pull.unsubscribe()
-            if self._durable is None:
+        if self._deliveries is not None:
+            deliveries, self._deliveries = self._deliveries, None
+            await deliveries.close()
+            if self._durable is None and self._nc.is_connected:
                 # A name of our own making; whoever crashes leaves it to inactive_threshold.
                 await api_request(self._nc, f"CONSUMER.DELETE.{self._archive.stream}.{self._name}")
         self._handler.close()
 
     # -- one message --------------------------------------------------------------------------------
 
-    async def _run(self, pull: JetStreamContext.PullSubscription) -> None:
-        while True:
-            try:
-                with foreign_errors(self._archive.stream):
-                    messages = await cancellable(pull.fetch(100, timeout=5.0))
-            except DeadlineError:
-                continue  # nothing new
-            except PenstockError as error:
-                if self._nc.is_closed:
-                    raise
-                log.warning("%s", error)
-                await asyncio.sleep(0.2)
-                continue
-            for message in messages:
-                await self._take(message)
+    async def _run(self, deliveries: Deliveries) -> None:
+        async for delivery in deliveries:
+            await self._take(delivery)
 
-    async def _take(self, message: Msg) -> None:
-        size = int((message.headers or {}).get("Nats-Msg-Size", 0))
+    async def _take(self, message: Delivery) -> None:
+        size = int(message.headers.get(MSG_SIZE, 0))
         message_id = message_id_of(message.headers)
         try:
-            chunk = None if message_id is None else decode(message.headers or {}, size)
+            chunk = None if message_id is None else decode(message.headers, size)
         except Refusal as refusal:
             await self._give_up(message, self._fault(message_id, message, refusal.reason, str(refusal)))
             return
@@ -191,8 +178,8 @@ class StoredConsumer:
         finally:
             await end([beat])
 
-    async def _failed(self, message: Msg, chunk: Chunk, error: Exception) -> None:
-        delay = min(0.1 * 2**message.metadata.num_delivered, 10.0)
+    async def _failed(self, message: Delivery, chunk: Chunk, error: Exception) -> None:
+        delay = min(0.1 * 2**message.delivered, 10.0)
         if isinstance(error, _HandlerError):
             cause = error.__cause__
             what = f"the handler raised {type(cause).__name__}: {cause}"
@@ -208,13 +195,13 @@ class StoredConsumer:
             log.warning("Message %s is read again: %s", chunk.message_id, error)
             await self._settle(message.nak(delay=delay))
             return
-        if message.metadata.num_delivered >= self._attempts or failed.reason in (Reason.DIGEST, Reason.TOO_LARGE):
+        if message.delivered >= self._attempts or failed.reason in (Reason.DIGEST, Reason.TOO_LARGE):
             await self._give_up(message, failed)
             return
         await self._report(failed)
         await self._settle(message.nak(delay=delay))
 
-    async def _give_up(self, message: Msg, error: AssemblyError) -> None:
+    async def _give_up(self, message: Delivery, error: AssemblyError) -> None:
         await self._settle(message.term())
         await self._report(error)
 
@@ -243,7 +230,7 @@ class StoredConsumer:
             finally:
                 store.close()
 
-    async def _beat(self, message: Msg) -> None:
+    async def _beat(self, message: Delivery) -> None:
         """Tell the stream that a long delivery is still at work."""
         while True:
             await asyncio.sleep(self._ack_wait / 3)
@@ -251,12 +238,11 @@ class StoredConsumer:
 
     async def _settle(self, answer: Any) -> None:
         try:
-            with foreign_errors(self._archive.stream):
-                await answer
+            await answer
         except PenstockError as error:
             log.warning("An acknowledgement did not reach the stream, so the message comes again: %s", error)
 
-    def _fault(self, message_id: str | None, message: Msg, reason: Reason, why: str) -> AssemblyError:
+    def _fault(self, message_id: str | None, message: Delivery, reason: Reason, why: str) -> AssemblyError:
         return AssemblyError(
             f"Message {message_id} on {message.subject} was given up ({reason}): {why}.",
             subject=message.subject,

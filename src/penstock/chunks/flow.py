@@ -22,13 +22,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.connection import foreign_errors
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["AHEAD", "Flow", "Silence", "is_answerable", "receiver_name"]
 
@@ -71,7 +68,7 @@ class Silence:
 class Flow:
     """What the receivers of one message have taken so far."""
 
-    def __init__(self, nc: Client, subject: str, silence: Silence, check: Callable[[], None]) -> None:
+    def __init__(self, nc: Connection, subject: str, silence: Silence, check: Callable[[], None]) -> None:
         self._nc = nc
         self._subject = subject
         self._silence = silence
@@ -87,8 +84,7 @@ class Flow:
         """Give the subject on which receivers answer a chunk that ends at `position`."""
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
-            with foreign_errors(self._subject):
-                self._subscription = await self._nc.subscribe(f"{self._inbox}.chunks.*", cb=self._answered)
+            self._subscription = await self._nc.subscribe(f"{self._inbox}.chunks.*", cb=self._answered)
         return f"{self._inbox}.chunks.{position}"
 
     async def _answered(self, message: Msg) -> None:
@@ -130,5 +126,5 @@ class Flow:
     async def close(self) -> None:
         """Stop listening for answers."""
         if self._subscription is not None and not self._nc.is_closed:
-            with suppress(PenstockError), foreign_errors(self._subject):
+            with suppress(PenstockError):
                 await self._subscription.unsubscribe()

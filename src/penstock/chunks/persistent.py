@@ -8,7 +8,6 @@ The last chunk is sent when all others are acknowledged: a message whose last ch
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -20,28 +19,21 @@ from penstock.chunks.archive import Archive, covers
 from penstock.chunks.digest import Digest
 from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, check_timeout, unfinished
 from penstock.chunks.source import Buffer, Source, check_source, pieces
-from penstock.chunks.tasks import end
 from penstock.chunks.wire import MAX_ID, Chunk, Splitter, encode
-from penstock.connection import api_error, foreign_errors
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    InputError,
-    JetStreamError,
-    NoRespondersError,
-    RemoteProtocolError,
-)
-from penstock.wire.api import not_yet
+from penstock.connection import insist, patiently
+from penstock.connection.tasks import end
+from penstock.errors import InputError
+from penstock.wire.jetstream.answers import read_ack
+from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
+    from penstock.connection import Connection
 
 __all__ = ["PersistentPublisher", "check_token"]
 
 WINDOW = 8 * 1024 * 1024
 """Bytes that may wait for their acknowledgement."""
 _ANSWER = 5.0  # seconds for one acknowledgement before the chunk is sent again
-_LOOK = 0.05
 _TOKEN = re.compile(rf"[^\s.*>\x00-\x20\x7f-\U0010ffff]{{1,{MAX_ID}}}")
 
 
@@ -54,7 +46,7 @@ class PersistentPublisher:
 
     def __init__(
         self,
-        nc: Client,
+        nc: Connection,
         stream: str,
         chunk_size: int = CHUNK_SIZE,
         *,
@@ -154,46 +146,16 @@ class PersistentPublisher:
 
     async def _store(self, target: str, chunk: Chunk, body: bytes | memoryview) -> None:
         headers = encode(chunk)
-        headers["Nats-Expected-Stream"] = self.stream
-        headers["Nats-Msg-Id"] = f"{chunk.message_id}:{chunk.offset}"
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout
-        while True:
-            try:
-                await self._request(target, body, headers)
-                return
-            except (DeadlineError, DisconnectedError, NoRespondersError, JetStreamError) as error:
-                passing = not isinstance(error, JetStreamError) or not_yet(error)
-                if not passing or self._nc.is_closed or loop.time() > deadline:
-                    raise
-                await asyncio.sleep(_LOOK)
+        headers[EXPECTED_STREAM] = self.stream
+        headers[MSG_ID] = f"{chunk.message_id}:{chunk.offset}"
 
-    async def _request(self, target: str, body: bytes | memoryview, headers: dict[str, str]) -> None:
-        reconnects = self._nc.stats["reconnects"]
-        if not self._nc.is_connected:
-            raise DisconnectedError(f"The connection is away while storing on {target}.")
-        request = asyncio.ensure_future(
-            # nats-py joins the body with bytes, which any buffer can be.
-            self._nc.request(target, body, timeout=min(_ANSWER, self.timeout), headers=headers)  # type: ignore[arg-type]
-        )
-        try:
-            while not request.done():
-                await asyncio.wait({request}, timeout=_LOOK)
-                # What was under way when the connection broke may be lost; storing it again does no harm.
-                if self._nc.stats["reconnects"] != reconnects or not self._nc.is_connected:
-                    raise DisconnectedError(f"The connection broke while storing on {target}.")
-        finally:
-            await end([request])
-        with foreign_errors(target):
-            reply = request.result()
-        try:
-            answer = json.loads(reply.data)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise RemoteProtocolError(f"What answered on {target} is no stream: {reply.data[:40]!r}.")
-        if error := answer.get("error"):
-            raise api_error(error)
+        async def store() -> None:
+            timeout = min(_ANSWER, self.timeout)
+            reply = await insist(self._nc, target, body, timeout, headers)
+            read_ack(reply.data, reply.status)
+
+        # What was under way when the connection broke may be lost; storing it again does no harm.
+        await patiently(store, self.timeout, self._nc, nobody=True)
 
 
 class _Window:

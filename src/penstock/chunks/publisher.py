@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, cast
 from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
 from penstock.chunks.digest import Digest
 from penstock.chunks.flow import Flow, Silence
-from penstock.chunks.link import Link
 from penstock.chunks.source import Buffer, Source, check_source, pieces
+from penstock.chunks.unbroken import Unbroken
 from penstock.chunks.wire import MAX_ID, Splitter, encode, header_room
-from penstock.connection import server_info
 from penstock.errors import DisconnectedError, InputError, LinkError, OptionError, UnfinishedError
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-
     from penstock.chunks.persistent import PersistentPublisher
+    from penstock.connection import Connection
 
 __all__ = [
     "CHUNK_SIZE",
@@ -51,7 +49,7 @@ class Publisher:
 
     def __init__(
         self,
-        nc: Client,
+        nc: Connection,
         chunk_size: int = CHUNK_SIZE,
         *,
         digest: bool = False,
@@ -69,7 +67,7 @@ class Publisher:
     @classmethod
     def persistent(
         cls,
-        nc: Client,
+        nc: Connection,
         stream: str,
         chunk_size: int = CHUNK_SIZE,
         *,
@@ -101,8 +99,8 @@ class Publisher:
         self._check_server(message_id)
         digest = Digest() if self.digest else None
         splitter = Splitter(message_id, self.chunk_size, digest)
-        link = Link(self._nc, subject, timeout=self.timeout)
-        flow = Flow(self._nc, subject, self._silence, link.check)
+        unbroken = Unbroken(self._nc, subject, timeout=self.timeout)
+        flow = Flow(self._nc, subject, self._silence, unbroken.check)
         sent = confirmed = marked = 0
         reading = cast("AsyncGenerator[Buffer, None]", pieces(source, self.chunk_size))
         try:
@@ -111,14 +109,14 @@ class Publisher:
                     for chunk, body in splitter.feed(piece):
                         window = sent + len(body) - marked >= WINDOW
                         reply = await flow.reply_to(sent + len(body)) if window and self.flow else ""
-                        await link.publish(body, encode(chunk), reply)
+                        await unbroken.publish(body, encode(chunk), reply)
                         sent += len(body)
                         if progress is not None:
                             progress(sent)
                         if window:
-                            await link.confirmed()
+                            await unbroken.confirmed()
                             confirmed, marked = marked, sent
-                            await link.mark()
+                            unbroken.mark()
                             await flow.wait(sent)
                         if digest is not None:
                             await digest.keep_up()
@@ -127,18 +125,18 @@ class Publisher:
             if digest is not None:
                 await digest.settle()
             chunk, body = splitter.finish()
-            await link.publish(body, encode(chunk))
+            await unbroken.publish(body, encode(chunk))
             sent += len(body)
-            await link.confirmed()
+            await unbroken.confirmed()
             confirmed = marked
-            await link.mark()
-            await link.confirmed()
+            unbroken.mark()
+            await unbroken.confirmed()
         except Exception as error:
             if isinstance(error, InputError) and sent == 0:
                 raise
             raise unfinished(error, subject, message_id, sent, confirmed) from error
         finally:
-            link.close()
+            unbroken.close()
             await flow.close()
             if digest is not None:
                 digest.close()
@@ -151,7 +149,7 @@ class Publisher:
         if not nc.is_connected:
             state = "closed" if nc.is_closed else "away, and trying to come back"
             raise DisconnectedError(f"The connection is {state}.", remedy="Publish once it is connected.")
-        if not server_info(nc).get("headers", False):
+        if not nc.server_info.get("headers", False):
             raise LinkError(
                 "The server carries no message headers, which chunks need.",
                 remedy="Take no_header_support out of its configuration.",
@@ -173,12 +171,12 @@ def unfinished(error: Exception, subject: str, message_id: str, sent: int, confi
     )
 
 
-def largest_chunk(nc: Client, message_id: str = "x" * 36, extra: int = 0) -> int:
+def largest_chunk(nc: Connection, message_id: str = "x" * 36, extra: int = 0) -> int:
     """Give the largest body that fits into one message of this server beside the headers."""
     return nc.max_payload - header_room(message_id) - extra
 
 
-def check_chunk_size(nc: Client, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
+def check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
     """Refuse a chunk size that is no size, or that the server would not take."""
     if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
         raise OptionError(

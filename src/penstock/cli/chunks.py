@@ -24,7 +24,7 @@ from penstock.errors import DeadlineError, InputError, NotFoundError, PenstockEr
 
 if TYPE_CHECKING:
     from penstock.chunks import Incoming, StoredMessage
-    from penstock.connection import Client
+    from penstock.connection import Connection
 
 __all__ = ["app"]
 
@@ -265,7 +265,7 @@ async def _receive(
 
 @asynccontextmanager
 async def _listening(
-    client: Client, subject: str, keeper: _Keeper, stream: str | None, durable: str | None, idle: float
+    client: Connection, subject: str, keeper: _Keeper, stream: str | None, durable: str | None, idle: float
 ) -> AsyncIterator[None]:
     """Receive in the background, from the subject or from the stream."""
     from penstock.chunks import Archive, Assembler

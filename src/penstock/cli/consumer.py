@@ -29,7 +29,7 @@ from penstock.durations import format_duration
 from penstock.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
-    from penstock.connection import Client
+    from penstock.connection import Connection
     from penstock.model import Consumer
 
 __all__ = ["app"]
@@ -52,7 +52,7 @@ StreamName = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The 
 Name = Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="The consumer.")]
 
 
-async def picked(client: Client, stream: str | None, name: str | None) -> tuple[str, str]:
+async def picked(client: Connection, stream: str | None, name: str | None) -> tuple[str, str]:
     """Give the stream and consumer that were named, or let somebody choose."""
     from penstock.jetstream import assets
 

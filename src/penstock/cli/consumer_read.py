@@ -17,11 +17,9 @@ from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
-
-    from penstock.connection import Client
+    from penstock.connection import Connection, Msg
+    from penstock.info import ConsumerInfo
     from penstock.jetstream.delivery import Delivery
-    from penstock.jetstream.info import ConsumerInfo
 
 __all__ = ["add_to"]
 
@@ -192,7 +190,13 @@ class _Screen:
 
 
 async def _pulled(
-    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, screen: _Screen, silence: float | None
+    client: Connection,
+    info: ConsumerInfo,
+    ack: bool,
+    count: int,
+    group: str | None,
+    screen: _Screen,
+    silence: float | None,
 ) -> None:
     from penstock.jetstream.consume import Deliveries
 
@@ -209,9 +213,14 @@ async def _pulled(
 
 
 async def _pushed(
-    client: Client, info: ConsumerInfo, ack: bool, count: int, group: str | None, screen: _Screen, silence: float | None
+    client: Connection,
+    info: ConsumerInfo,
+    ack: bool,
+    count: int,
+    group: str | None,
+    screen: _Screen,
+    silence: float | None,
 ) -> None:
-    from penstock.connection import foreign_errors
     from penstock.jetstream.delivery import Delivery, is_delivery
 
     config = info.config
@@ -221,8 +230,7 @@ async def _pushed(
         queue.put_nowait(message)
 
     assert config.deliver_subject is not None
-    with foreign_errors(config.deliver_subject):
-        await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
+    await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
     beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
     idle = 0.0
     while not count or screen.shown < count:

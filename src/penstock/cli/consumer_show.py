@@ -12,8 +12,8 @@ from penstock.durations import format_duration
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
+    from penstock.info import ConsumerInfo, Position
     from penstock.jetstream.delivery import Delivery
-    from penstock.jetstream.info import ConsumerInfo, Position
     from penstock.model import Consumer
 
 __all__ = ["delivery_json", "show_consumer", "show_delivery"]

@@ -19,7 +19,7 @@ from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
+    from penstock.connection import Msg
 
 __all__ = ["pub", "reply", "req", "rtt", "sub"]
 
@@ -103,7 +103,7 @@ async def _pub(
     reply: str,
     quiet: bool,
 ) -> None:
-    from penstock.connection import connect, foreign_errors, translate
+    from penstock.connection import connect
 
     refusals: list[Exception] = []
 
@@ -112,10 +112,7 @@ async def _pub(
 
     client = await connect(given.options(), on_error=refused)
     try:
-        with (
-            foreign_errors(subject),
-            progress("Publishing", count if count > 1 and not quiet else None) as advance,
-        ):
+        with progress("Publishing", count if count > 1 and not quiet else None) as advance:
             for number in range(1, count + 1):
                 target = fill(subject.encode(), number).decode()
                 data = fill(template, number)
@@ -127,7 +124,7 @@ async def _pub(
                     await asyncio.sleep(pause)
             await client.flush(timeout=max(1, round(given.seconds)))
         if refusals:
-            raise translate(refusals[-1], subject)
+            raise refusals[-1]
         if not quiet and count > 1 and not pause:
             typer.echo(f"Published {count} messages to {subject}")
     finally:
@@ -178,7 +175,7 @@ class _Printer:
 async def _sub(
     given: Globals, subjects: list[str], queue: str, count: int, silence: float | None, printer: _Printer
 ) -> None:
-    from penstock.connection import connect, foreign_errors
+    from penstock.connection import connect
 
     arrived, full, lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -196,10 +193,9 @@ async def _sub(
     with until_signal() as stop:
         client = await connect(given.options(), on_close=closed)
         try:
-            with foreign_errors(subjects[0]):
-                for subject in subjects:
-                    await client.subscribe(subject, queue=queue, cb=received)
-                await client.flush(timeout=max(1, round(given.seconds)))
+            for subject in subjects:
+                await client.subscribe(subject, queue=queue, cb=received)
+            await client.flush(timeout=max(1, round(given.seconds)))
             if not printer.raw:
                 typer.echo(f"Subscribing on {', '.join(subjects)}", err=True)
             waits: list[Coroutine[Any, Any, object]] = [stop.wait(), full.wait(), lost.wait()]
@@ -246,27 +242,26 @@ async def _req(
     count: int,
     raw: bool,
 ) -> None:
-    from penstock.connection import connect, foreign_errors, translate
+    from penstock.connection import connect
 
     client = await connect(given.options())
     try:
         for number in range(1, count + 1):
             inbox = client.new_inbox()
-            with foreign_errors(subject):
-                subscription = await client.subscribe(inbox, max_msgs=replies)
-                if not raw:
-                    typer.echo(f"Sending request on {subject}")
-                began = time.perf_counter()
-                await client.publish(subject, fill(template, number), reply=inbox, headers=headers)
+            subscription = await client.subscribe(inbox, max_msgs=replies)
+            if not raw:
+                typer.echo(f"Sending request on {subject}")
+            began = time.perf_counter()
+            await client.publish(subject, fill(template, number), reply=inbox, headers=headers)
             seen = 0
             while not replies or seen < replies:
                 left = began + given.seconds - time.perf_counter()
                 try:
                     message = await subscription.next_msg(timeout=max(left, 0.001))
-                except Exception as error:  # nats-py's own timeout; anything else is translated and raised
-                    if isinstance(error, TimeoutError) and not replies and seen:
+                except DeadlineError:
+                    if not replies and seen:
                         break
-                    raise translate(error, subject) from error
+                    raise
                 _refuse_no_responders(message, subject)
                 seen += 1
                 _show_reply(message, time.perf_counter() - began, raw)
@@ -335,7 +330,7 @@ async def _reply(
     count: int,
     pause: float,
 ) -> None:
-    from penstock.connection import connect, foreign_errors
+    from penstock.connection import connect
 
     full, lost, answered = asyncio.Event(), asyncio.Event(), 0
 
@@ -359,9 +354,8 @@ async def _reply(
                 full.set()
 
         try:
-            with foreign_errors(subject):
-                await client.subscribe(subject, queue=queue, cb=received)
-                await client.flush(timeout=max(1, round(given.seconds)))
+            await client.subscribe(subject, queue=queue, cb=received)
+            await client.flush(timeout=max(1, round(given.seconds)))
             typer.echo(f"Listening on {subject} in group {queue}", err=True)
             await first(stop.wait(), full.wait(), lost.wait())
             if lost.is_set() and not stop.is_set():
@@ -380,14 +374,13 @@ def rtt(
 
 
 async def _rtt(given: Globals, iterations: int, json: bool) -> None:
-    from penstock.connection import connect, foreign_errors
+    from penstock.connection import connect
 
     options, rows = given.options(), []
     for url in options.urls:
         client = await connect(options.replace(url=url))
         try:
-            with foreign_errors():
-                times: list[Any] = [await client.rtt() for _ in range(iterations)]
+            times: list[Any] = [await client.rtt() for _ in range(iterations)]
         finally:
             await client.close()
         rows.append({"url": url, "rtt": sum(times) / len(times), "min": min(times), "max": max(times)})

@@ -145,14 +145,13 @@ def info(ctx: typer.Context, json: Json = False) -> None:
 
 
 async def _info(given: Globals, json: bool) -> None:
-    from penstock.connection import api_request, connect, foreign_errors
+    from penstock.connection import api_request, connect
     from penstock.errors import JetStreamError, NoRespondersError
 
     client = await connect(given.options())
     try:
-        with foreign_errors():
-            seconds = await client.rtt()
-        facts: dict[str, Any] = dict(client._server_info)  # nats-py offers no public way to the INFO it received
+        seconds = await client.rtt()
+        facts: dict[str, Any] = dict(client.server_info)  # nats-py offers no public way to the INFO it received
         account: dict[str, Any] | None
         try:
             account = await api_request(client, "INFO")

@@ -22,7 +22,7 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 
 if TYPE_CHECKING:
-    from penstock.connection import Client
+    from penstock.connection import Connection
 
 __all__ = [
     "aliases",
@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 
 @asynccontextmanager
-async def session(given: Globals) -> AsyncIterator[Client]:
+async def session(given: Globals) -> AsyncIterator[Connection]:
     """Connect as the global flags say, and close at the end."""
     from penstock.connection import connect
 

@@ -16,7 +16,7 @@ from penstock.sizes import format_size
 from penstock.spark.markers import marker_filter
 
 if TYPE_CHECKING:
-    from penstock.connection import Client
+    from penstock.connection import Connection
 
 __all__ = ["Name", "add_to", "picked"]
 
@@ -32,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("size")(size)
 
 
-async def picked(client: Client, name: str | None) -> str:
+async def picked(client: Connection, name: str | None) -> str:
     """Give the stream that was named, or let somebody choose."""
     from penstock.jetstream import assets
 

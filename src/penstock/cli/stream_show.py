@@ -13,7 +13,7 @@ from penstock.durations import format_duration
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
-    from penstock.jetstream.info import Placed, StreamInfo
+    from penstock.info import Placed, StreamInfo
     from penstock.model import Message, Stream
 
 __all__ = ["print_sections", "show_message", "show_stream"]

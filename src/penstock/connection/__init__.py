@@ -1,14 +1,17 @@
-"""The door to NATS for asyncio code: options in, a connected nats-py client out.
+"""The door to NATS for asyncio code: options in, a connection of our own out.
 
-This package alone imports nats-py's client, and here its errors become ours. `attempt` connects, `client` is
-nats-py's client with what we need of it, `taps` sees messages in the order of the wire, `failures` finds the sentence
-for a connection that did not come about, `requests` asks JetStream and translates errors.
+`connecting` makes a connection of options, `connection` has its verbs, `base` its state and what happens to it,
+`lifeline` keeps it up, `transport` and `websocket` move its bytes, `subscription`, `messages` and `requests` are what
+it hands out, `asking` is the one way to ask JetStream, `jetstream` that API with nats-py's names, `stock` gives a
+client of nats-py itself.
 """
 
 from __future__ import annotations
 
-from penstock.connection.attempt import connect
-from penstock.connection.client import Client
-from penstock.connection.requests import api_error, api_request, foreign_errors, jetstream, server_info, translate
+from penstock.connection.asking import api_request, insist, patiently
+from penstock.connection.connecting import connect
+from penstock.connection.connection import Connection
+from penstock.connection.messages import Msg
+from penstock.connection.subscription import Subscription
 
-__all__ = ["Client", "api_error", "api_request", "connect", "foreign_errors", "jetstream", "server_info", "translate"]
+__all__ = ["Connection", "Msg", "Subscription", "api_request", "connect", "insist", "patiently"]

@@ -1,133 +1,103 @@
-"""Requests to JetStream over a connected client, and nats-py's errors made into ours."""
+"""Requests of a connection: one subscription for all answers, a subject for each."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
 
-import nats.errors
-import nats.js
-import nats.js.errors
-from nats.aio.client import Client as NatsClient
-from nats.aio.msg import Msg
-from nats.js.api import DEFAULT_PREFIX
+from penstock.connection.messages import HeaderValues, Msg, Payload
+from penstock.errors import DeadlineError, DeniedError, NoRespondersError, PenstockError
 
-from penstock.connection.client import Client
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    LinkError,
-    LocalProtocolError,
-    NoRespondersError,
-    PenstockError,
-    RemoteProtocolError,
-)
-from penstock.wire.api import AGAIN, api_error, is_question
+if TYPE_CHECKING:
+    from penstock.connection.connection import Connection
+    from penstock.connection.subscription import Subscription
 
-__all__ = ["api_error", "api_request", "foreign_errors", "jetstream", "server_info", "translate"]
+__all__ = ["Requests"]
+
+_NOBODY = b"NATS/1.0 503"
 
 
-def jetstream(client: NatsClient, *, timeout: float | None = None) -> nats.js.JetStreamContext:
-    """Give nats-py's JetStream context with the domain or API prefix of the connection."""
-    given = client.given if isinstance(client, Client) else None
-    return client.jetstream(
-        prefix=given.js_prefix if given else DEFAULT_PREFIX,
-        timeout=timeout or (given.request_timeout if given else 5.0),
-    )
+class _Waiting:
+    __slots__ = ("future", "subject", "timeout")
+
+    def __init__(self, subject: str, future: asyncio.Future[Msg], timeout: float) -> None:
+        self.subject, self.future, self.timeout = subject, future, timeout
 
 
-def server_info(client: NatsClient) -> Mapping[str, Any]:
-    """Give what the server said of itself when we connected: its INFO."""
-    return MappingProxyType(client._server_info)
+class Requests:
+    """What was asked and has no answer yet."""
 
+    def __init__(self, connection: Connection) -> None:
+        self.inbox: Subscription | None = None
+        self._connection = connection
+        self._prefix = f"{connection.options.inbox_prefix}.{secrets.token_hex(11)}."
+        self._number = 0
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._loop = asyncio.get_running_loop()
 
-async def api_request(
-    client: NatsClient, method: str, body: object = None, *, timeout: float | None = None, again: bool = False
-) -> Any:
-    """Call the JetStream API, `method` being what follows the prefix, and give the decoded answer.
-
-    An answer that holds an error raises JetStreamError with the server's codes; `foreign_errors` covers the
-    rest. What only asks is asked again when no answer comes (`is_question` says why), and so is anything else that may
-    be done twice, if the caller says so with `again`.
-    """
-    given = client.given if isinstance(client, Client) else None
-    prefix = given.js_prefix if given else DEFAULT_PREFIX
-    payload = b"" if body is None else json.dumps(body).encode()
-    subject = f"{prefix}.{method}"
-    timeout = timeout or (given.request_timeout if given else 5.0)
-    with foreign_errors(subject):
-        if again or is_question(method):
-            reply = await _insist(client, subject, payload, timeout)
-        else:
-            reply = await client.request(subject, payload, timeout=timeout)
-    try:
-        answer = json.loads(reply.data)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise RemoteProtocolError(
-            f"What answered on {subject} is not JetStream: {reply.data[:40]!r}.",
-            remedy="Does another service listen on that subject? Check domain and api_prefix.",
-        )
-    if error := answer.get("error"):
-        raise api_error(error)
-    return answer
-
-
-async def _insist(client: NatsClient, subject: str, payload: bytes, timeout: float) -> Msg:
-    deadline = time.monotonic() + timeout
-    while (left := deadline - time.monotonic()) > AGAIN:
+    async def ask(self, subject: str, payload: Payload, timeout: float | None, headers: HeaderValues | None) -> Msg:
+        """Send a request and wait for its answer."""
+        if timeout is None:
+            timeout = self._connection.options.request_timeout
+        if self.inbox is None or self.inbox.ended:
+            self.inbox = await self._connection.tap(f"{self._prefix}*", self._answered)
+        self._number += 1
+        reply = f"{self._prefix}{self._number}"
+        key = reply.encode()
+        future: asyncio.Future[Msg] = self._loop.create_future()
+        self._waiting[key] = _Waiting(subject, future, timeout)
+        timer = self._loop.call_later(timeout, self._late, key)
         try:
-            return await client.request(subject, payload, timeout=AGAIN)
-        except nats.errors.NoRespondersError:
-            raise
-        except nats.errors.TimeoutError:
-            continue
-    return await client.request(subject, payload, timeout=max(left, 0.01))
+            await self._connection.publish(subject, payload, reply, headers)
+            return await future
+        finally:
+            timer.cancel()
+            self._waiting.pop(key, None)
 
+    def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        waiting = self._waiting.pop(subject, None)
+        if waiting is None or waiting.future.done():
+            return  # it came too late, or is a second answer
+        if block is not None and not payload and block.startswith(_NOBODY):
+            waiting.future.set_exception(
+                NoRespondersError(
+                    f"Nobody listens on {waiting.subject}.",
+                    remedy="Is the service running, or, for JetStream, is it on and does a stream hold the subject?",
+                    seconds=waiting.timeout,
+                    subject=waiting.subject,
+                )
+            )
+        else:
+            waiting.future.set_result(Msg(self._connection, 0, subject, reply, payload, block))
 
-@contextmanager
-def foreign_errors(subject: str | None = None) -> Iterator[None]:
-    """Translate what nats-py raises inside the block into our errors."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except (nats.errors.Error, TimeoutError) as error:
-        raise translate(error, subject) from error
+    def _late(self, key: bytes) -> None:
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_exception(
+                DeadlineError(
+                    f"No answer on {waiting.subject} in time ({waiting.timeout:g} s).",
+                    remedy="Is whoever answers there busy, or gone? A longer timeout may help.",
+                    seconds=waiting.timeout,
+                    subject=waiting.subject,
+                )
+            )
 
+    def denied(self, error: DeniedError, inbox: Subscription | None) -> int:
+        """Fail what the server denied: requests to the subject of the error, or all where our inbox was denied."""
+        if inbox is not None and inbox is not self.inbox:
+            return 0
+        concerned = [item for item in self._waiting.values() if inbox is not None or item.subject == error.subject]
+        if inbox is None and error.subject is not None and error.subject.startswith(self._prefix):
+            concerned += [self._waiting[key] for key in (error.subject.encode(),) if key in self._waiting]
+        for item in concerned:
+            if not item.future.done():
+                item.future.set_exception(error)
+        return len(concerned)
 
-def translate(error: Exception, subject: str | None = None) -> PenstockError:
-    """Give our error for one of nats-py's."""
-    about = f" on {subject}" if subject else ""
-    if isinstance(error, nats.js.errors.APIError):
-        return api_error({"code": error.code, "err_code": error.err_code, "description": error.description})
-    if isinstance(error, nats.errors.NoRespondersError | nats.js.errors.NoStreamResponseError):
-        return NoRespondersError(
-            f"Nobody listens{about}.",
-            remedy="Is the service running, or, for JetStream, is it on and does a stream hold the subject?",
-            subject=subject,
-        )
-    if isinstance(error, TimeoutError):
-        return DeadlineError(f"No answer{about} in time.", remedy="A longer timeout may help.", subject=subject)
-    if isinstance(error, nats.errors.MaxPayloadError):
-        return LocalProtocolError(
-            f"The message{about} is larger than the server takes.",
-            remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
-        )
-    if isinstance(error, nats.errors.BadSubjectError | nats.errors.BadHeaderError | nats.errors.BadSubscriptionError):
-        return LocalProtocolError(f"nats-py refuses what we send{about}: {error}.")
-    if isinstance(
-        error,
-        nats.errors.ConnectionClosedError
-        | nats.errors.StaleConnectionError
-        | nats.errors.ConnectionDrainingError
-        | nats.errors.ConnectionReconnectingError
-        | nats.errors.OutboundBufferLimitError,
-    ):
-        return DisconnectedError(f"The connection is gone{about}: {error}.", remedy="Is the server still running?")
-    return LinkError(f"nats-py reports{about}: {str(error) or type(error).__name__}.")
+    def end(self, reason: PenstockError) -> None:
+        """Fail everything: the connection is closed."""
+        waiting, self._waiting = self._waiting, {}
+        for item in waiting.values():
+            if not item.future.done():
+                item.future.set_exception(reason)

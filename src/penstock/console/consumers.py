@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from penstock.connection import Client, api_request
+from penstock.connection import Connection, api_request
 from penstock.console.config import config_rows
 from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
 from penstock.errors import NotFoundError
+from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
 from penstock.jetstream.assets import checked
-from penstock.jetstream.info import ConsumerInfo
 
 __all__ = ["consumer", "consumer_row", "consumers", "consumers_of"]
 
 _STREAMS = 100  # whose consumers one page lists
 
 
-async def consumers_of(client: Client, stream: str) -> tuple[list[ConsumerInfo], int]:
+async def consumers_of(client: Connection, stream: str) -> tuple[list[ConsumerInfo], int]:
     """Give the first page of a stream's consumers as the server has it, and how many there are."""
     answer = await api_request(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", {})
     found = [ConsumerInfo.from_json(item) for item in answer.get("consumers") or []]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.connection import Client, api_request
+from penstock.connection import Connection, api_request
 from penstock.console.link import Link
 from penstock.console.masking import Mask
 from penstock.console.rates import Rates
 from penstock.console.settings import Settings
 from penstock.errors import InputError
-from penstock.jetstream.info import StreamInfo
+from penstock.info import StreamInfo
 
 if TYPE_CHECKING:
     from penstock.pipelines.project import Project
@@ -76,7 +76,7 @@ async def all_of(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]])
     return [task.result() for task in tasks]
 
 
-async def stream_page(client: Client, offset: int = 0) -> tuple[list[StreamInfo], int]:
+async def stream_page(client: Connection, offset: int = 0) -> tuple[list[StreamInfo], int]:
     """Give one page of the server's list of streams, by name, and how many there are in all."""
     answer = await api_request(client, "STREAM.LIST", {"offset": offset})
     found = [StreamInfo.from_json(item) for item in answer.get("streams") or []]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from penstock.connection import Client, connect
+from penstock.connection import Connection, connect
 from penstock.errors import DisconnectedError, PenstockError
 from penstock.options import ConnectionOptions
 
@@ -27,12 +27,12 @@ class Link:
             # A page that wants NATS tries again; attempts while nobody looks would only fill the log.
             reconnect=False,
         )
-        self._client: Client | None = None
+        self._client: Connection | None = None
         self._lost = False
         self._lock = asyncio.Lock()
         self._failed: tuple[float, PenstockError] | None = None
 
-    async def client(self) -> Client:
+    async def client(self) -> Connection:
         """Give the connection; an error where NATS does not answer."""
         async with self._lock:
             if self._client is not None and self._client.is_closed:
@@ -48,7 +48,7 @@ class Link:
                 )
             return self._client
 
-    async def _connect(self) -> Client:
+    async def _connect(self) -> Connection:
         if self._failed is not None and time.monotonic() - self._failed[0] < _REST:
             raise self._failed[1]
         try:

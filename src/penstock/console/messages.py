@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.connection import Client
+from penstock.connection import Connection
 from penstock.console.desk import Ask, Data, Desk, all_of, iso
 from penstock.console.payload import FORMS, Form, encoded, preview, render
 from penstock.errors import InputError, NotFoundError
+from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.info import StreamInfo
 from penstock.model import Message
 from penstock.spark.markers import is_marker
 
@@ -41,7 +41,7 @@ class Found:
 
 
 async def newest(
-    desk: Desk, client: Client, info: StreamInfo, *, count: int, before: int | None = None, markers: bool = False
+    desk: Desk, client: Connection, info: StreamInfo, *, count: int, before: int | None = None, markers: bool = False
 ) -> Found:
     """Look for the newest messages below a sequence."""
     found = Found()
@@ -75,7 +75,7 @@ async def newest(
     return found
 
 
-async def _end_of_rows(client: Client, info: StreamInfo) -> int | None:
+async def _end_of_rows(client: Connection, info: StreamInfo) -> int | None:
     """Find where the newest message that is no marker ends, where the stream's subjects let us ask for it."""
     plain = [subject for subject in info.config.subjects if not is_marker(subject)]
     if len(plain) == len(info.config.subjects) or not plain or len(plain) > _FILTERS:
@@ -90,14 +90,14 @@ async def _end_of_rows(client: Client, info: StreamInfo) -> int | None:
     return max(await all_of(plain, last)) + 1
 
 
-async def _get(client: Client, stream: str, sequence: int) -> Message | None:
+async def _get(client: Connection, stream: str, sequence: int) -> Message | None:
     try:
         return await assets.get_message(client, stream, sequence)
     except NotFoundError:
         return None  # a gap
 
 
-async def _following(desk: Desk, client: Client, info: StreamInfo, subject: str, start: int) -> Found:
+async def _following(desk: Desk, client: Connection, info: StreamInfo, subject: str, start: int) -> Found:
     """Look for messages of a subject upwards from a sequence; the server finds each next one itself."""
     found = Found(start=start)
     left = desk.settings.message_bytes
@@ -188,7 +188,7 @@ async def payload(desk: Desk, ask: Ask) -> bytes:
     return desk.mask.data((await _fetch(await desk.link.client(), ask)).data)
 
 
-async def _fetch(client: Client, ask: Ask) -> Message:
+async def _fetch(client: Connection, ask: Ask) -> Message:
     stream, text = ask.path["stream"], ask.path["sequence"]
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 20 and int(text) > 0):
         raise InputError(f"{text[:40]!r} is no sequence.", remedy="Sequences are numbers from 1 on.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from penstock.connection import Client, foreign_errors, server_info
+from penstock.connection import Connection
 from penstock.console.consumers import consumers_of
 from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
 from penstock.errors import NoRespondersError, NotFoundError
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.info import ConsumerInfo, StreamInfo
 
 __all__ = ["overview"]
 
@@ -50,18 +50,17 @@ async def overview(desk: Desk, ask: Ask) -> Data:
     return data
 
 
-async def _consumers(client: Client, info: StreamInfo) -> list[ConsumerInfo]:
+async def _consumers(client: Connection, info: StreamInfo) -> list[ConsumerInfo]:
     try:
         return (await consumers_of(client, info.name))[0]
     except NotFoundError:
         return []  # deleted a moment ago
 
 
-async def _server(desk: Desk, client: Client) -> Data:
-    info = server_info(client)
+async def _server(desk: Desk, client: Connection) -> Data:
+    info = client.server_info
     begun = time.perf_counter()
-    with foreign_errors():
-        await client.flush(timeout=max(1, round(desk.settings.timeout)))
+    await client.flush(timeout=max(1, round(desk.settings.timeout)))
     return {
         "url": desk.link.options.url,
         "name": info.get("server_name"),

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.connection import Client, api_request
+from penstock.connection import Connection, api_request
 from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
 from penstock.errors import InputError, NotFoundError, RemoteProtocolError
+from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.info import StreamInfo
 from penstock.spark.markers import MARKER_ROOT, Head, is_marker, marker_filter
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _moment(seconds: float | None) -> str | None:
 # -- what is in NATS ---------------------------------------------------------------------------------------------------
 
 
-async def _latest(client: Client, name: str) -> int | None:
+async def _latest(client: Connection, name: str) -> int | None:
     try:
         return (await assets.stream_info(client, name)).last_sequence + 1
     except NotFoundError:
@@ -188,7 +188,7 @@ def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
     return sum(known) if known else None
 
 
-async def _sinks(client: Client, info: StreamInfo) -> list[Data]:
+async def _sinks(client: Connection, info: StreamInfo) -> list[Data]:
     """Read the heads in a stream: where each exactly-once query is that writes to it."""
     try:
         pattern = marker_filter(info.name).removesuffix(">") + "*.head"
@@ -199,7 +199,7 @@ async def _sinks(client: Client, info: StreamInfo) -> list[Data]:
     return [sink for sink in await all_of(subjects[:100], lambda subject: _head(client, info.name, subject)) if sink]
 
 
-async def _head(client: Client, stream: str, subject: str) -> Data | None:
+async def _head(client: Connection, stream: str, subject: str) -> Data | None:
     query = subject.removeprefix(f"{MARKER_ROOT}.{stream}.").removesuffix(".head")
     try:
         found = await assets.get_message(client, stream, last_for=subject)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.connection import Client, api_request
+from penstock.connection import Connection, api_request
 from penstock.console.config import config_rows
 from penstock.console.consumers import consumer_row, consumers_of
 from penstock.console.desk import Ask, Data, Desk, iso, stream_page
 from penstock.console.messages import newest, row
+from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.info import StreamInfo
 from penstock.spark.markers import is_marker
 
 __all__ = ["stream", "stream_row", "streams"]
@@ -84,7 +84,7 @@ async def stream(desk: Desk, ask: Ask) -> Data:
     }
 
 
-async def _subjects(desk: Desk, client: Client, info: StreamInfo) -> Data:
+async def _subjects(desk: Desk, client: Connection, info: StreamInfo) -> Data:
     """Count the messages of each subject, the markers of the Spark sink together; where they are not too many."""
     if info.subjects > desk.settings.subjects:
         return {"rows": [], "held": info.subjects, "left_out": info.subjects, "markers": 0}

@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import uuid
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of
-from penstock.connection import Client, api_request, foreign_errors, jetstream
+from penstock.connection import Connection
 from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
-from penstock.errors import NotFoundError, PenstockError
-from penstock.jetstream.info import StreamInfo
+from penstock.errors import PenstockError
+from penstock.info import StreamInfo
+from penstock.jetstream.delivery import Delivery
+from penstock.jetstream.scan import scan_headers
+from penstock.wire.jetstream.names import MSG_SIZE
 
 __all__ = ["transfers"]
 
 log = logging.getLogger("penstock.console")
-
-_BATCH = 500
-_NANO = 1_000_000_000
-_ALIVE = 30  # seconds after which the server deletes a consumer that we could not
 
 
 @dataclass
@@ -78,13 +74,15 @@ async def transfers(desk: Desk, ask: Ask) -> Data:
     }
 
 
-async def _stream(desk: Desk, client: Client, info: StreamInfo) -> tuple[list[Data], int]:
+async def _stream(desk: Desk, client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
     """Look through one stream; gives the transfers, and how many messages were looked at, -1 where it failed."""
     start = max(info.first_sequence, info.last_sequence + 1 - desk.settings.scan_messages)
     known: dict[tuple[str, str], _Transfer] = {}
     count = 0
     try:
-        async with contextlib.aclosing(_headers(client, info.name, start, desk.settings.scan_messages)) as messages:
+        async with contextlib.aclosing(
+            scan_headers(client, info.name, start=start, most=desk.settings.scan_messages)
+        ) as messages:
             async for message in messages:
                 count += 1
                 _take(known, info.name, message)
@@ -96,17 +94,17 @@ async def _stream(desk: Desk, client: Client, info: StreamInfo) -> tuple[list[Da
     return [_row(desk, item, cut) for item in known.values()], count
 
 
-def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Any) -> None:
-    headers = message.headers or {}
+def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Delivery) -> None:
+    headers = message.headers
     message_id = message_id_of(headers)
     if message_id is None:
         return
-    sequence = message.metadata.sequence.stream
+    sequence = message.sequence
     item = known.setdefault(
         (message.subject, message_id), _Transfer(stream, message_id, message.subject, first=sequence)
     )
-    item.last, item.time = sequence, message.metadata.timestamp
-    said = str(headers.get("Nats-Msg-Size", "0"))
+    item.last, item.time = sequence, message.place.time
+    said = str(headers.get(MSG_SIZE, "0"))
     size = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
     try:
         item.chunks += item.tiling.add(decode(headers, size), size)
@@ -129,35 +127,3 @@ def _row(desk: Desk, item: _Transfer, cut: bool) -> Data:
         "last": item.last,
         "time": iso(item.time),
     }
-
-
-async def _headers(client: Client, stream: str, start: int, most: int) -> AsyncGenerator[Any]:
-    """Give the newest messages without their bodies, through a consumer that is gone afterwards."""
-    name = f"console-{uuid.uuid4().hex}"
-    config = {
-        "name": name,
-        "deliver_policy": "by_start_sequence",
-        "opt_start_seq": max(1, start),
-        "ack_policy": "none",
-        "headers_only": True,
-        "mem_storage": True,
-        "num_replicas": 1,
-        "inactive_threshold": _ALIVE * _NANO,
-    }
-    made = await api_request(client, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
-    left = min(int(made["num_pending"]), most)
-    try:
-        with foreign_errors(stream):
-            pull = await jetstream(client).pull_subscribe_bind(consumer=name, stream=stream)
-            try:
-                while left > 0:
-                    messages = await pull.fetch(min(left, _BATCH), timeout=client.given.request_timeout)
-                    left -= len(messages)
-                    for message in messages:
-                        yield message
-            finally:
-                await pull.unsubscribe()
-    finally:
-        if client.is_connected:
-            with contextlib.suppress(NotFoundError):  # the stream is gone, and it with it
-                await api_request(client, f"CONSUMER.DELETE.{stream}.{name}")

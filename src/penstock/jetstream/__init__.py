@@ -9,14 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.info import ConsumerInfo as ConsumerInfo
+    from penstock.info import StreamInfo as StreamInfo
     from penstock.jetstream.batch import BatchAck as BatchAck
     from penstock.jetstream.changes import Plan as Plan
     from penstock.jetstream.consume import Deliveries as Deliveries
     from penstock.jetstream.deadletter import DeadLetter as DeadLetter
     from penstock.jetstream.deadletter import DeadLetters as DeadLetters
     from penstock.jetstream.delivery import Delivery as Delivery
-    from penstock.jetstream.info import ConsumerInfo as ConsumerInfo
-    from penstock.jetstream.info import StreamInfo as StreamInfo
     from penstock.jetstream.outgoing import Outgoing as Outgoing
     from penstock.jetstream.publish import Publisher as Publisher
     from penstock.jetstream.samples import AckSample as AckSample

@@ -22,13 +22,13 @@ from penstock.errors import (
     NotFoundError,
     RemoteProtocolError,
 )
-from penstock.jetstream.info import ConsumerInfo, StreamInfo
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import check_consumer, check_stream
 from penstock.model import NAME, Consumer, Message, Stream, format_time
-from penstock.wire.api import not_yet
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
+    from penstock.connection import Connection
 
 __all__ = [
     "account_info",
@@ -66,8 +66,7 @@ async def patiently(ask: Callable[[], Awaitable[Answer]], seconds: float) -> Ans
         except NoRespondersError:
             raise  # there is no JetStream, and waiting makes none
         except (DeadlineError, DisconnectedError, JetStreamError) as error:
-            passing = not isinstance(error, JetStreamError) or not_yet(error)
-            if not passing or loop.time() >= end:
+            if not may_ask_again(error) or loop.time() >= end:
                 raise
         await asyncio.sleep(0.2)
 
@@ -82,7 +81,7 @@ def checked(name: str, what: str) -> str:
     return name
 
 
-async def _pages(client: Client, method: str, key: str, body: dict[str, Any]) -> AsyncIterator[Any]:
+async def _pages(client: Connection, method: str, key: str, body: dict[str, Any]) -> AsyncIterator[Any]:
     """Walk through an answer that comes in pages."""
     offset = 0
     while True:
@@ -97,7 +96,7 @@ async def _pages(client: Client, method: str, key: str, body: dict[str, Any]) ->
             return
 
 
-async def account_info(client: Client) -> dict[str, Any]:
+async def account_info(client: Connection) -> dict[str, Any]:
     """Give what the account uses of JetStream, and its limits."""
     answer: dict[str, Any] = await api_request(client, "INFO")
     return answer
@@ -106,20 +105,20 @@ async def account_info(client: Client) -> dict[str, Any]:
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 
-async def add_stream(client: Client, stream: Stream) -> StreamInfo:
+async def add_stream(client: Connection, stream: Stream) -> StreamInfo:
     """Create a stream; the same one again is no error, another one of that name is."""
     check_stream(stream)
     return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json(), again=True))
 
 
-async def edit_stream(client: Client, stream: Stream) -> StreamInfo:
+async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
     """Give a stream another configuration; what the server cannot change, it refuses."""
     if not stream.sealed:  # sealing is an update that makes the server change other fields, too
         check_stream(stream)
     return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json(), again=True))
 
 
-async def stream_info(client: Client, name: str) -> StreamInfo:
+async def stream_info(client: Connection, name: str) -> StreamInfo:
     """Ask how a stream stands."""
     try:
         return StreamInfo.from_json(await api_request(client, f"STREAM.INFO.{checked(name, 'stream')}"))
@@ -131,14 +130,14 @@ async def stream_info(client: Client, name: str) -> StreamInfo:
         ) from None
 
 
-async def streams(client: Client, *, subject: str | None = None) -> list[StreamInfo]:
+async def streams(client: Connection, *, subject: str | None = None) -> list[StreamInfo]:
     """List all streams by name, or those that capture a subject."""
     body = {"subject": subject} if subject else {}
     found = [StreamInfo.from_json(item) async for item in _pages(client, "STREAM.LIST", "streams", body)]
     return sorted(found, key=lambda item: item.name)
 
 
-async def stream_subjects_held(client: Client, name: str, pattern: str = ">") -> dict[str, int]:
+async def stream_subjects_held(client: Connection, name: str, pattern: str = ">") -> dict[str, int]:
     """Count the messages of each subject that a stream holds."""
     counts: dict[str, int] = {}
     offset = 0
@@ -152,13 +151,13 @@ async def stream_subjects_held(client: Client, name: str, pattern: str = ">") ->
             return dict(sorted(counts.items()))
 
 
-async def delete_stream(client: Client, name: str) -> None:
+async def delete_stream(client: Connection, name: str) -> None:
     """Delete a stream with everything in it."""
     await api_request(client, f"STREAM.DELETE.{checked(name, 'stream')}")
 
 
 async def purge_stream(
-    client: Client, name: str, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None
+    client: Connection, name: str, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None
 ) -> int:
     """Remove messages, all or of a subject, below a sequence or but the last few; give how many."""
     if sequence is not None and keep is not None:
@@ -172,7 +171,7 @@ async def purge_stream(
 
 
 async def get_message(
-    client: Client,
+    client: Connection,
     stream: str,
     sequence: int | None = None,
     *,
@@ -219,7 +218,7 @@ def parse_headers(raw: bytes) -> dict[str, list[str]]:
     return headers
 
 
-async def delete_message(client: Client, stream: str, sequence: int, *, erase: bool = True) -> None:
+async def delete_message(client: Connection, stream: str, sequence: int, *, erase: bool = True) -> None:
     """Delete one message; `erase` also overwrites its bytes in the file, which takes longer."""
     body = {"seq": sequence, "no_erase": not erase}
     await api_request(client, f"STREAM.MSG.DELETE.{checked(stream, 'stream')}", body)
@@ -228,7 +227,7 @@ async def delete_message(client: Client, stream: str, sequence: int, *, erase: b
 # -- consumers -------------------------------------------------------------------------------------------------------
 
 
-async def add_consumer(client: Client, stream: str, consumer: Consumer, *, action: str = "create") -> ConsumerInfo:
+async def add_consumer(client: Connection, stream: str, consumer: Consumer, *, action: str = "create") -> ConsumerInfo:
     """Create a consumer; the same one again is no error, another one of that name is."""
     check_consumer(consumer)
     name = consumer.durable or consumer.name
@@ -241,12 +240,12 @@ async def add_consumer(client: Client, stream: str, consumer: Consumer, *, actio
     return ConsumerInfo.from_json(await api_request(client, method, body, again=name is not None))
 
 
-async def edit_consumer(client: Client, stream: str, consumer: Consumer) -> ConsumerInfo:
+async def edit_consumer(client: Connection, stream: str, consumer: Consumer) -> ConsumerInfo:
     """Give a consumer another configuration; what the server cannot change, it refuses."""
     return await add_consumer(client, stream, consumer, action="update")
 
 
-async def consumer_info(client: Client, stream: str, name: str) -> ConsumerInfo:
+async def consumer_info(client: Connection, stream: str, name: str) -> ConsumerInfo:
     """Ask how a consumer stands."""
     method = f"CONSUMER.INFO.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
     try:
@@ -260,18 +259,18 @@ async def consumer_info(client: Client, stream: str, name: str) -> ConsumerInfo:
         ) from None
 
 
-async def consumers(client: Client, stream: str) -> list[ConsumerInfo]:
+async def consumers(client: Connection, stream: str) -> list[ConsumerInfo]:
     """List the consumers of a stream by name."""
     pages = _pages(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", "consumers", {})
     return sorted([ConsumerInfo.from_json(item) async for item in pages], key=lambda item: item.name)
 
 
-async def delete_consumer(client: Client, stream: str, name: str) -> None:
+async def delete_consumer(client: Connection, stream: str, name: str) -> None:
     """Delete a consumer and what it knows of deliveries and acks."""
     await api_request(client, f"CONSUMER.DELETE.{checked(stream, 'stream')}.{checked(name, 'consumer')}")
 
 
-async def pause_consumer(client: Client, stream: str, name: str, until: datetime | None) -> dict[str, Any]:
+async def pause_consumer(client: Connection, stream: str, name: str, until: datetime | None) -> dict[str, Any]:
     """Let a consumer deliver nothing until then; None lets it go on."""
     body = {"pause_until": format_time(until)} if until else {}
     method = f"CONSUMER.PAUSE.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
@@ -279,7 +278,7 @@ async def pause_consumer(client: Client, stream: str, name: str, until: datetime
     return answer
 
 
-async def unpin_consumer(client: Client, stream: str, name: str, group: str) -> None:
+async def unpin_consumer(client: Connection, stream: str, name: str, group: str) -> None:
     """Take the pin of a priority group away from whoever holds it."""
     method = f"CONSUMER.UNPIN.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
     await api_request(client, method, {"group": group})

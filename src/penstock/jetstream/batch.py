@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.connection import api_error, foreign_errors
 from penstock.errors import (
     DeadlineError,
     DisconnectedError,
@@ -30,12 +29,13 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.jetstream.outgoing import DUPLICATE_IN_BATCH, Outgoing, is_transient
+from penstock.jetstream.outgoing import DUPLICATE_IN_BATCH, Outgoing
 from penstock.model import PubAck
+from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
+    from penstock.connection import Connection, Msg
 
 __all__ = ["BatchAck", "Route", "publish_atomic", "publish_fast"]
 
@@ -64,7 +64,7 @@ class BatchAck:
 class Route:
     """Where a batch goes, and how patiently."""
 
-    client: Client
+    client: Connection
     stream: str
     ack_timeout: float
     patience: float
@@ -79,8 +79,7 @@ class _Patience:
         self._route, self._what = route, what
 
     async def wait_out(self, error: PenstockError) -> None:
-        final = isinstance(error, JetStreamError) and not is_transient(error)
-        if final or not isinstance(error, JetStreamError | DeadlineError | DisconnectedError):
+        if not may_ask_again(error):
             raise error
         if self._route.client.is_closed:
             raise DisconnectedError(f"The connection was closed during {self._what}.") from error
@@ -113,7 +112,7 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
             if repeated and (found := await _known(route, messages[-1], ids[-1])):
                 return BatchAck(route.stream, "atomic", len(messages), found.sequence, 0)
             await patience.wait_out(error)
-            lost = lost or isinstance(error, DeadlineError | DisconnectedError)
+            lost = lost or judge(error) is Verdict.UNKNOWN
 
 
 async def _attempt(route: Route, messages: list[Outgoing], ids: list[str]) -> PubAck:
@@ -123,17 +122,14 @@ async def _attempt(route: Route, messages: list[Outgoing], ids: list[str]) -> Pu
         headers |= {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
         if number == last:
             headers["Nats-Batch-Commit"] = "1"
-        with foreign_errors(out.subject):
-            if number in (1, last):  # the first tells early whether the stream takes batches
-                reply = await route.client.request(
-                    out.subject, bytes(out.data), timeout=route.ack_timeout, headers=headers
-                )
-                if number == last or reply.data:
-                    ack = _ack(reply)
-                    if number == last:
-                        return ack
-            else:
-                await route.client.publish(out.subject, bytes(out.data), headers=headers)
+        if number in (1, last):  # the first tells early whether the stream takes batches
+            reply = await route.client.request(out.subject, bytes(out.data), timeout=route.ack_timeout, headers=headers)
+            if number == last or reply.data:
+                ack = _ack(reply)
+                if number == last:
+                    return ack
+        else:
+            await route.client.publish(out.subject, bytes(out.data), headers=headers)
     raise AssertionError("a batch has a last message")
 
 
@@ -152,8 +148,7 @@ def _ack(reply: Msg) -> PubAck:
 async def _known(route: Route, out: Outgoing, message_id: str) -> PubAck | None:
     """Ask whether the stream knows an id, and its sequence; nothing is stored."""
     headers = {"Nats-Msg-Id": message_id, "Nats-Expected-Last-Msg-Id": f"never-{secrets.token_hex(8)}"}
-    with foreign_errors(out.subject):
-        reply = await route.client.request(out.subject, b"", timeout=route.ack_timeout, headers=headers)
+    reply = await route.client.request(out.subject, b"", timeout=route.ack_timeout, headers=headers)
     try:
         return _ack(reply)
     except JetStreamError:
@@ -244,13 +239,12 @@ class _Ingest:
         self._fault: JetStreamError | None = None
 
     async def run(self) -> tuple[int, tuple[Outgoing, str]]:
-        with foreign_errors(self._route.stream):
-            subscription = await self._route.client.subscribe(f"{self._inbox}.{self._batch}.>", cb=self._heard)
-            try:
-                return await self._run()
-            finally:
-                if not self._route.client.is_closed:
-                    await subscription.unsubscribe()
+        subscription = await self._route.client.subscribe(f"{self._inbox}.{self._batch}.>", cb=self._heard)
+        try:
+            return await self._run()
+        finally:
+            if not self._route.client.is_closed:
+                await subscription.unsubscribe()
 
     async def _heard(self, message: Msg) -> None:
         if not message.data and (message.headers or {}).get("Status") == "503":

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from penstock.errors import InputError
-from penstock.jetstream.info import ConsumerInfo, StreamInfo
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import filters
 from penstock.model import Consumer, Stream
 

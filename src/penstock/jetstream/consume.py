@@ -17,9 +17,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import nats.errors
-
-from penstock.connection import foreign_errors
 from penstock.durations import parse_duration
 from penstock.errors import (
     DeadlineError,
@@ -30,14 +27,12 @@ from penstock.errors import (
     NotFoundError,
     PenstockError,
 )
+from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery, is_delivery
-from penstock.jetstream.info import ConsumerInfo
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["Deliveries"]
 
@@ -57,7 +52,7 @@ class Deliveries:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         stream: str,
         consumer: str,
         *,
@@ -130,13 +125,12 @@ class Deliveries:
         if config.max_expires and config.max_expires < self._expires:
             self._expires = config.max_expires
             self._heartbeat = min(self._heartbeat, self._expires / 2)
-        prefix = getattr(getattr(self._client, "given", None), "js_prefix", "$JS.API")
+        prefix = self._client.options.js_prefix
         self._next = f"{prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
         self._inbox = self._client.new_inbox()
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
-        with foreign_errors(self._next):
-            self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._heard)
+        self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._heard)
         self._tasks.append(asyncio.ensure_future(self._watch()))
         if self._keep_alive and config.ack_policy != "none":
             waits = [config.ack_wait or 30.0, *config.backoff]
@@ -149,7 +143,7 @@ class Deliveries:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self._subscription is not None and not self._client.is_closed:
-            with suppress(nats.errors.Error):  # the connection may end in this moment
+            with suppress(PenstockError):  # the connection may end in this moment
                 await self._subscription.unsubscribe()
                 if self.info is not None and self.info.config.ack_policy != "none":
                     for delivery in self._queue:
@@ -219,7 +213,7 @@ class Deliveries:
             self._heard_at = asyncio.get_running_loop().time()
         try:
             await self._client.publish(self._next, json.dumps(body).encode(), reply=f"{self._inbox}.{self._pull_count}")
-        except nats.errors.Error as error:
+        except PenstockError as error:
             self._pulls.pop(self._pull_count, None)
             self._begin_trouble(f"pulling failed: {error}")
 
@@ -327,7 +321,7 @@ class Deliveries:
         while True:
             await asyncio.sleep(interval)
             held = [*self._queue, *([self._current] if self._current is not None else [])]
-            with suppress(nats.errors.Error):  # while disconnected nothing can be said; the watch deals with it
+            with suppress(PenstockError):  # while disconnected nothing can be said; the watch deals with it
                 for delivery in held:
                     if not delivery.settled:
                         await self._client.publish(delivery.reply, b"+WPI")

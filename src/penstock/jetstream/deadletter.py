@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.connection import api_error, foreign_errors
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
 from penstock.jetstream.outgoing import WRONG_LAST_SEQUENCE
 from penstock.model import Message, Stream, format_time, parse_time
+from penstock.wire.jetstream.answers import api_error
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
+    from penstock.connection import Connection
 
 __all__ = ["DeadLetter", "DeadLetters"]
 
@@ -92,7 +92,7 @@ class _Pairs(dict[str, str]):
 class DeadLetters:
     """The dead letters of one stream, kept in the stream `dead`, `<stream>-DEAD` by default."""
 
-    def __init__(self, client: Client, stream: str, dead: str | None = None) -> None:
+    def __init__(self, client: Connection, stream: str, dead: str | None = None) -> None:
         self._client = client
         self.stream = assets.checked(stream, "stream")
         self.dead = assets.checked(dead or f"{stream}-DEAD", "stream")
@@ -157,8 +157,7 @@ class DeadLetters:
             # The letter is there already: an earlier attempt wrote it.
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        with foreign_errors(subject):
-            reply = await self._client.request(subject, data, timeout=10.0, headers=headers)
+        reply = await self._client.request(subject, data, timeout=10.0, headers=headers)
         try:
             answer = json.loads(reply.data)
         except ValueError:
@@ -193,8 +192,7 @@ class DeadLetters:
         async def heard(_: object) -> None:
             news.set()
 
-        with foreign_errors(self.stream):
-            subscription = await self._client.subscribe(f"{_ADVISORY}.{self.stream}.{consumer}", cb=heard)
+        subscription = await self._client.subscribe(f"{_ADVISORY}.{self.stream}.{consumer}", cb=heard)
         try:
             while True:
                 await news.wait()
@@ -231,8 +229,7 @@ class DeadLetters:
             if not name.startswith("Nats-") and name != _AGAIN
         ]
         pairs += [(_AGAIN, str(times)), ("Nats-Msg-Id", f"{self.dead}.{letter.number}")]
-        with foreign_errors(letter.subject):
-            reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=_Pairs(pairs))
+        reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=_Pairs(pairs))
         answer = json.loads(reply.data)
         if answer.get("error"):
             raise api_error(answer["error"])

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock.connection import foreign_errors
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
+    from penstock.connection import Connection, Msg
 
 __all__ = ["Delivery", "Place", "is_delivery", "parse_place"]
 
@@ -77,7 +75,7 @@ class Delivery:
 
     __slots__ = ("_client", "data", "headers", "place", "reply", "settled", "subject")
 
-    def __init__(self, client: Client, message: Msg) -> None:
+    def __init__(self, client: Connection, message: Msg) -> None:
         self._client = client
         self.subject: str = message.subject
         self.data: bytes = message.data
@@ -149,21 +147,20 @@ class Delivery:
         body |= {"no_wait": True} if no_wait else {"expires": round(seconds * _NANO)}
         inbox = self._client.new_inbox()
         found: list[Delivery] = []
-        with foreign_errors(self.subject):
-            subscription = await self._client.subscribe(inbox)
-            try:
-                await self._client.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
-                while len(found) < count:
-                    try:
-                        message = await subscription.next_msg(timeout=seconds + 1)
-                    except TimeoutError:
-                        break
-                    if not is_delivery(message):
-                        break  # the server says that there are no more
-                    found.append(Delivery(self._client, message))
-            finally:
-                if not self._client.is_closed:
-                    await subscription.unsubscribe()
+        subscription = await self._client.subscribe(inbox)
+        try:
+            await self._client.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
+            while len(found) < count:
+                try:
+                    message = await subscription.next_msg(timeout=seconds + 1)
+                except TimeoutError:
+                    break
+                if not is_delivery(message):
+                    break  # the server says that there are no more
+                found.append(Delivery(self._client, message))
+        finally:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
         return found
 
     def _settle(self) -> None:
@@ -174,8 +171,7 @@ class Delivery:
     async def _answer(self, body: bytes, *, settles: bool) -> None:
         if settles:
             self._settle()
-        with foreign_errors(self.subject):
-            await self._client.publish(self.reply, body)
+        await self._client.publish(self.reply, body)
 
     async def _confirmed(self, body: bytes, timeout: str | float, *, settles: bool) -> None:
         """Repeat an answer until the server confirms it; repeating is harmless."""
@@ -187,8 +183,7 @@ class Delivery:
         while True:
             left = end - loop.time()
             try:
-                with foreign_errors(self.reply):
-                    await self._client.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
+                await self._client.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
                 return
             except (DeadlineError, DisconnectedError) as error:
                 if self._client.is_closed or loop.time() >= end:

@@ -21,9 +21,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import nats.errors
-
-from penstock.connection import api_error, foreign_errors, translate
 from penstock.errors import (
     DeadlineError,
     DisconnectedError,
@@ -32,13 +29,13 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing, is_transient
+from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing
 from penstock.model import PubAck
+from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["Flow", "Pending"]
 
@@ -72,7 +69,7 @@ class Flow:
     """Everything of one publisher that is on its way, bounded, and the task that mends what fails."""
 
     def __init__(
-        self, client: Client, stream: str, *, strict: bool, most: int, most_bytes: int, ack_timeout: float
+        self, client: Connection, stream: str, *, strict: bool, most: int, most_bytes: int, ack_timeout: float
     ) -> None:
         """Bound what is on its way by `most` messages and `most_bytes`; `strict` keeps the order over failures."""
         self.stored = self.duplicates = self.retries = 0
@@ -98,8 +95,7 @@ class Flow:
         if self._strict:
             self._chain = "id" if replicas == 1 else "sequence" if sole_writer else ""
         self._inbox = self._client.new_inbox()
-        with foreign_errors(self._stream):
-            self._subscription = await self._client.subscribe(f"{self._inbox}.*.*", cb=self._answered)
+        self._subscription = await self._client.subscribe(f"{self._inbox}.*.*", cb=self._answered)
         self.is_open = True
         self._spawn(self._watch())
 
@@ -112,7 +108,7 @@ class Flow:
         for item in list(self._pending.values()):
             self._fail(item, DisconnectedError(f"The publisher was closed before {item.id} was acknowledged."))
         if self._subscription is not None and not self._client.is_closed:
-            with suppress(nats.errors.Error):  # the connection may end in this moment, and the subscription with it
+            with suppress(PenstockError):  # the connection may end in this moment, and the subscription with it
                 await self._subscription.unsubscribe()
         self._subscription = None
 
@@ -184,8 +180,8 @@ class Flow:
         reply = f"{self._inbox}.{item.number}.{item.attempts}"
         try:
             await self._client.publish(item.out.subject, bytes(item.out.data), reply=reply, headers=headers)
-        except nats.errors.Error as error:
-            self._refused(item, translate(error, item.out.subject))
+        except PenstockError as error:
+            self._refused(item, error)
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -232,7 +228,7 @@ class Flow:
             self._changed.set()
             return
         wrong = item.chained and self._is_order_check(error)
-        if wrong or _again(error):
+        if wrong or may_ask_again(error):
             item.failure = error
             self._break(others=wrong)
         else:
@@ -320,7 +316,7 @@ class Flow:
             attempt += 1
             error = item.failure
             order_only = error is not None and self._is_order_check(error) and not item.out.expects
-            if error is not None and not _again(error) and not order_only:
+            if error is not None and not may_ask_again(error) and not order_only:
                 if not await self._was_stored(item):
                     self._fail(item, error)
                 return
@@ -349,8 +345,7 @@ class Flow:
             return False
         headers = {"Nats-Msg-Id": item.id, "Nats-Expected-Last-Msg-Id": f"never-{secrets.token_hex(8)}"}
         try:
-            with foreign_errors(item.out.subject):
-                reply = await self._client.request(item.out.subject, b"", timeout=self._ack_timeout, headers=headers)
+            reply = await self._client.request(item.out.subject, b"", timeout=self._ack_timeout, headers=headers)
         except PenstockError as error:
             self._fail(item, _unknown(item, self._patience, error))
             return True
@@ -359,13 +354,6 @@ class Flow:
             return False
         self._settle(item, answer)
         return True
-
-
-def _again(error: PenstockError) -> bool:
-    """Tell whether a failed attempt says nothing final about the message."""
-    if isinstance(error, JetStreamError):
-        return is_transient(error)
-    return isinstance(error, DeadlineError | DisconnectedError)
 
 
 def _unknown(item: Pending, patience: float, error: PenstockError | None) -> DeadlineError:

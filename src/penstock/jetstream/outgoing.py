@@ -6,24 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.durations import parse_duration
-from penstock.errors import InputError, JetStreamError
+from penstock.errors import InputError
 from penstock.jetstream.subjects import subject_fault
 
-__all__ = ["DUPLICATE_IN_BATCH", "TRANSIENT", "WRONG_LAST_ID", "WRONG_LAST_SEQUENCE", "Outgoing", "is_transient"]
+__all__ = ["DUPLICATE_IN_BATCH", "WRONG_LAST_ID", "WRONG_LAST_SEQUENCE", "Outgoing"]
 
 WRONG_LAST_ID = 10070
 WRONG_LAST_SEQUENCE = 10071
 DUPLICATE_IN_BATCH = 10201
-# Answers that say "not now" rather than "no": no leader, too busy, an earlier copy of the id still on its way, a batch
-# that was cut off.
-# The server's 10077, although a 503, is a refusal: a stream that is full and discards what is new.
-TRANSIENT = {10008, 10009, 10023, 10158, 10167, 10176, 10208, 10210, 10211}
 _OURS = ("Nats-Msg-Id", "Nats-Expected-", "Nats-TTL", "Nats-Batch-")
-
-
-def is_transient(error: JetStreamError) -> bool:
-    """Tell whether the same message may be taken a moment later."""
-    return error.err_code in TRANSIENT
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from penstock.jetstream.subjects import covers
 from penstock.model import PubAck, Stream
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
+    from penstock.connection import Connection
 
 __all__ = ["Publisher"]
 
@@ -45,7 +45,7 @@ class Publisher:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         stream: str,
         *,
         ids: Callable[[Outgoing], str] | None = None,

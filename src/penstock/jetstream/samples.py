@@ -17,17 +17,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import nats.errors
-
-from penstock.connection import foreign_errors
-from penstock.errors import DisconnectedError, InputError, RemoteProtocolError
+from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.model import parse_time
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["AckSample", "Advisory", "Figures", "Samples", "parse_event"]
 
@@ -179,7 +174,7 @@ class Samples:
     `missed` counts events that came while more than 10,000 were waiting to be read; figures count them all.
     """
 
-    def __init__(self, client: Client, stream: str = "*", consumer: str = "*", *, advisories: bool = True) -> None:
+    def __init__(self, client: Connection, stream: str = "*", consumer: str = "*", *, advisories: bool = True) -> None:
         self.stream = stream if stream == "*" else assets.checked(stream, "stream")
         self.consumer = consumer if consumer == "*" else assets.checked(consumer, "consumer")
         self.figures: dict[tuple[str, str], Figures] = {}
@@ -193,17 +188,16 @@ class Samples:
         subjects = [f"{METRIC}.{self.stream}.{self.consumer}"]
         if self._advisories:
             subjects += [f"{ADVISORY}.CONSUMER.{about}.{self.stream}.{self.consumer}" for about in _ABOUT_CONSUMERS]
-        with foreign_errors(subjects[0]):
-            for subject in subjects:
-                self._subscriptions.append(await self._client.subscribe(subject, cb=self._heard))
-            await self._client.flush()
+        for subject in subjects:
+            self._subscriptions.append(await self._client.subscribe(subject, cb=self._heard))
+        await self._client.flush()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._client.is_closed:
-            with suppress(nats.errors.Error):  # the connection may end in this moment
+            with suppress(PenstockError):  # the connection may end in this moment
                 for subscription in self._subscriptions:
                     await subscription.unsubscribe()
         self._subscriptions.clear()

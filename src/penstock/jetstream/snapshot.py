@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.connection import api_error, api_request, foreign_errors
+from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, RemoteProtocolError
+from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.info import StreamInfo
 from penstock.model import Stream
+from penstock.wire.jetstream.answers import api_error
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
+    from penstock.connection import Connection, Msg
 
 __all__ = ["backup", "restore"]
 
@@ -37,7 +37,7 @@ def _no_progress(size: int) -> None:
 
 
 async def backup(
-    client: Client,
+    client: Connection,
     stream: str,
     folder: str | Path,
     *,
@@ -57,9 +57,8 @@ async def backup(
         chunks.put_nowait(message)
 
     inbox = client.new_inbox()
-    with foreign_errors(stream):
-        # Never dropped: what the server sends ahead is bounded by the window.
-        subscription = await client.subscribe(inbox, cb=heard, pending_msgs_limit=0, pending_bytes_limit=0)
+    # Never dropped: what the server sends ahead is bounded by the window.
+    subscription = await client.subscribe(inbox, cb=heard, pending_msgs_limit=0, pending_bytes_limit=0)
     try:
         body = {
             "deliver_subject": inbox,
@@ -94,7 +93,7 @@ def _make_folder(path: Path) -> None:
 
 
 async def _receive(
-    client: Client, stream: str, chunks: asyncio.Queue[Msg], path: Path, progress: Callable[[int], None]
+    client: Connection, stream: str, chunks: asyncio.Queue[Msg], path: Path, progress: Callable[[int], None]
 ) -> int:
     size = 0
     with path.open("xb") as file:
@@ -124,7 +123,7 @@ async def _receive(
 
 
 async def restore(
-    client: Client,
+    client: Connection,
     folder: str | Path,
     *,
     config: Stream | None = None,
@@ -148,13 +147,11 @@ async def restore(
     subject = answer["deliver_subject"]
     with (path / DATA).open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
-            with foreign_errors(subject):
-                reply = await client.request(subject, chunk, timeout=_SILENCE)
+            reply = await client.request(subject, chunk, timeout=_SILENCE)
             if reply.data and (error := _error(reply.data)):
                 raise api_error(error)
             progress(len(chunk))
-    with foreign_errors(subject):
-        reply = await client.request(subject, b"", timeout=_RESTORE)
+    reply = await client.request(subject, b"", timeout=_RESTORE)
     if error := _error(reply.data):
         raise api_error(error)
     return StreamInfo.from_json(json.loads(reply.data))

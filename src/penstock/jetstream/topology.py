@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream import assets
 from penstock.jetstream.changes import Plan, Step, consumer_step, stream_step
-from penstock.jetstream.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import (
     check_consumer,
     check_consumers_together,
@@ -38,7 +38,7 @@ from penstock.model import Consumer, Stream
 from penstock.sizes import parse_size
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
+    from penstock.connection import Connection
 
 __all__ = ["Topology", "apply", "plan"]
 
@@ -182,7 +182,7 @@ def _consumer(stream: str, name: str, table: Mapping[str, Any]) -> Consumer:
 # -- plan and apply --------------------------------------------------------------------------------------------------
 
 
-async def plan(client: Client, topology: Topology, *, prune: bool = False) -> Plan:
+async def plan(client: Connection, topology: Topology, *, prune: bool = False) -> Plan:
     """Compare a topology with the server, field by field; nothing is changed.
 
     `prune` also plans to delete consumers of declared streams that the topology does not name. Streams are never
@@ -244,7 +244,7 @@ def _check_others(topology: Topology, everywhere: Mapping[str, StreamInfo]) -> N
                 raise InputError(f"{error.what} {name} is on the server already.", remedy=error.remedy) from None
 
 
-async def apply(client: Client, topology: Topology, *, prune: bool = False, may_lose_data: bool = False) -> Plan:
+async def apply(client: Connection, topology: Topology, *, prune: bool = False, may_lose_data: bool = False) -> Plan:
     """Make the server's streams and consumers those of the topology; give what was done.
 
     A plan with a conflict, or one that would drop messages without `may_lose_data`, is refused before anything is
@@ -273,7 +273,7 @@ async def apply(client: Client, topology: Topology, *, prune: bool = False, may_
     return made
 
 
-async def _take(client: Client, step: Step) -> None:
+async def _take(client: Connection, step: Step) -> None:
     if step.action == "create" and isinstance(step.target, Stream):
         sealed = step.target.sealed
         await assets.add_stream(client, step.target.model_copy(update={"sealed": False}))

@@ -22,7 +22,7 @@ from penstock.jetstream.delivery import Delivery
 from penstock.model import Consumer
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
+    from penstock.connection import Connection
 
 __all__ = ["Reject", "Worker", "WorkerCounts"]
 
@@ -61,7 +61,7 @@ class Worker:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         stream: str,
         consumer: str,
         handler: Callable[[Delivery], Awaitable[Any]],

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
-from penstock.spark.link import PatientConnection
+from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Limits
@@ -45,7 +45,7 @@ class NatsReader(DataSourceReader):
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]  # see above
 
     def partitions(self) -> Sequence[InputPartition]:
-        with PatientConnection(self.connection, self.options.outage_timeout) as bulk:
+        with TaskConnection(self.connection, self.options.patience) as bulk:
             survey = Survey(bulk, self.pushed.subjects)
             states = [survey.state(name) for name in survey.names(self.options)]
             return [task for state in states for task in self._tasks(survey, state)]

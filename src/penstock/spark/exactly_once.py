@@ -18,13 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, MarkerError, PenstockError
+from penstock.spark.connections import new_batch_id
 from penstock.spark.digests import Bag, from_bytes
 from penstock.spark.ledger import SEQUENCE_IN_DOUBT, WRONG_SEQUENCE, Epoch, Journal, Ledger, Slot, Taken
-from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, is_passing, new_batch_id
 from penstock.spark.markers import DIGEST_SIZE, journal_body
 from penstock.spark.outgoing import Messages
 from penstock.wire import frames
-from penstock.wire.bulk.link import Deadline
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE, EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT, TTL
+from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["Outcome", "Task"]
 
@@ -175,8 +177,8 @@ class Task:
         chunk.lane = next(lane for lane in range(self._lanes) if lane not in used)
         self._under_way.append(chunk)
         headers = {
-            EXPECTED: str(slot.sequences[chunk.lane]),
-            EXPECTED_SUBJECT: slot.lanes[chunk.lane],
+            EXPECTED_LAST_SUBJECT_SEQUENCE: str(slot.sequences[chunk.lane]),
+            EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: slot.lanes[chunk.lane],
             **self._keep,
         }
         body = journal_body(chunk.batch_id, chunk.digests)
@@ -206,7 +208,7 @@ class Task:
                     assert self._epoch is not None
                     raise self.ledger.taken(self._epoch, self.partition) from None
                 self._doubt(error)
-            elif is_passing(error):
+            elif may_ask_again(error):
                 self._doubt(error)
             else:
                 raise
@@ -232,7 +234,7 @@ class Task:
 
     def _doubt(self, error: PenstockError) -> None:
         """Find out what became of the batches under way, and send again what was not stored."""
-        if self._patience.left == 0 or not (is_passing(error) or isinstance(error, JetStreamError)):
+        if self._patience.left == 0 or not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
         self.ledger.recover(error, self._patience)
         self._slot = self._open(again=True)
@@ -290,7 +292,7 @@ class Task:
             if deadline.left == 0:
                 raise DeadlineError(
                     f"Could not claim the rows of partition {self.partition} within {self.ledger.patience:g} s.",
-                    remedy="Many tasks at once, or a cluster without a leader: raise retryTimeout.",
+                    remedy="Many tasks at once, or a cluster without a leader: raise the option patience.",
                     seconds=self.ledger.patience,
                 )
 

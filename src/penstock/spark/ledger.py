@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
-from penstock.spark.line import EXPECTED, EXPECTED_SUBJECT, TTL, Line, Stored, is_passing
+from penstock.spark.connections import HeldMessage, TaskConnection
 from penstock.spark.markers import (
     Head,
     Places,
@@ -24,8 +24,11 @@ from penstock.spark.markers import (
     read_lane,
     seal_body,
 )
-from penstock.spark.steady import recover, steadily
-from penstock.wire.bulk.link import Deadline
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
+from penstock.wire.jetstream.names import TTL
+from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["Epoch", "Journal", "Ledger", "Slot"]
 
@@ -73,7 +76,7 @@ class Ledger:
 
     def __init__(
         self,
-        line: Line,
+        line: TaskConnection,
         places: Places,
         *,
         batch: int,
@@ -306,7 +309,7 @@ class Ledger:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def scan(self, subject: str, start: int, end: int) -> Iterator[Stored]:
+    def scan(self, subject: str, start: int, end: int) -> Iterator[HeldMessage]:
         """Give the messages that match, from `start` up to and with the one at `end`, which must be among them.
 
         That one was stored by us, so a reader that shows it has everything before it. A scan that begins at the
@@ -343,11 +346,11 @@ class Ledger:
 
     def steadily(self, action: Callable[[], _Result]) -> _Result:
         """Do something that may be done twice, again and again while the trouble is a passing one."""
-        return steadily(self.line, action, self.patience)
+        return self.line.steadily(action, self.patience)
 
     def recover(self, error: PenstockError, deadline: Deadline) -> None:
         """Make the connection usable again after a passing error."""
-        recover(self.line, error, deadline)
+        self.line.recover(error, deadline)
 
     def _attempt(self, action: Callable[[], int]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
@@ -355,7 +358,7 @@ class Ledger:
             return action()
         except PenstockError as error:
             wrong = isinstance(error, JetStreamError) and error.err_code in (WRONG_SEQUENCE, SEQUENCE_IN_DOUBT)
-            if not wrong and not is_passing(error):
+            if not wrong and not may_ask_again(error):
                 raise
             if not wrong:
                 self.recover(error, Deadline(self.patience))
@@ -382,6 +385,6 @@ class Ledger:
     def _late(self, what: str) -> DeadlineError:
         return DeadlineError(
             f"Could not {what} in stream {self.places.stream} within {self.patience:g} s.",
-            remedy="Many writers at once, or a cluster without a leader: try again, or raise retryTimeout.",
+            remedy="Many writers at once, or a cluster without a leader: try again, or raise the option patience.",
             seconds=self.patience,
         )

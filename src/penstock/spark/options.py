@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from penstock.spark.positions import Position, parse_position
 from penstock.spark.pushdown import overlaps, without_overlap
 
 __all__ = ["CONNECTION", "SOURCE", "Option", "SourceOptions", "connection_fields", "parse_options", "refuse_unknown"]
+
+log = logging.getLogger("penstock.spark")
 
 Reader = Callable[[str, str], Any]
 
@@ -192,6 +195,15 @@ CONNECTION: Final = (
     Option("requestTimeout", duration, "How long an answer may take.", 5.0, shown="5s"),
 )
 
+# The source and the sink have it both.
+PATIENCE: Final = Option(
+    "patience",
+    duration,
+    "How long a query and its tasks go on trying while NATS is away: a node that restarts, a leader being chosen.",
+    60.0,
+    shown="1m",
+)
+
 SOURCE: Final = (
     Option("stream", stream_name, "The stream to read."),
     Option(
@@ -269,19 +281,30 @@ SOURCE: Final = (
         stream_name,
         "With `ack`: the name of the durable consumer that holds the query's place; one a query.",
     ),
-    Option(
-        "outageTimeout",
-        duration,
-        "How long a query waits where NATS does not answer: a node that restarts, a leader that is being chosen.",
-        60.0,
-        shown="1m",
-    ),
+    PATIENCE,
     Option("batchRows", count, "The most rows in one Arrow batch.", 10_000),
     Option("windowBytes", size, "The most bytes on their way from the server to one task.", 8 * 2**20, shown="8m"),
 )
 
 
 # -- from text to values ---------------------------------------------------------------------------------------------
+
+
+# Names that options had before, and have still; they go with version 1.0.
+FORMER = {"outagetimeout": "patience", "retrytimeout": "patience"}
+
+
+def renamed(given: Mapping[str, str]) -> dict[str, str]:
+    """Give options under the names that they have now; the former ones are taken with a word in the log."""
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        now = FORMER.get(name.lower(), name)
+        if now != name:
+            log.warning("The option %s is called %s now.", name, now)
+        if now.lower() in {other.lower() for other in found} and now != name:
+            raise OptionError(f"The options {now} and {name} are one.", remedy=f"Leave {name} out.", option=name)
+        found[now] = value
+    return found
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[Option]) -> None:
@@ -370,7 +393,7 @@ class SourceOptions:
     max_trigger_delay: float = 900.0
     ack: str = "none"
     consumer: str | None = None
-    outage_timeout: float = 60.0
+    patience: float = 60.0
     batch_rows: int = 10_000
     window_bytes: int = 8 * 2**20
 
@@ -383,6 +406,7 @@ class SourceOptions:
                 remedy='Name the stream: .option("stream", "ORDERS").load().',
                 option="path",
             )
+        given = renamed(given)
         refuse_unknown(given, (*CONNECTION, *SOURCE))
         connection_fields(given)
         options = cls(**parse_options(given, SOURCE))
@@ -451,6 +475,6 @@ class SourceOptions:
                 option="minMessagesPerTrigger",
                 value=low,
             )
-        for name in ("max_trigger_delay", "outage_timeout"):
+        for name in ("max_trigger_delay", "patience"):
             if getattr(self, name) <= 0:
                 self._misplaced(name, "Zero is no duration to wait: leave it out, or give one.")

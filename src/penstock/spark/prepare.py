@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError
-from penstock.spark.line import EXPECTED, Line
+from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
 from penstock.spark.outgoing import Target
 from penstock.spark.sink_options import SinkOptions
-from penstock.wire.api import read_answer
-from penstock.wire.protocol import encode_headers
+from penstock.wire.jetstream.answers import read_ack
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE
 
 __all__ = ["Prepared", "prepare"]
 
@@ -34,7 +34,7 @@ class Prepared:
     """The stream of the dead letters, where it is another one."""
 
 
-def prepare(line: Line, options: SinkOptions) -> Prepared:
+def prepare(line: TaskConnection, options: SinkOptions) -> Prepared:
     """Check the stream, change it where it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
@@ -67,7 +67,7 @@ def prepare(line: Line, options: SinkOptions) -> Prepared:
     )
 
 
-def _refuse_unsafe(line: Line, config: dict[str, Any]) -> None:
+def _refuse_unsafe(line: TaskConnection, config: dict[str, Any]) -> None:
     """Refuse what exactly-once cannot be had with, each with its reason."""
     name = config["name"]
     other = 'Or accept repeats: .option("guarantee", "at-least-once").'
@@ -121,7 +121,9 @@ def _covers(subjects: list[str], name: str) -> bool:
     return any(item in wanted for item in subjects)
 
 
-def _mend(line: Line, config: dict[str, Any], changes: dict[str, Any], options: SinkOptions) -> dict[str, Any]:
+def _mend(
+    line: TaskConnection, config: dict[str, Any], changes: dict[str, Any], options: SinkOptions
+) -> dict[str, Any]:
     name = config["name"]
     if not options.prepare:
         flags = {
@@ -139,18 +141,18 @@ def _mend(line: Line, config: dict[str, Any], changes: dict[str, Any], options: 
     return found
 
 
-def _lay_origin(line: Line, name: str) -> None:
+def _lay_origin(line: TaskConnection, name: str) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
     subject = origin_subject(name)
-    answer = line.ask(subject, origin_body(), encode_headers({EXPECTED: "0"}))
+    answer = line.request(subject, origin_body(), headers={EXPECTED_LAST_SUBJECT_SEQUENCE: "0"})
     try:
-        read_answer(answer.payload)
+        read_ack(answer.payload, answer.status)
     except JetStreamError as error:
         if error.err_code not in (10071, 10164):  # another query was faster
             raise
 
 
-def _dead_letter_stream(line: Line, options: SinkOptions) -> str | None:
+def _dead_letter_stream(line: TaskConnection, options: SinkOptions) -> str | None:
     subject = options.dead_letter_subject
     if subject is None:
         return None

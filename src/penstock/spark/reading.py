@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
-from penstock.spark.link import PatientConnection
+from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.options import SourceOptions
 from penstock.spark.pushdown import covers
@@ -55,7 +55,8 @@ def read_partition(
     if not isinstance(partition, NatsPartition):  # Spark's stand-in where a plan has no tasks
         return
     wanted, subjects = arrow_schema(schema), partition.subjects
-    with PatientConnection(connection, options.outage_timeout, waits=True) as bulk:
+    with borrow(connection, options.patience) as bulk:
+        bulk.patience = options.patience
         info = look(bulk, options, partition)
         if info is None:
             return
@@ -71,7 +72,7 @@ def read_partition(
             headers="headers" in wanted.names,
             # Without payloads the server adds a header of its own, which nobody sent.
             payloads="data" in wanted.names or "headers" in wanted.names,
-            timeout=options.outage_timeout,
+            timeout=options.patience,
             on_loss=_ignore if partition.held else None if options.fail_on_data_loss else _warn,
         ):
             if picks:
@@ -81,7 +82,7 @@ def read_partition(
             yield conform(batch, wanted)
 
 
-def look(bulk: PatientConnection, options: SourceOptions, partition: NatsPartition) -> dict[str, Any] | None:
+def look(bulk: TaskConnection, options: SourceOptions, partition: NatsPartition) -> dict[str, Any] | None:
     """Look whether the stream is the one that was planned, and wait until it has all of the range, which it had then.
 
     Rows of another stream of the same name must not slip in: None, where that loss is allowed.

@@ -14,16 +14,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.errors import InputError, MarkerError
 from penstock.options import ConnectionOptions
+from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.exactly_once import Outcome, Task
 from penstock.spark.ledger import Epoch, Ledger
-from penstock.spark.line import Line
-from penstock.spark.lines import borrow
 from penstock.spark.markers import Places
 from penstock.spark.outgoing import Messages, Shape, check_columns
 from penstock.spark.prepare import Prepared, prepare
 from penstock.spark.sink_options import SinkOptions
-from penstock.spark.steady import steadily
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,11 +59,11 @@ class _Writing:
         self.run = secrets.token_hex(8)
         with borrow(connection, patience) as line:
             # Every step of it may be done twice, and the connection may be one that died since the last batch.
-            self.prepared: Prepared = steadily(
-                line, lambda: prepare(line, options), max(patience, connection.connect_timeout)
+            self.prepared: Prepared = line.steadily(
+                lambda: prepare(line, options), max(patience, connection.connect_timeout)
             )
 
-    def _ledger(self, line: Line, query: str, batch: int, run: str) -> Ledger:
+    def _ledger(self, line: TaskConnection, query: str, batch: int, run: str) -> Ledger:
         return Ledger(
             line,
             Places(self.options.stream, query),
@@ -73,7 +71,7 @@ class _Writing:
             run=run,
             keep=self.prepared.keep,
             start_anew=self.options.on_missing_markers == "start",
-            patience=self.options.retry_timeout,
+            patience=self.options.patience,
         )
 
     # -- on an executor -------------------------------------------------------------------------------------------
@@ -84,7 +82,7 @@ class _Writing:
         partition, task = context.partitionId(), context.taskAttemptId()
         shape = Shape(self.options, self.prepared.target)
         with ExitStack() as stack:
-            line = stack.enter_context(borrow(self.connection, self.options.retry_timeout))
+            line = stack.enter_context(borrow(self.connection, self.options.patience))
             letters = DeadLetters(self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}")
             stack.callback(letters.close)
             rows = _shaped(batches, shape, letters)
@@ -121,7 +119,7 @@ class _Writing:
             return
         first = reports[0]
         epochs = {report.epoch for report in reports if report.epoch is not None}
-        with borrow(self.connection, self.options.retry_timeout) as line:
+        with borrow(self.connection, self.options.patience) as line:
             ledger = self._ledger(line, first.query, first.batch, first.run)
             if len(epochs) > 1:
                 raise ledger.fenced(None)
@@ -179,7 +177,7 @@ class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
             )
         options.check_stream()
         # This runs at every micro-batch: a query outlives a server that is away between two of them.
-        super().__init__(connection, options, schema, options.retry_timeout)
+        super().__init__(connection, options, schema, options.patience)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
         context = TaskContext.get()
@@ -235,10 +233,10 @@ def _shaped(batches: Iterable[pa.RecordBatch], shape: Shape, letters: DeadLetter
             yield dead
 
 
-def _publish(line: Line, rows: Iterator[Messages], options: SinkOptions, prepared: Prepared) -> Outcome:
+def _publish(line: TaskConnection, rows: Iterator[Messages], options: SinkOptions, prepared: Prepared) -> Outcome:
     """Store the rows at least once, as fast as the stream allows."""
     batches: Iterator[Any] = (messages.to_batch() for messages in rows)
-    published = line.bulk.publish(
-        options.stream, batches, mode="fast" if prepared.fast else "acks", timeout=options.retry_timeout
+    published = line.publish(
+        options.stream, batches, mode="fast" if prepared.fast else "acks", timeout=options.patience
     )
     return Outcome(None, stored=published.rows - published.duplicates, duplicates=published.duplicates)

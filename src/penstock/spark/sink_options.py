@@ -12,13 +12,14 @@ from penstock.errors import OptionError
 from penstock.spark.markers import is_marker
 from penstock.spark.options import (
     CONNECTION,
+    PATIENCE,
     Option,
     choice,
     connection_fields,
     count,
-    duration,
     parse_options,
     refuse_unknown,
+    renamed,
     size,
     stream_name,
     text,
@@ -92,9 +93,7 @@ SINK: Final = (
     Option("atomicRows", count, "The most rows that are stored together, up to 999.", MOST_ROWS),
     Option("atomicBytes", size, "About the most bytes that are stored together.", 8 * 2**20, shown="8m"),
     Option("inFlight", count, "How many such batches a task has under way.", 4),
-    Option(
-        "retryTimeout", duration, "How long a query and its tasks go on trying while NATS is away.", 60.0, shown="60s"
-    ),
+    PATIENCE,
 )
 
 
@@ -137,11 +136,12 @@ class SinkOptions:
     atomic_rows: int = MOST_ROWS
     atomic_bytes: int = 8 * 2**20
     in_flight: int = 4
-    retry_timeout: float = 60.0
+    patience: float = 60.0
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
         """Read and check the options of a write, batch or streaming; those of Spark itself are taken out before."""
+        given = renamed(given)
         refuse_unknown(given, (*CONNECTION, *SINK))
         connection_fields(given)
         values = parse_options(given, SINK)
@@ -173,8 +173,8 @@ class SinkOptions:
             self._refuse("atomicRows", self.atomic_rows, f"NATS stores at most 1,000 messages together: {MOST_ROWS}.")
         if not 2 <= self.in_flight <= 16:
             self._refuse("inFlight", self.in_flight, "Give a number from 2 to 16; a server takes 50 for a stream.")
-        if self.retry_timeout <= 0:
-            self._refuse("retryTimeout", self.retry_timeout, 'Give a duration such as "60s".')
+        if self.patience <= 0:
+            self._refuse("patience", self.patience, 'Give a duration such as "60s".')
         if self.write_id is not None and not _WORD.fullmatch(self.write_id):
             self._refuse("writeId", self.write_id, "Use up to 64 letters, digits, - and _.")
         if self.batch_id is not None and self.write_id is None:

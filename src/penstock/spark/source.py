@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.errors import DataLossError, InputError
 from penstock.options import ConnectionOptions
 from penstock.spark.batch import check_there, limits, loss, partition_of
-from penstock.spark.link import PatientConnection
+from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark, Offset, Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import share
@@ -54,7 +54,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.connection = connection
         self.options = options
         self.wanted = schema
-        self._link: PatientConnection | None = None
+        self._link: TaskConnection | None = None
         self._states: dict[str, StreamState] = {}
         self._target: dict[str, StreamState] | None = None
         self._moved = time.monotonic()
@@ -165,7 +165,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _survey(self) -> Survey:
         if self._link is None:
-            self._link = PatientConnection(self.connection, self.options.outage_timeout)
+            self._link = TaskConnection(self.connection, self.options.patience)
         return Survey(self._link, self.options.subjects)
 
     def _look(self, begin: Offset | None) -> dict[str, StreamState]:

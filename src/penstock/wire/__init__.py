@@ -18,7 +18,7 @@ __all__ = ["MODULES", "PURE_VARIABLE", "compiled", "load_plain"]
 
 PURE_VARIABLE = "PENSTOCK_PURE"
 # In the order of their imports.
-MODULES = ("protocol", "buffers", "columns", "frames")
+MODULES = ("protocol", "buffers", "columns", "frames", "dispatch")
 
 
 def load_plain() -> dict[str, ModuleType]:

@@ -11,7 +11,7 @@ from typing import Self
 from penstock.channels import Client as ChannelClient
 from penstock.channels import Gateway
 from penstock.chunks import Publisher as ChunkPublisher
-from penstock.connection import Client, connect, foreign_errors
+from penstock.connection import Connection, connect
 from penstock.examples.orders.ledger import Ledger, Order
 from penstock.jetstream import Publisher
 
@@ -35,7 +35,7 @@ class Traffic:
 
     async def __aenter__(self) -> Self:
         try:
-            self._client: Client = await connect(self._url, name="shop")
+            self._client: Connection = await connect(self._url, name="shop")
             self._stack.push_async_callback(self._client.close)
             self._orders = await self._stack.enter_async_context(Publisher(self._client, "ORDERS"))
             await self._stack.enter_async_context(Gateway(self._url, cluster_id=CLUSTER))
@@ -109,11 +109,10 @@ class Traffic:
             return
         dying = await connect(self._url, name="a client that dies")
         try:
-            with foreign_errors("orders"):
-                for order in orders:
-                    headers = {"Nats-Msg-Id": order.order_id}
-                    await dying.publish(_subject(order), order.encode(), reply=dying.new_inbox(), headers=headers)
-                await dying.flush()
+            for order in orders:
+                headers = {"Nats-Msg-Id": order.order_id}
+                await dying.publish(_subject(order), order.encode(), reply=dying.new_inbox(), headers=headers)
+            await dying.flush()
         finally:
             await dying.close()
 

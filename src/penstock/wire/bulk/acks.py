@@ -10,17 +10,19 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
+from collections.abc import Collection
 
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.link import Deadline
-from penstock.wire.bulk.publishing import CHUNK, SILENCE, Job, is_passing, read_ack
+from penstock.wire.bulk.publishing import CHUNK, SILENCE, Job, read_ack
+from penstock.wire.jetstream.verdicts import is_passing, may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["run"]
 
 WINDOW_ROWS = 4096  # more do not make the server faster, and each costs it memory
 WINDOW_BYTES = 8 * 1024 * 1024
-PAUSE = 0.1  # seconds before a stream without a leader is asked again
+PAUSE = 0.1  # seconds before a stream that has no leader, or too much to do, is asked again
 
 
 class _Piece:
@@ -52,7 +54,8 @@ class _Acks:
         self.bytes = 0
         self.sid = 0
         self.refused: tuple[int, JetStreamError] | None = None
-        self.later: set[int] = set()  # rows that found nobody, to be sent again when there may be a leader
+        self.later: dict[int, JetStreamError] = {}  # rows that were not taken just now, to be sent again in a moment
+        self.doubtful: set[int] = set()  # rows of which an attempt ended without an answer
 
     def run(self) -> None:
         self._subscribe()
@@ -96,7 +99,8 @@ class _Acks:
         """Take the acks that are there; with `wait`, at least one."""
         link = self.connection.link
         before = self.waiting
-        patience = self.job.deadline.within(PAUSE if self.later else SILENCE)
+        hurried = bool(self.later)
+        patience = self.job.deadline.within(PAUSE if hurried else SILENCE)
         try:
             while True:
                 event = link.parser.next_event()
@@ -107,12 +111,14 @@ class _Acks:
                     else:
                         link.handle(event)
                 elif wait and self.waiting == before:
+                    if self.later and not hurried:  # refused meanwhile: send it again soon
+                        hurried, patience = True, self.job.deadline.within(PAUSE)
                     link.receive(patience)
                 elif not link.receive_some():
                     break
         except DeadlineError as error:
             if self.later:
-                self._send_later(error)
+                self._send_later()
             else:
                 self._mend(error)
         except DisconnectedError as error:
@@ -133,11 +139,11 @@ class _Acks:
             self.job.ledger.add_row(row, int(rest), False)
         else:
             try:
-                answer = read_ack(event)
-                self.job.ledger.add_row(row, int(answer["seq"]), bool(answer.get("duplicate")))
+                ack = read_ack(event)
+                self.job.ledger.add_row(row, ack.sequence, ack.duplicate)
             except JetStreamError as error:
-                if is_passing(error.facts):
-                    self.later.add(row)
+                if may_ask_again(error):
+                    self.later[row] = error
                     return
                 self.refused = self.refused or (row, error)
         piece.missing.discard(row)
@@ -145,13 +151,13 @@ class _Acks:
         if not piece.missing:
             self.bytes -= piece.size
 
-    def _send_later(self, error: Exception) -> None:
-        """Send again what found nobody to store it."""
-        self._check_time(error)
-        rows, self.later = self.later, set()
+    def _send_later(self) -> None:
+        """Send again what was not taken the last time."""
+        self._check_time(next(iter(self.later.values())))
+        rows, self.later = self.later, {}
         try:
             for piece in self.pieces:
-                self._send_again(piece, rows)
+                self._send_again(piece, rows.keys())
         except (DisconnectedError, DeadlineError) as again:
             self._mend(again)
 
@@ -175,6 +181,7 @@ class _Acks:
                     link.close()
                 self.connection.connect(self.job.deadline.within(self.connection.options.connect_timeout))
                 self._subscribe()
+                self.doubtful.update(row for piece in self.pieces for row in piece.missing if row not in self.later)
                 self.later.clear()
                 for piece in self.pieces:
                     self._send_again(piece, piece.missing)
@@ -185,8 +192,8 @@ class _Acks:
                 time.sleep(min(pause, self.job.deadline.left))
                 pause = min(1.0, 2 * pause)
 
-    def _send_again(self, piece: _Piece, wanted: set[int]) -> None:
-        for row in sorted(piece.missing & wanted):
+    def _send_again(self, piece: _Piece, wanted: Collection[int]) -> None:
+        for row in sorted(piece.missing.intersection(wanted)):
             place = piece.first + row - piece.number
             self.encoder.write(piece.rows, place, place + 1, row, 1)
             if self.encoder.size >= CHUNK:
@@ -195,9 +202,11 @@ class _Acks:
             self.connection.link.send(self.encoder.take(), Deadline(SILENCE))
 
     def _failure(self, error: Exception, why: str) -> Exception:
-        unknown = [(row, row + 1) for piece in self.pieces for row in piece.missing]
+        refused = {row for row, why in self.later.items() if is_passing(why)} - self.doubtful
+        unknown = [(row, row + 1) for piece in self.pieces for row in piece.missing - refused]
         what = str(getattr(error, "what", error)).rstrip(".")
-        return self.job.ledger.failure(f"{what}, and {why}", unknown=unknown)
+        code = error.err_code if isinstance(error, JetStreamError) else None
+        return self.job.ledger.failure(f"{what}, and {why}", unknown=unknown, err_code=code)
 
 
 def run(job: Job) -> None:

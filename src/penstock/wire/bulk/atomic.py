@@ -17,7 +17,8 @@ from typing import Any
 
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError, NotFoundError, PublishError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.publishing import SILENCE, Ack, Job, is_passing, read_ack
+from penstock.wire.bulk.publishing import SILENCE, Ack, Job, read_ack
+from penstock.wire.jetstream.verdicts import Verdict, judge
 
 __all__ = ["run"]
 
@@ -39,6 +40,7 @@ class _Batch:
         self.count = self.last - first
         self.row = row
         self.attempts = 0
+        self.doubtful = False  # whether an attempt ended so that it may be stored
         self.sent = time.monotonic()
 
     @property
@@ -70,22 +72,27 @@ class _Atomic:
         try:
             event = self._exchange(batch)
         except (DisconnectedError, DeadlineError) as error:
+            batch.doubtful = True
             self._mend(batch, error)
             return None
         try:
-            return Ack(batch.row, batch.count, int(read_ack(event)["seq"]))
+            return Ack(batch.row, batch.count, read_ack(event).sequence)
         except JetStreamError as error:
-            if batch.attempts > 1 and error.err_code == DUPLICATE and self.ids:
+            if batch.doubtful and error.err_code == DUPLICATE and self.ids:
                 return Ack(batch.row, batch.count, self._find(batch))
-            incomplete = error.err_code == INCOMPLETE and batch.attempts < ATTEMPTS
-            if (is_passing(error.facts) or incomplete) and self.ids and self.job.deadline.left > 0:
+            verdict = judge(error)
+            batch.doubtful = batch.doubtful or verdict is Verdict.UNKNOWN
+            # What is passing was not stored, and may be sent again without ids; what is unknown may not.
+            again = verdict is Verdict.PASSING or (verdict is Verdict.UNKNOWN and bool(self.ids))
+            worn_out = error.err_code == INCOMPLETE and batch.attempts >= ATTEMPTS
+            if again and not worn_out and self.job.deadline.left > PAUSE:
                 time.sleep(PAUSE)
                 return None
             start, end = batch.range
             raise self.job.ledger.failure(
                 f"the batch of rows [{start}, {end}) was refused: {error.description}",
                 # An earlier attempt may be what this one ran into.
-                unknown=[batch.range] if batch.attempts > 1 and not incomplete else (),
+                unknown=[batch.range] if batch.doubtful else (),
                 err_code=error.err_code,
                 remedy="Mend the rows or the stream, and publish the rows that are missing.",
             ) from error

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import (
     DataLossError,
     DeadlineError,
+    DisconnectedError,
     InputError,
-    LocalProtocolError,
+    JetStreamError,
     NoRespondersError,
+    PenstockError,
 )
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
-from penstock.wire.api import AGAIN, check_name, is_question, read_answer
 from penstock.wire.bulk import publishing, reading
-from penstock.wire.bulk.link import Deadline, Link
+from penstock.wire.bulk.link import Link
+from penstock.wire.jetstream.answers import read_answer
+from penstock.wire.jetstream.names import check_name
+from penstock.wire.jetstream.questions import AGAIN, Question
+from penstock.wire.patience import Deadline, Patience
+from penstock.wire.session import check_size
 
 __all__ = ["BulkConnection"]
+
+Answer = TypeVar("Answer")
+
+MOST_WAITING = 10_000  # requests that are remembered until their answers come
 
 
 class BulkConnection:
@@ -38,6 +48,8 @@ class BulkConnection:
         self._inbox = f"{self.options.inbox_prefix}.{secrets.token_hex(8)}"
         self._last_sid = 1
         self._requests = 0
+        self._waiting: dict[str, None] = {}  # reply subjects of requests that have no answer yet, the oldest first
+        self._answers: dict[str, protocol.Message] = {}  # that came while another one was waited for
         self._closed = False
         self.link.proof()  # before the clock starts
         self.connect(Deadline(self.options.connect_timeout))
@@ -49,6 +61,8 @@ class BulkConnection:
         if self._closed:
             raise InputError("This connection was closed.", remedy="Make a new BulkConnection.")
         if not self.link.is_open:
+            self.forget_requests()
+            self.link.unheeded.clear()
             self.link.open(deadline)
             self.link.send(protocol.subscribe(f"{self._inbox}.r.*", 1), deadline)
 
@@ -86,12 +100,60 @@ class BulkConnection:
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
-    def send_request(self, subject: str, payload: bytes, deadline: Deadline, header: bytes | None = None) -> str:
-        """Send a request and give the subject on which subscription 1 will get the answer."""
+    def send_request(
+        self, subject: str, payload: bytes, deadline: Deadline, header: bytes | None = None, *, heed: bool = True
+    ) -> str:
+        """Send a request and give the subject on which subscription 1 will get its answer; `answer` waits for it.
+
+        `heed=False`: nobody will ask for the answer, nor is a denial of interest to anybody.
+        """
         self._requests += 1
         reply = f"{self._inbox}.r.{self._requests}"
+        check_size(len(subject) + len(reply) + 24, len(payload) + len(header or b""), self.max_payload, subject)
+        if heed:
+            self._waiting[reply] = None
+            if len(self._waiting) > MOST_WAITING:
+                self._waiting.pop(next(iter(self._waiting)))
+        elif len(self.link.unheeded) < MOST_WAITING:
+            self.link.unheeded.add(subject)
         self.link.send(protocol.publish(subject, payload, reply, header), deadline)
         return reply
+
+    def forget_requests(self) -> None:
+        """Forget what was asked and has no answer, and answers that nobody fetched."""
+        self._waiting.clear()
+        self._answers.clear()
+
+    def answer(self, replies: Iterable[str], deadline: Deadline, subject: str = "") -> protocol.Message:
+        """Wait for the first answer to one of these requests, keeping those to others.
+
+        NoRespondersError if nobody listens there; DisconnectedError if the connection they were sent on is gone.
+        """
+        wanted = set(replies)
+        while True:
+            if (found := next((reply for reply in wanted if reply in self._answers), None)) is not None:
+                event = self._answers.pop(found)
+                break
+            if not wanted & self._waiting.keys():
+                raise DisconnectedError(
+                    "The connection on which this was sent is gone.", remedy="Nobody knows what became of it."
+                )
+            heard = self.link.next_event(deadline)
+            if isinstance(heard, protocol.Message) and heard.sid == 1 and heard.subject in self._waiting:
+                del self._waiting[heard.subject]
+                self._answers[heard.subject] = heard
+            else:
+                deadline.check()
+        for reply in wanted:
+            self._waiting.pop(reply, None)
+        if event.status == 503 and not event.payload:
+            raise NoRespondersError(
+                f"Nobody listens on {subject}." if subject else "No stream takes this message, or its leader is away.",
+                remedy="Is the service running, or, for JetStream, is it on and is the domain right?",
+                seconds=deadline.seconds,
+                subject=subject or None,
+            )
+        return event
 
     def request(
         self,
@@ -104,14 +166,40 @@ class BulkConnection:
         """Ask and give the first answer; NoRespondersError at once where nobody listens, else DeadlineError."""
         return self._ask(subject, payload, headers, timeout)
 
-    def api(self, method: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+    def api(
+        self,
+        method: str | Question,
+        body: object = None,
+        *,
+        timeout: float | None = None,
+        again: bool = False,
+        patience: float = 0.0,
+    ) -> dict[str, Any]:
         """Call the JetStream API, `method` being what follows the prefix; JetStreamError for an error answer.
 
-        What only asks is asked again when no answer comes; `is_question` says why.
+        What only asks, and whatever else may be done twice if the caller says so with `again`, is asked again when no
+        answer comes. `patience`: for how many seconds a failure that passes is waited out: an outage, a leader that is
+        being chosen.
         """
-        payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        again = AGAIN if is_question(method) else None
-        return read_answer(self._ask(f"{self.options.js_prefix}.{method}", payload, None, timeout, again).payload)
+        question = method if isinstance(method, Question) else Question(method, body, repeatable=again)
+        subject = f"{self.options.js_prefix}.{question.method}"
+        interval = AGAIN if question.repeatable else None
+
+        def ask() -> dict[str, Any]:
+            return read_answer(self._ask(subject, question.payload, None, timeout, interval).payload)
+
+        return self.patiently(ask, patience) if patience > 0 else ask()
+
+    def patiently(self, action: Callable[[], Answer], seconds: float, *, nobody: bool = False) -> Answer:
+        """Do something that may be done twice, again and again while what goes wrong passes by itself."""
+        patience = Patience(seconds, nobody=nobody)
+        while True:
+            try:
+                return action()
+            except PenstockError as error:
+                time.sleep(patience.pause(error))
+                if not isinstance(error, JetStreamError):
+                    self.link.close()  # whatever it was, a new connection knows nothing of it
 
     def _ask(
         self,
@@ -122,42 +210,24 @@ class BulkConnection:
         again: float | None = None,
     ) -> protocol.Message:
         """Ask, and ask again after every `again` seconds; the first answer counts."""
-        if len(payload) > self.max_payload:
-            raise LocalProtocolError(
-                f"A request of {len(payload)} bytes is larger than the server takes ({self.max_payload}).",
-                remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
-            )
-        deadline = Deadline(timeout or self.options.request_timeout)
+        deadline = Deadline(self.options.request_timeout if timeout is None else timeout)
         self.connect(deadline)
         header = protocol.encode_headers(headers) if headers else None
-        replies: set[str] = set()
-        event = None
-        while event is None:
+        replies: list[str] = []
+        while True:
             try:
-                replies.add(self.send_request(subject, payload, deadline, header))
-                event = self._first_of(replies, deadline if again is None else deadline.within(again))
+                replies.append(self.send_request(subject, payload, deadline, header))
+                return self.answer(replies, deadline if again is None else deadline.within(again), subject)
+            except NoRespondersError:
+                raise
             except DeadlineError:
                 if again is None or deadline.left == 0:
                     raise DeadlineError(
                         f"No answer on {subject} within {deadline.seconds:.3g} s.",
-                        remedy="A longer timeout may help.",
+                        remedy="Is whoever answers there busy, or gone? A longer timeout may help.",
                         seconds=deadline.seconds,
                         subject=subject,
                     ) from None
-        if event.status == 503 and not event.payload:
-            raise NoRespondersError(
-                f"Nobody listens on {subject}.",
-                remedy="Is the service running, or, for JetStream, is it on and is the domain right?",
-                seconds=deadline.seconds,
-                subject=subject,
-            )
-        return event
-
-    def _first_of(self, replies: set[str], deadline: Deadline) -> protocol.Message:
-        while True:
-            event = self.link.next_event(deadline)
-            if isinstance(event, protocol.Message) and event.sid == 1 and event.subject in replies:
-                return event
 
     # -- bulk -----------------------------------------------------------------------------------------------------
 

@@ -15,10 +15,12 @@ import time
 from collections import deque
 from typing import Any
 
-from penstock.errors import DeadlineError, DisconnectedError, LinkError
+from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.link import Deadline
-from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, is_passing, parse
+from penstock.wire.bulk.publishing import CHUNK, SILENCE, Ack, Job, parse
+from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 __all__ = ["run"]
 
@@ -26,7 +28,6 @@ FLOW = 1000  # the most messages for one ack that we offer; the server takes 500
 OUTSTANDING = 3  # one ack being on its way to us, one batch being stored, one on its way to the server
 FINAL = 2.0  # seconds to wait for the sum of a batch that failed
 PAUSE = 0.1  # seconds before a stream without a leader is asked again
-UNKNOWN_BATCH = 10208
 PING_AFTER = 1.0  # seconds of silence after which we ask for a lost ack
 
 
@@ -46,7 +47,7 @@ class _Fast:
         self.sid = 0
         self.final: dict[str, Any] | None = None
         self.failing = ""
-        self.error: dict[str, Any] | None = None
+        self.error: JetStreamError | None = None
         self.encoder = frames.Encoder()
 
     def run(self) -> None:
@@ -183,8 +184,8 @@ class _Fast:
             self.final = self.final or said
         else:
             # Said of a message, or of those that came behind the end of the batch; the first one is the reason.
-            self.error = self.error or said["error"]
-            self.failing = self.failing or str(self.error.get("description", "a message was refused"))
+            self.error = self.error or api_error(said["error"])
+            self.failing = self.failing or str(self.error.description)
 
     def _forget(self) -> None:
         # The end of the batch is sent on the subject of its last row, so the newest batch of rows stays.
@@ -218,13 +219,13 @@ class _Fast:
             raise self.job.ledger.failure(
                 f"row {self.base + count} was not taken: {self.failing or 'the server ended the batch'}",
                 unknown=unsure,
-                err_code=(self.error or {}).get("err_code"),
+                err_code=self.error.err_code if self.error else None,
             )
         self.acked = self.sent = count
         self.job.progress()
 
     def _can_go_on(self) -> bool:
-        passing = self.error is None or is_passing(self.error) or self.error.get("err_code") == UNKNOWN_BATCH
+        passing = self.error is None or may_ask_again(self.error)
         certain = self.final is not None and "seq" in self.final
         return passing and (certain or bool(self.id_prefix) or self.sent == 1) and self.job.deadline.left > 0
 

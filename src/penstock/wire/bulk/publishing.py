@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,9 @@ import pyarrow as pa
 
 from penstock.errors import DisconnectedError, InputError, PublishError
 from penstock.wire import frames, protocol
-from penstock.wire.api import api_error, read_answer
-from penstock.wire.bulk.link import Deadline
 from penstock.wire.bulk.rows import Source
+from penstock.wire.jetstream import answers
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection
@@ -220,22 +219,18 @@ def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict
                 raise
 
 
-def read_ack(event: protocol.Message) -> dict[str, Any]:
-    """Read an ack; JetStreamError where it refuses."""
-    if event.status == 503:
-        raise api_error({"code": 503, "description": "no stream takes this subject", "err_code": None})
-    return read_answer(event.payload)
+_NOBODY = {"code": 503, "description": "no stream takes this subject"}
 
 
-def is_passing(error: dict[str, Any]) -> bool:
-    """Tell an error that a stream gives while it has no leader from one that stays."""
-    nobody = error.get("code") == 503 and not error.get("err_code")
-    return nobody or error.get("err_code") == 10008  # JetStream is temporarily unavailable
+def read_ack(event: protocol.Message) -> answers.Stored:
+    """Read an ack; JetStreamError if it refuses."""
+    if event.status == 503 and not event.payload:
+        raise answers.api_error(_NOBODY)
+    return answers.read_ack(event.payload, event.status)
 
 
 def parse(event: protocol.Message) -> dict[str, Any]:
     """Read a flow message or an ack as it is, errors included."""
-    if event.status == 503:
-        return {"error": {"code": 503, "description": "no stream takes this subject"}}
-    found = json.loads(event.payload)
-    return found if isinstance(found, dict) else {}
+    if event.status == 503 and not event.payload:
+        return {"error": _NOBODY}
+    return answers.read_json(event.payload)

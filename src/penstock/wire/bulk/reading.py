@@ -35,9 +35,10 @@ from penstock.errors import (
 )
 from penstock.wire import columns as cols
 from penstock.wire import protocol
-from penstock.wire.api import read_answer
 from penstock.wire.arrow import to_batch
-from penstock.wire.bulk.link import Deadline
+from penstock.wire.jetstream.answers import read_answer
+from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection
@@ -151,7 +152,7 @@ class Reading:
                 except (_BrokenError, DisconnectedError, UnreachableError, NoRespondersError, DeadlineError) as error:
                     pause = self._mend(error, 0.0 if self.columns.next > before else pause)
                 except JetStreamError as error:
-                    if error.code != 503:  # the server's word for a leader that is being chosen
+                    if not may_ask_again(error):
                         raise
                     pause = self._mend(error, pause)
                 yield from self._given()

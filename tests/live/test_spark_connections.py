@@ -8,48 +8,48 @@ import sys
 import pytest
 
 from penstock.options import ConnectionOptions
-from penstock.spark import lines
+from penstock.spark import connections
 
 
 @pytest.fixture(autouse=True)
 def none_left():
     """Each test begins and ends without a kept connection."""
-    lines.close_idle()
+    connections.close_idle()
     yield
-    lines.close_idle()
+    connections.close_idle()
 
 
 def test_a_connection_is_kept_for_the_next_task(server):
     """Two tasks in a row use one connection; one that failed gives none back."""
     options = ConnectionOptions(server.url)
-    with lines.borrow(options) as first:
+    with connections.borrow(options) as first:
         pass
-    with lines.borrow(options) as second:
+    with connections.borrow(options) as second:
         assert second is first
-    with pytest.raises(ValueError, match="bad row"), lines.borrow(options):
+    with pytest.raises(ValueError, match="bad row"), connections.borrow(options):
         raise ValueError("bad row")
-    assert not first.bulk.link.is_open
-    with lines.borrow(options) as third:
+    assert not first.link.is_open
+    with connections.borrow(options) as third:
         assert third is not first
 
 
 def test_tasks_at_the_same_time_have_a_connection_each(server):
     """Of two that come back for the same address, one is kept and the other closed."""
     options = ConnectionOptions(server.url)
-    with lines.borrow(options) as first, lines.borrow(options) as second:
+    with connections.borrow(options) as first, connections.borrow(options) as second:
         assert first is not second
-    assert sorted([first.bulk.link.is_open, second.bulk.link.is_open]) == [False, True]
+    assert sorted([first.link.is_open, second.link.is_open]) == [False, True]
 
 
 def test_the_one_that_waited_longest_makes_room(server):
     """A worker keeps a few connections, the ones of its newest tasks."""
-    given = [ConnectionOptions(server.url, name=f"task {number}") for number in range(lines.KEPT + 1)]
+    given = [ConnectionOptions(server.url, name=f"task {number}") for number in range(connections.KEPT + 1)]
     made = []
     for options in given:
-        with lines.borrow(options) as line:
+        with connections.borrow(options) as line:
             made.append(line)
-    assert [line.bulk.link.is_open for line in made] == [False] + [True] * lines.KEPT
-    with lines.borrow(given[-1]) as line:
+    assert [line.link.is_open for line in made] == [False] + [True] * connections.KEPT
+    with connections.borrow(given[-1]) as line:
         assert line is made[-1]
 
 
@@ -57,7 +57,7 @@ def test_a_process_closes_what_it_kept(server):
     """A driver that wrote leaves no open socket behind when it ends."""
     program = f"""
 from penstock.options import ConnectionOptions
-from penstock.spark.lines import borrow
+from penstock.spark.connections import borrow
 with borrow(ConnectionOptions({server.url!r})):
     pass
 """

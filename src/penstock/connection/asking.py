@@ -1,0 +1,115 @@
+"""One way to ask JetStream, and one policy of patience, for asyncio.
+
+What only asks is asked again where no answer comes: in a cluster nobody answers while a leader is being chosen, and an
+answer can be lost on its way between nodes. With `patience`, what passes by itself is waited out, too: a leader that is
+being chosen, a node that is away, a connection that is being made again. The verdict on each failure is that of
+`wire.jetstream.verdicts`, nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.connection.messages import HeaderValues, Msg, Payload
+from penstock.errors import (
+    DeadlineError,
+    NoRespondersError,
+    PenstockError,
+    RemoteProtocolError,
+)
+from penstock.wire.jetstream.answers import read_answer
+from penstock.wire.jetstream.questions import AGAIN, Question
+from penstock.wire.patience import Patience
+
+if TYPE_CHECKING:
+    from penstock.connection.connection import Connection
+
+__all__ = ["api_request", "insist", "patiently"]
+
+Answer = TypeVar("Answer")
+
+
+async def api_request(
+    connection: Connection,
+    method: str | Question,
+    body: object = None,
+    *,
+    timeout: float | None = None,
+    again: bool = False,
+    patience: float = 0.0,
+) -> Any:
+    """Call the JetStream API, `method` being what follows the prefix, and give the decoded answer.
+
+    An answer that holds an error raises JetStreamError with the server's codes. What only asks, and whatever else may
+    be done twice if the caller says so with `again`, is asked again when no answer comes within `timeout`. `patience`:
+    for how many seconds a failure that passes is waited out.
+    """
+    question = method if isinstance(method, Question) else Question(method, body, repeatable=again)
+    subject = f"{connection.options.js_prefix}.{question.method}"
+    timeout = connection.options.request_timeout if timeout is None else timeout
+
+    async def ask() -> Any:
+        if question.repeatable:
+            reply = await insist(connection, subject, question.payload, timeout)
+        else:
+            reply = await connection.request(subject, question.payload, timeout)
+        try:
+            return read_answer(reply.data)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(
+                f"What answered on {subject} is not JetStream: {reply.data[:40]!r}.",
+                remedy="Does another service listen on that subject? Check domain and api_prefix.",
+            ) from error
+
+    return await (patiently(ask, patience, connection) if patience > 0 else ask())
+
+
+async def insist(
+    connection: Connection, subject: str, payload: Payload, timeout: float, headers: HeaderValues | None = None
+) -> Msg:
+    """Ask what may be asked twice: again after a while without an answer, and at once on a new connection."""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = max(deadline - time.monotonic(), 0.01)
+        asking = asyncio.ensure_future(connection.request(subject, payload, min(left, AGAIN), headers=headers))
+        broken = connection.broken
+        try:
+            waiting: set[asyncio.Future[Any]] = {asking, broken}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return await asking
+        except NoRespondersError:
+            raise
+        except DeadlineError:
+            if time.monotonic() >= deadline:
+                raise
+            continue
+        finally:
+            asking.cancel()
+        # The connection broke: whether the question or its answer was lost makes no difference.
+        await connection.standing(deadline - time.monotonic(), subject)
+
+
+async def patiently(
+    action: Callable[[], Awaitable[Answer]],
+    seconds: float,
+    connection: Connection | None = None,
+    *,
+    nobody: bool = False,
+) -> Answer:
+    """Do something that may be done twice, again and again while what goes wrong passes by itself.
+
+    NoRespondersError is raised at once, as where JetStream is off, unless `nobody` says that somebody will be there in
+    a moment; so is everything on a `connection` that is closed for good. What is left after `seconds` is raised.
+    """
+    patience = Patience(seconds, nobody=nobody)
+    while True:
+        try:
+            return await action()
+        except PenstockError as error:
+            if connection is not None and connection.is_closed:
+                raise
+            await asyncio.sleep(patience.pause(error))

@@ -1,0 +1,66 @@
+"""What a program wants to be told of its connection: coroutine functions, called one after the other, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Callbacks", "Teller"]
+
+log = logging.getLogger("penstock.connection")
+
+_MOST = 1000  # calls that wait; a program that does not keep up with its own errors misses some, and the log says so
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Coroutine functions that a connection calls."""
+
+    error: Callable[[Exception], Awaitable[None]] | None = None
+    """Something went wrong that nobody waits for: a denied subscription, a dropped message, a failed attempt."""
+    disconnected: Callable[[], Awaitable[None]] | None = None
+    """The connection was lost."""
+    reconnected: Callable[[], Awaitable[None]] | None = None
+    """It stands again."""
+    closed: Callable[[], Awaitable[None]] | None = None
+    """It is closed for good."""
+    discovered: Callable[[], Awaitable[None]] | None = None
+    """The cluster told an address that was not known."""
+    lame_duck: Callable[[], Awaitable[None]] | None = None
+    """The server will go soon; the connection moves by itself when it does."""
+
+
+class Teller:
+    """Makes the calls."""
+
+    def __init__(self) -> None:
+        self._calls: deque[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, callback: Callable[..., Awaitable[None]] | None, *facts: Any) -> None:
+        """Call a callback after those that were told before."""
+        if callback is None:
+            return
+        if len(self._calls) >= _MOST:
+            log.warning("A callback of the connection is slower than what it is told; a call was left out.")
+            return
+        self._calls.append((callback, facts))
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._calls:
+            callback, facts = self._calls.popleft()
+            try:
+                await callback(*facts)
+            except Exception:  # a callback may raise anything, and the connection goes on
+                log.exception("A callback of the connection failed.")
+
+    async def finish(self, within: float) -> None:
+        """Wait until all calls were made, unless one of them waits for this."""
+        if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
+            await asyncio.wait({self._task}, timeout=within)

@@ -1,0 +1,102 @@
+"""`connect`: options in, a connection out, or the error that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from penstock import contexts
+from penstock.connection.callbacks import Callbacks
+from penstock.connection.connection import Connection
+from penstock.errors import InputError, OptionError
+from penstock.options import ConnectionOptions
+
+__all__ = ["connect", "gather"]
+
+Callback = Callable[[], Awaitable[None]]
+
+# nats-py's names of what `ConnectionOptions` has under its own.
+_FOREIGN = {
+    "user_credentials": "credentials",
+    "nkeys_seed": "nkey",
+    "nkeys_seed_str": "nkey",
+    "allow_reconnect": "reconnect",
+    "max_reconnect_attempts": "reconnect_attempts",
+    "reconnect_time_wait": "reconnect_wait",
+    "dont_randomize": "keep_order",
+    "tls_handshake_first": "tls_first",
+}
+
+
+async def connect(
+    url: str | Sequence[str] | ConnectionOptions | None = None,
+    *,
+    context: str | None = None,
+    on_error: Callable[[Exception], Awaitable[None]] | None = None,
+    on_disconnect: Callback | None = None,
+    on_reconnect: Callback | None = None,
+    on_close: Callback | None = None,
+    error_cb: Callable[[Exception], Awaitable[None]] | None = None,
+    disconnected_cb: Callback | None = None,
+    reconnected_cb: Callback | None = None,
+    closed_cb: Callback | None = None,
+    discovered_server_cb: Callback | None = None,
+    lame_duck_mode_cb: Callback | None = None,
+    **options: Any,
+) -> Connection:
+    """Connect to NATS and give the connection.
+
+    `url` is an address, several of them, `ConnectionOptions`, or nothing: then the environment and the selected context
+    decide (`penstock.contexts` says how). Further options are fields of `ConnectionOptions`. The callbacks are
+    coroutine functions; those and some options may be given under nats-py's names. Raises UnreachableError, LoginError
+    or TlsError within `connect_timeout`.
+    """
+    given = gather(url, context, options)
+    callbacks = Callbacks(
+        error=_one("error_cb", error_cb, on_error),
+        disconnected=_one("disconnected_cb", disconnected_cb, on_disconnect),
+        reconnected=_one("reconnected_cb", reconnected_cb, on_reconnect),
+        closed=_one("closed_cb", closed_cb, on_close),
+        discovered=discovered_server_cb,
+        lame_duck=lame_duck_mode_cb,
+    )
+    connection = Connection(given, callbacks)
+    await connection.open()
+    return connection
+
+
+def _one(name: str, foreign: Any, own: Any) -> Any:
+    if foreign is not None and own is not None:
+        raise InputError(f"{name} is given under two names.", remedy="Leave one of them out.")
+    found = foreign if own is None else own
+    if found is not None and not callable(found):
+        raise InputError(f"{name} is no function.", remedy="Give a coroutine function.")
+    return found
+
+
+def gather(
+    url: str | Sequence[str] | ConnectionOptions | None, context: str | None, options: dict[str, Any]
+) -> ConnectionOptions:
+    """Make one value of everything that was given."""
+    known = ConnectionOptions.__dataclass_fields__
+    if url is None and "servers" in options:
+        url = options.pop("servers")
+    for foreign, own in _FOREIGN.items():
+        if foreign in options:
+            if own in options:
+                raise OptionError(f"{own} and {foreign} are one option.", remedy="Leave one out.", option=foreign)
+            options[own] = options.pop(foreign)
+    for name in options:
+        if name not in known:
+            raise OptionError(
+                f"There is no connection option {name!r}.",
+                remedy=f"Known: {', '.join(sorted(known))}.",
+                option=name,
+            )
+    if isinstance(url, ConnectionOptions):
+        if context is not None:
+            raise InputError("context is given beside ready options.", remedy="Leave one of them out.")
+        return url.replace(**options) if options else url
+    if url is not None and not isinstance(url, str):
+        url = ",".join(url)
+    return contexts.load_options(url, context=context, **options)

@@ -1,0 +1,411 @@
+"""`Connection`: our NATS client for asyncio, with the names and meanings of nats-py's core client.
+
+What is published is put together and written once a turn of the event loop; a publisher waits while the socket takes
+no more. What arrives is handed out in the order of the wire. A lost connection is made again: subscriptions go on,
+what was not yet handed to the socket is sent then, and whoever waits for the server to confirm what it got, as `flush`
+does, is told at once. `stretch` counts the unbroken stretches: what was sent in one and not confirmed in it may or may
+not have arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.connection.base import BaseConnection
+from penstock.connection.callbacks import Callbacks
+from penstock.connection.lifeline import Phase
+from penstock.connection.messages import HeaderValues, Msg, Payload, as_bytes
+from penstock.connection.requests import Requests
+from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
+from penstock.errors import (
+    DeadlineError,
+    DeniedError,
+    DisconnectedError,
+    InputError,
+    PenstockError,
+)
+from penstock.options import ConnectionOptions
+from penstock.wire import protocol
+from penstock.wire.dispatch import Taker
+from penstock.wire.session import check_size
+
+if TYPE_CHECKING:
+    from penstock.connection.jetstream import JetStream
+
+__all__ = ["Connection"]
+
+log = logging.getLogger("penstock.connection")
+
+CHUNK = 64 * 1024  # bytes that are put together at most before they are written
+PENDING = 8 * 1024 * 1024  # bytes that wait for a connection that is being made again
+GOODBYE = 5.0  # seconds that a peer has to take what is on its way when we close
+DRAIN = 30.0  # seconds that callbacks have to handle what has arrived
+_SUBJECTS = 4096  # that were checked lately
+
+
+class Connection(BaseConnection):
+    """A connection to NATS, made by `penstock.connect`; for one event loop."""
+
+    def __init__(self, options: ConnectionOptions, callbacks: Callbacks) -> None:
+        super().__init__(options, callbacks)
+        self._requests = Requests(self)
+
+    async def open(self) -> None:
+        """Make the first connection."""
+        try:
+            await self._lifeline.open()
+        except BaseException:
+            self._lifeline.phase = Phase.CLOSED
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.options.url}, {self._lifeline.phase.value}>"
+
+    # -- publishing -----------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None
+    ) -> None:
+        """Publish a message; waits while the server takes no more.
+
+        While the connection is being made again up to 8 MiB are kept and sent then; more is a DisconnectedError.
+        """
+        self.send(subject, payload, reply, headers)
+        if self._pending_size >= CHUNK:
+            await self.written()
+
+    def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> None:
+        """Publish a message without waiting for anything; `written` waits until the socket took it."""
+        name = self._subjects.get(subject)
+        if name is None:
+            name = self._checked(subject)
+        size = len(payload)
+        if reply:
+            name = b"%b %b" % (name, self._subjects.get(reply) or self._checked(reply))
+        if headers:
+            block = protocol.encode_headers(headers)
+            size += len(block)
+            frame = b"HPUB %b %d %d\r\n%b%b\r\n" % (name, len(block), size, block, payload)  # type: ignore[str-format]  # any buffer will do
+        else:
+            frame = b"PUB %b %d\r\n%b\r\n" % (name, size, payload)  # type: ignore[str-format]  # the same
+        wire = self._lifeline.wire
+        most = 1024 * 1024 if wire is None else wire.session.max_payload
+        if size > most or len(name) > 4000:
+            check_size(len(name) + 24, size, most, subject)
+        if wire is None or self._draining_pubs:
+            self._check_publishable(len(frame))
+        self._out_messages += 1
+        self._out_bytes += len(payload)
+        self._pending.append(frame)
+        self._pending_size += len(frame)
+        if not self._scheduled and wire is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._write_out)
+
+    def post(self, frames: bytes) -> bool:
+        """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
+        if self._lifeline.wire is None:
+            return False
+        self._pending.append(frames)
+        self._pending_size += len(frames)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._write_out)
+        return True
+
+    async def written(self) -> None:
+        """Write what waits, and wait until the socket's queue has room; nothing while there is no connection."""
+        self._write_out()
+        wire = self._lifeline.wire
+        if wire is not None and wire.full:
+            await wire.writable()
+        else:
+            await asyncio.sleep(0)  # who publishes without end lets others have their turn
+
+    def _write_out(self) -> None:
+        self._scheduled = False
+        wire = self._lifeline.wire
+        if wire is None or not self._pending:
+            return
+        pending, self._pending, self._pending_size = self._pending, [], 0
+        wire.write(pending[0] if len(pending) == 1 else b"".join(pending))
+
+    def _checked(self, subject: str) -> bytes:
+        raw = as_bytes(protocol.check_subject(subject))
+        if len(subject) < 256:  # long ones are seldom used twice
+            if len(self._subjects) >= _SUBJECTS:
+                self._subjects.clear()
+            self._subjects[subject] = raw
+        return raw
+
+    def _check_publishable(self, size: int) -> None:
+        self.check_open()
+        if self._draining_pubs:
+            raise DisconnectedError("The connection is being drained.", remedy="Publish before that.")
+        if self._pending_size + size > PENDING:
+            raise DisconnectedError(
+                f"The connection is gone, and {self._pending_size:,} bytes wait already for it to come back.",
+                remedy="Is the server still running?",
+                urls=self.options.urls,
+            )
+
+    # -- subscribing ----------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        subject: str,
+        queue: str = "",
+        cb: Callback | None = None,
+        future: asyncio.Future[Msg] | None = None,
+        max_msgs: int = 0,
+        pending_msgs_limit: int = PENDING_MESSAGES,
+        pending_bytes_limit: int = PENDING_BYTES,
+    ) -> Subscription:
+        """Subscribe to a subject or pattern; messages go to `cb`, or are read from the subscription.
+
+        A queue group gets each message once. A subscription that the server denies fails: reading from it raises
+        DeniedError, and the error callback is told.
+        """
+        if cb is not None and not asyncio.iscoroutinefunction(cb) and not callable(cb):
+            raise InputError("cb is no coroutine function.", remedy="Give an async function of one message.")
+        return self._subscribe(
+            subject,
+            queue,
+            cb=cb,
+            future=future,
+            max_msgs=max_msgs,
+            pending_msgs_limit=pending_msgs_limit,
+            pending_bytes_limit=pending_bytes_limit,
+        )
+
+    async def tap(self, subject: str, handler: Taker, *, queue: str = "", lend: bool = False) -> Subscription:
+        """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
+
+        A handler must not raise. One that returns an awaitable stops the reading until that is done: that is back
+        pressure. With `lend` the payload is a view of the place that it was received into, and is gone when the
+        handler is done: what is to be kept must be copied.
+        """
+
+        def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
+            try:
+                return handler(name, reply, payload, block)
+            except Exception as error:  # the connection reads on, whatever is wrong there
+                log.exception("what takes the messages of %s failed", subject)
+                self.report(error)
+                return None
+
+        return self._subscribe(subject, queue, tap=guarded, lend=lend)
+
+    def _subscribe(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
+        self.check_open()
+        if self._draining:
+            raise DisconnectedError("The connection is being drained.", remedy="Subscribe before that.")
+        self._sid += 1
+        frame = protocol.subscribe(subject, self._sid, queue or None)
+        check_size(len(frame), 0, 1, subject)
+        made = Subscription(self, self._sid, subject, queue, **about)
+        self._subscriptions[made.id] = made
+        (self._borrowers if lend else self._takers)[made.id] = made.taker
+        if made.max_msgs:
+            frame += protocol.unsubscribe(made.id, made.max_msgs)
+        self._command(frame)
+        return made
+
+    def _command(self, frame: bytes) -> None:
+        """Send a command that belongs to this wire; a new wire gets all subscriptions anew."""
+        self.post(frame)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription at the server."""
+        if subscription.id in self._subscriptions:
+            self.forget(subscription)
+            self._command(protocol.unsubscribe(subscription.id))
+
+    def end_after(self, subscription: Subscription, count: int) -> None:
+        """Let the server end a subscription after so many messages in all."""
+        self._command(protocol.unsubscribe(subscription.id, count))
+
+    async def drain_subscription(self, subscription: Subscription) -> None:
+        """Stop a subscription at the server, and wait until what it had sent was handled."""
+        self._command(protocol.unsubscribe(subscription.id))
+        try:
+            await self.flush(DRAIN)
+        finally:
+            self.forget(subscription)
+            await subscription.finish()
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def new_inbox(self) -> str:
+        """Give a subject that nobody else uses, for answers."""
+        return f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
+
+    async def request(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        timeout: float | None = None,
+        old_style: bool = False,
+        headers: HeaderValues | None = None,
+    ) -> Msg:
+        """Ask, and give the first answer.
+
+        NoRespondersError at once where nobody listens, DeniedError at once where we may not ask, else DeadlineError.
+        Every request of a connection shares one subscription; `old_style` is taken for nats-py's sake.
+        """
+        return await self._requests.ask(subject, payload, timeout, headers)
+
+    def _fail_requests(self, error: DeniedError, inbox: Subscription | None) -> int:
+        return self._requests.denied(error, inbox)
+
+    def jetstream(self, *, timeout: float | None = None) -> JetStream:
+        """Give the JetStream API on this connection, with its domain or prefix."""
+        from penstock.connection.jetstream import JetStream
+
+        return JetStream(self, timeout=timeout)
+
+    @contextmanager
+    def expecting(self, subject: str, fail: Callable[[DeniedError], None]) -> Iterator[None]:
+        """Have `fail` called at once, within the block, when the server denies publishing to `subject`."""
+        listeners = self._expecting.setdefault(subject, [])
+        listeners.append(fail)
+        try:
+            yield
+        finally:
+            listeners.remove(fail)
+            if not listeners and self._expecting.get(subject) is listeners:
+                del self._expecting[subject]
+
+    async def flush(self, timeout: float = 10.0) -> None:
+        """Wait until the server has handled everything that was sent before.
+
+        DisconnectedError at once where the connection breaks meanwhile: then nobody knows how far the server came.
+        """
+        self.check_open()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._lifeline.wire is None:
+                    await self._until_standing()
+                await self._confirmed()
+        except TimeoutError:
+            raise DeadlineError(
+                f"The server did not confirm what was sent within {timeout:g} s.", seconds=timeout
+            ) from None
+
+    async def confirm(self, stretch: int, timeout: float = 10.0) -> None:
+        """Wait as `flush` does, for what was sent in one stretch: DisconnectedError where that is over."""
+        if stretch != self.stretch or self._lifeline.wire is None:
+            raise DisconnectedError("The connection broke since this was sent.", urls=self.options.urls)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._confirmed()
+        except TimeoutError:
+            raise DeadlineError(
+                f"The server did not confirm what was sent within {timeout:g} s.", seconds=timeout
+            ) from None
+
+    async def _confirmed(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._write_out()
+        self._lifeline.ping(waiter)
+        await waiter
+
+    async def rtt(self) -> float:
+        """Give the seconds of a round trip to the server."""
+        began = self._loop.time()
+        await self.flush()
+        return self._loop.time() - began
+
+    async def _until_standing(self) -> None:
+        self.check_open()
+        await self._standing.wait()
+        self.check_open()
+
+    async def standing(self, timeout: float, subject: str | None = None) -> None:
+        """Wait until the connection stands: DeadlineError if it does not in time, DisconnectedError if never."""
+        try:
+            async with asyncio.timeout(max(timeout, 0)):
+                while self._lifeline.wire is None:
+                    await self._until_standing()
+        except TimeoutError:
+            raise DeadlineError(
+                f"The connection was lost{f' with a question on {subject}' if subject else ''}, and did not come back "
+                f"within {timeout:.3g} s.",
+                remedy="Is the server still running?",
+                seconds=timeout,
+                subject=subject,
+            ) from None
+
+    @property
+    def broken(self) -> asyncio.Future[PenstockError]:
+        """A future that is done, with the reason, when this stretch of the connection is over; wait with `shield`."""
+        return self._break
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Ask for no more messages, handle what has arrived, send what is waiting, then close."""
+        if self._draining or self.is_closed:
+            return
+        self._draining = True
+        try:
+            async with asyncio.timeout(DRAIN):
+                subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
+                if self.is_connected:
+                    for item in subscriptions:
+                        self._command(protocol.unsubscribe(item.id))
+                    await self.flush(DRAIN)
+                for item in subscriptions:
+                    self.forget(item)
+                    await item.finish()
+                self._draining_pubs = True
+                if self.is_connected:
+                    await self.flush(DRAIN)
+        except (TimeoutError, PenstockError) as error:
+            self.last_error = error
+            self._teller.tell(self._callbacks.error, error)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection for good, what was published having been sent; safe to call twice."""
+        self._asked_to_end = True
+        await self._shut()
+
+    async def _shut(self) -> None:
+        if self._closing is None or self._closing.cancelled():
+            self._closing = self._loop.create_task(self._shut_down())
+        if self._closing is not asyncio.current_task():
+            await asyncio.shield(self._closing)
+
+    async def _shut_down(self) -> None:
+        self._write_out()
+        before = self._lifeline.phase
+        await self._lifeline.close(GOODBYE)
+        reason = self._gone()
+        self._pending, self._pending_size = [], 0
+        if not self._break.done():
+            self._break.set_result(reason)
+        self._standing.set()  # whoever waits for a connection sees that there will be none
+        self._requests.end(reason)
+        subscriptions = list(self._subscriptions.values())
+        self._subscriptions.clear()
+        self._takers.clear()
+        self._borrowers.clear()
+        for item in subscriptions:
+            item.end()
+        for item in subscriptions:
+            await item.stop()
+        if before is not Phase.CONNECTING:
+            self._teller.tell(self._callbacks.closed)
+        await self._teller.finish(GOODBYE)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *about: object) -> None:
+        await self.close()

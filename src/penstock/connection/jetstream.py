@@ -1,0 +1,160 @@
+"""`Connection.jetstream()`: JetStream's API with nats-py's names, for streams, consumers and single messages.
+
+It honours the domain or prefix of the connection. `penstock.jetstream` has what is more than one request: publishing in
+flight and in order, consuming with acks, declarations that are planned and applied.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+from penstock.connection.asking import api_request
+from penstock.connection.messages import HeaderValues
+from penstock.errors import NotFoundError, RemoteProtocolError
+from penstock.info import ConsumerInfo, StreamInfo
+from penstock.model import Consumer, Message, PubAck, Stream
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import read_ack
+from penstock.wire.protocol import decode_headers
+
+if TYPE_CHECKING:
+    from penstock.connection.connection import Connection
+
+__all__ = ["JetStream"]
+
+
+class JetStream:
+    """Requests to JetStream on one connection."""
+
+    def __init__(self, connection: Connection, *, timeout: float | None = None) -> None:
+        self._connection = connection
+        self._timeout = timeout
+
+    async def _ask(self, method: str, body: object = None, *, again: bool = False) -> Any:
+        return await api_request(self._connection, method, body, timeout=self._timeout, again=again)
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | None = None,
+        stream: str | None = None,
+        headers: HeaderValues | None = None,
+    ) -> PubAck:
+        """Publish a message and wait until a stream has stored it; `stream` refuses any other than that."""
+        if stream is not None:
+            headers = {**(headers or {}), names.EXPECTED_STREAM: stream}
+        wait = timeout if timeout is not None else self._timeout
+        reply = await self._connection.request(subject, payload, wait, headers=headers)
+        ack = read_ack(reply.data, reply.status)
+        return PubAck(
+            stream=ack.stream,
+            sequence=ack.sequence,
+            duplicate=ack.duplicate,
+            domain=ack.domain,
+            batch=ack.batch,
+            count=ack.count,
+        )
+
+    async def account_info(self) -> dict[str, Any]:
+        """Give what the account uses of JetStream, and its limits."""
+        answer: dict[str, Any] = await self._ask("INFO")
+        return answer
+
+    # -- streams --------------------------------------------------------------------------------------------------
+
+    async def add_stream(self, config: Stream | None = None, **fields: Any) -> StreamInfo:
+        """Create a stream from a declaration, from its fields, or from both; the same one again is no error."""
+        made = _declared(Stream, config, fields)
+        return StreamInfo.from_json(await self._ask(names.stream_create(made.name), made.to_json(), again=True))
+
+    async def update_stream(self, config: Stream | None = None, **fields: Any) -> StreamInfo:
+        """Give a stream another configuration; what the server cannot change, it refuses."""
+        made = _declared(Stream, config, fields)
+        return StreamInfo.from_json(await self._ask(names.stream_update(made.name), made.to_json(), again=True))
+
+    async def stream_info(self, name: str) -> StreamInfo:
+        """Ask how a stream stands."""
+        return StreamInfo.from_json(await self._ask(names.stream_info(_named(name))))
+
+    async def find_stream_name_by_subject(self, subject: str) -> str:
+        """Give the name of the stream that captures a subject."""
+        found = (await self._ask("STREAM.NAMES", {"subject": subject})).get("streams") or []
+        if not found:
+            raise NotFoundError(f"No stream captures {subject}.", remedy="Add the subject to one.", code=404)
+        return str(found[0])
+
+    async def purge_stream(self, name: str, *, subject: str | None = None, keep: int | None = None) -> int:
+        """Remove messages of a stream, all or of one subject, but the last few; give how many."""
+        body = {key: value for key, value in (("filter", subject), ("keep", keep)) if value is not None}
+        return int((await self._ask(names.stream_purge(_named(name)), body or None))["purged"])
+
+    async def delete_stream(self, name: str) -> bool:
+        """Delete a stream with everything in it."""
+        return bool((await self._ask(names.stream_delete(_named(name))))["success"])
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    async def get_msg(self, stream: str, seq: int | None = None, subject: str | None = None) -> Message:
+        """Read one stored message: by its sequence, or the last of a subject."""
+        body = {"seq": seq} if seq is not None else {"last_by_subj": subject}
+        found = (await self._ask(names.message_get(_named(stream)), body))["message"]
+        return stored_message(stream, found)
+
+    async def get_last_msg(self, stream: str, subject: str) -> Message:
+        """Read the last message of a subject."""
+        return await self.get_msg(stream, subject=subject)
+
+    async def delete_msg(self, stream: str, seq: int) -> bool:
+        """Delete one message."""
+        return bool((await self._ask(names.message_delete(_named(stream)), {"seq": seq}))["success"])
+
+    # -- consumers ------------------------------------------------------------------------------------------------
+
+    async def add_consumer(self, stream: str, config: Consumer | None = None, **fields: Any) -> ConsumerInfo:
+        """Create a consumer; the same one again is no error, another one of that name is."""
+        made = _declared(Consumer, config, fields)
+        name = made.durable or made.name
+        body = {"stream_name": stream, "config": made.to_json(), "action": ""}
+        method = names.consumer_create(_named(stream), name or "", made.filter_subject or "")
+        # With a name, the same one made twice is one; the server would name another one each time.
+        return ConsumerInfo.from_json(await self._ask(method, body, again=name is not None))
+
+    async def consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
+        """Ask how a consumer stands."""
+        return ConsumerInfo.from_json(await self._ask(names.consumer_info(_named(stream), _named(consumer))))
+
+    async def delete_consumer(self, stream: str, consumer: str) -> bool:
+        """Delete a consumer and what it knows of deliveries and acks."""
+        return bool((await self._ask(names.consumer_delete(_named(stream), _named(consumer))))["success"])
+
+
+def _named(name: str) -> str:
+    names.check_name(name)
+    return name
+
+
+def _declared(kind: type[Any], config: Any, fields: dict[str, Any]) -> Any:
+    if config is None:
+        return kind(**fields)
+    return config.model_copy(update=fields) if fields else config
+
+
+def stored_message(stream: str, found: dict[str, Any]) -> Message:
+    """Read a message as STREAM.MSG.GET gives it."""
+    try:
+        block = base64.b64decode(found.get("hdrs") or "", validate=True)
+    except (binascii.Error, TypeError):
+        raise RemoteProtocolError(f"The headers of message {found.get('seq')} of {stream} are not base64.") from None
+    return Message.from_json(
+        {
+            "subject": found["subject"],
+            "data": found.get("data") or "",
+            "headers": decode_headers(block)[2] if block else {},
+            "sequence": found["seq"],
+            "time": found["time"],
+            "stream": stream,
+        }
+    )

@@ -1,0 +1,224 @@
+"""Keeps a connection up: the first one, pings, and a new one where the old one is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from importlib.metadata import version
+
+from penstock import credentials
+from penstock.connection.tasks import end
+from penstock.connection.transport import Wire, open_wire
+from penstock.errors import LinkError, PenstockError, RemoteProtocolError
+from penstock.options import ConnectionOptions
+from penstock.wire.dispatch import Taker
+from penstock.wire.servers import Address, Servers, most_telling
+from penstock.wire.session import Notice, Session
+
+__all__ = ["Lifeline", "Phase"]
+
+log = logging.getLogger("penstock.connection")
+
+MOST_PINGS = 2  # unanswered ones, after which the server counts as gone
+
+
+class Phase(enum.Enum):
+    """Where a connection stands, over all its wires."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    CLOSED = "closed"
+
+
+class Lifeline:
+    """One connection to a cluster, over as many wires as it takes.
+
+    `stands` is called when a wire is open, `broke` with the reason when it is gone, `failed` for every attempt that
+    came to nothing, `noticed` for what the server says besides, and `ended` when no attempt is left.
+    """
+
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        takers: dict[int, Taker],
+        borrowers: dict[int, Taker],
+        *,
+        stands: Callable[[], None],
+        broke: Callable[[PenstockError], None],
+        failed: Callable[[PenstockError], None],
+        noticed: Callable[[Notice | PenstockError], None],
+        ended: Callable[[PenstockError], None],
+    ) -> None:
+        self.options = options
+        self.phase = Phase.CONNECTING
+        self.wire: Wire | None = None
+        """The wire that stands; None while there is none."""
+        self.stretch = 0
+        """Counts the unbroken stretches."""
+        self.servers = Servers(options)
+        self.messages = self.bytes = 0
+        """What wires that are gone handed out."""
+        self._takers, self._borrowers = takers, borrowers
+        self._stands, self._broke, self._failed = stands, broke, failed
+        self._noticed, self._ended = noticed, ended
+        self._context: ssl.SSLContext | None = None
+        self._was_secure = False
+        self._task: asyncio.Task[None] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._pongs: deque[asyncio.Future[None] | None] = deque()
+        self._unanswered = 0  # pings of our own
+        self._loop = asyncio.get_running_loop()
+        credentials.login(options)  # files that are missing are told before anything is opened
+        if options.tls:
+            self._tls_context()
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = credentials.tls_context(self.options)
+        return self._context
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the first connection: every address once, each with its share of the time."""
+        deadline = time.monotonic() + self.options.connect_timeout
+        addresses = self.servers.round()
+        failures: list[LinkError] = []
+        for place, address in enumerate(addresses):
+            left = deadline - time.monotonic()
+            if left <= 0 and failures:
+                break
+            # An address that accepts and stays silent must leave time for the next one.
+            share = max(left / (len(addresses) - place), 0.05)
+            try:
+                await self._attempt(address, share)
+                return
+            except LinkError as error:
+                failures.append(error)
+        raise most_telling(failures)
+
+    async def _attempt(self, address: Address, timeout: float) -> None:
+        session = Session(
+            self.options,
+            address.url,
+            credentials.login(self.options).connect_fields,  # read anew: credentials may have been renewed
+            version("penstock"),
+            insist_on_tls=self._was_secure,
+        )
+        wire = Wire(session, self._takers, self._borrowers, self._heard)
+        await open_wire(wire, self._tls_context, timeout)
+        self._was_secure = self._was_secure or session.secure
+        now = time.monotonic()
+        self.servers.stands(address.url, now)
+        self.servers.learn(session.info, address.url)
+        self.wire, self.phase = wire, Phase.CONNECTED
+        self.stretch += 1
+        wire.on_lost = self._lost
+        self._stands()
+        self._pongs.clear()
+        self._unanswered = 0
+        self._ticker = self._loop.call_later(self.options.ping_interval, self._tick)
+
+    # -- while it stands ------------------------------------------------------------------------------------------
+
+    def _heard(self, notice: Notice | PenstockError) -> None:
+        wire = self.wire
+        if notice is Notice.PONGED:
+            self._ponged()
+            return
+        if notice in (Notice.LEARNT, Notice.LAME_DUCK) and wire is not None:
+            fresh = self.servers.learn(wire.session.info, wire.session.url)
+            if notice is Notice.LEARNT and not fresh:
+                return
+        self._noticed(notice)
+
+    def ping(self, waiter: asyncio.Future[None] | None = None) -> None:
+        """Send a ping; `waiter` is done when it is answered, and fails when the wire breaks before."""
+        assert self.wire is not None
+        self.wire.session.ping()
+        self._pongs.append(waiter)
+        self.wire.write(self.wire.session.take())
+
+    def _ponged(self) -> None:
+        if not self._pongs:
+            return
+        waiter = self._pongs.popleft()
+        if waiter is None:
+            self._unanswered -= 1
+        elif not waiter.done():  # who waited may have given up
+            waiter.set_result(None)
+
+    def _tick(self) -> None:
+        wire = self.wire
+        if wire is None:
+            return
+        if self._unanswered >= MOST_PINGS:
+            error = wire.session.ended(f"it left {self._unanswered} pings unanswered")
+            wire.on_lost = None
+            wire.abort()
+            self._lost(error)
+            return
+        self._unanswered += 1
+        self.ping()
+        self._ticker = self._loop.call_later(self.options.ping_interval, self._tick)
+
+    # -- breaking and mending -------------------------------------------------------------------------------------
+
+    def _lost(self, error: LinkError | RemoteProtocolError) -> None:
+        wire, self.wire = self.wire, None
+        if wire is None or self.phase is Phase.CLOSED:
+            return
+        self._stop_ticking()
+        self.messages += wire.messages
+        self.bytes += wire.bytes
+        wire.on_lost = None
+        self.servers.lost(wire.session.url, time.monotonic())
+        waiters, self._pongs = self._pongs, deque()
+        for waiter in waiters:
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # who gave up waiting is not told
+        again = self.options.reconnect and self.options.reconnect_attempts != 0
+        self.phase = Phase.RECONNECTING if again else Phase.CLOSED
+        self._broke(error)
+        if again:
+            self._task = self._loop.create_task(self._mend(error))
+        else:
+            self._ended(error)
+
+    async def _mend(self, error: PenstockError) -> None:
+        while (found := self.servers.next(time.monotonic())) is not None:
+            address, wait = found
+            await asyncio.sleep(wait)
+            try:
+                await self._attempt(address, self.options.connect_timeout)
+                return
+            except PenstockError as failure:  # a certificate or credentials that cannot be read, too, may come back
+                error = failure
+                self.servers.failed(address, time.monotonic())
+                self._failed(failure)
+        self.phase = Phase.CLOSED
+        self._ended(error)
+
+    def _stop_ticking(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    async def close(self, within: float) -> None:
+        """Close for good; what is on its way to the server has `within` seconds."""
+        self.phase = Phase.CLOSED
+        self._stop_ticking()
+        if self._task is not None:
+            await end([self._task])
+        wire, self.wire = self.wire, None
+        if wire is not None:
+            self.messages += wire.messages
+            self.bytes += wire.bytes
+            await wire.close(within)

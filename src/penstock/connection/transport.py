@@ -1,0 +1,327 @@
+"""Bytes to and from one server: TCP, TLS and WebSocket, driven by a `wire.session.Session`.
+
+A `Wire` reads into the parser's own buffer, hands messages out in the order of the wire, and gives everything else to
+the session. It stops reading while a taker asks for it, and says when the socket takes no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from penstock.connection.tasks import end
+from penstock.credentials import tls_reason
+from penstock.errors import InputError, LinkError, PenstockError, RemoteProtocolError, TlsError
+from penstock.wire import protocol
+from penstock.wire.dispatch import Taker, hand_out
+from penstock.wire.session import Notice, Session, State, unreachable
+
+__all__ = ["Transport", "Wire", "open_wire"]
+
+log = logging.getLogger("penstock.connection")
+
+READ = 256 * 1024  # bytes taken from the socket at once: what is handed on while it is in the cache is handed on faster
+UNSENT_HIGH, UNSENT_LOW = (
+    1024 * 1024,
+    256 * 1024,
+)  # bytes in the socket's own queue at which a writer waits, and goes on
+
+
+class Transport(Protocol):
+    """What a wire needs of a transport, as asyncio has it."""
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+
+    def close(self) -> None:
+        """Send what is waiting, then close."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def is_closing(self) -> bool:
+        """Tell whether the end has begun."""
+
+    def pause_reading(self) -> None:
+        """Read no more."""
+
+    def resume_reading(self) -> None:
+        """Read again."""
+
+    def get_write_buffer_size(self) -> int:
+        """Count the bytes that wait to be sent."""
+
+
+class Wire(asyncio.BufferedProtocol):
+    """One connection to one server. The callbacks are called by the event loop and must not raise."""
+
+    def __init__(
+        self,
+        session: Session,
+        takers: dict[int, Taker],
+        borrowers: dict[int, Taker],
+        notify: Callable[[Notice | PenstockError], None],
+    ) -> None:
+        self.session = session
+        self.messages = 0
+        """How many messages were handed out."""
+        self.bytes = 0
+        """How many bytes they had, lines and headers included."""
+        self.on_lost: Callable[[LinkError | RemoteProtocolError], None] | None = None
+        """Called once, when a connection that stood is gone."""
+        self._takers, self._borrowers, self._notify = takers, borrowers, notify
+        self._parser = protocol.Parser()
+        self._transport: Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._step: asyncio.Future[Notice] = self._loop.create_future()  # the next thing that an opening waits for
+        self._held: asyncio.Task[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._failure: LinkError | RemoteProtocolError | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+
+    # -- what asyncio calls ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Keep the transport."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=UNSENT_HIGH, low=UNSENT_LOW)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Give room to receive into."""
+        return self._parser.space()[:READ]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read what was received."""
+        self._parser.received(nbytes)
+        if self._held is None:
+            self._read()
+
+    def received(self, data: bytes) -> None:
+        """Read bytes that came another way than into our buffer."""
+        self._parser.feed(data)
+        if self._held is None:
+            self._read()
+
+    def eof_received(self) -> bool:
+        """Let the connection end: a server that hangs up will not hear us any more."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell that the connection is gone."""
+        if not self._gone.done():
+            self._gone.set_result(None)
+        reason = "the server closed it" if error is None else getattr(error, "strerror", None) or str(error)
+        self._fail(self._failure or self.session.ended(str(reason).split("] ")[-1].rstrip(".")))
+
+    def pause_writing(self) -> None:
+        """Let writers wait."""
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Let writers go on."""
+        if self._writable is not None:
+            waiting, self._writable = self._writable, None
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        parser = self._parser
+        try:
+            while parser.start < parser.end:
+                place, count, wait = hand_out(parser.buffer, parser.start, parser.end, self._takers, self._borrowers)
+                if count:
+                    self.messages += count
+                    self.bytes += place - parser.start
+                    parser.take(place)
+                    if wait is not None:
+                        self._hold(wait)
+                        break
+                event = parser.next_event()
+                if event is None:
+                    break
+                if isinstance(event, protocol.Message):
+                    if (wait := self._hand_over(event)) is not None:
+                        self._hold(wait)
+                        break
+                elif (notice := self.session.receive(event)) is not None:
+                    self._noticed(notice)
+        except RemoteProtocolError as error:
+            self._fail(self.session.broken(error))
+        except LinkError as error:
+            self._fail(error)
+        if answers := self.session.take():
+            self.write(answers)
+
+    def _hand_over(self, event: protocol.Message) -> Any:
+        """Hand out a message in an unusual form, or of a subscription that is gone."""
+        taker = self._takers.get(event.sid) or self._borrowers.get(event.sid)
+        if taker is None:
+            return None
+        self.messages += 1
+        return taker(event.subject.encode(), (event.reply or "").encode(), event.payload, event.header)
+
+    def _noticed(self, notice: Notice | PenstockError) -> None:
+        if notice in (Notice.SECURE, Notice.OPENED):
+            if notice is Notice.SECURE and self._parser.start < self._parser.end:
+                raise TlsError(
+                    f"{self.session.url} sent more than its greeting before the TLS handshake.",
+                    remedy="Somebody may stand between us and the server.",
+                    urls=self.session.options.urls,
+                )
+            if not self._step.done():
+                self._step.set_result(notice)
+        else:
+            self._notify(notice)
+
+    def _hold(self, wait: Awaitable[None]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._held = self._loop.create_task(self._go_on(wait))
+
+    async def _go_on(self, wait: Awaitable[None]) -> None:
+        try:
+            await wait
+        except Exception:  # what a taker waits for is its own affair; the reading goes on
+            log.exception("what held up the reading failed")
+        self._held = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._read()
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send; nothing happens where the connection is gone, which `on_lost` has told."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    @property
+    def full(self) -> bool:
+        """Whether the socket takes no more for now."""
+        return self._writable is not None
+
+    async def writable(self) -> None:
+        """Wait until the socket takes more, or the connection is gone."""
+        if self._writable is not None:
+            await asyncio.wait({self._writable, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # -- opening and ending ---------------------------------------------------------------------------------------
+
+    async def open(self, transport: Any, context: Callable[[], ssl.SSLContext]) -> None:
+        """Greet, secure and log in, on a transport that is connected."""
+        if transport is not None:
+            self._transport = transport
+        while True:
+            notice = await asyncio.shield(self._step)
+            self._step = self._loop.create_future()
+            if notice is Notice.OPENED:
+                return
+            secured = await self._loop.start_tls(
+                self._transport,  # type: ignore[arg-type]  # one of asyncio's, as only TCP gets here
+                self,
+                context(),
+                server_hostname=self.session.tls_name,
+                ssl_shutdown_timeout=1.0,
+            )
+            assert secured is not None
+            self.connection_made(secured)
+            self.session.secured()
+            self._read()
+
+    def attach(self, transport: Transport) -> None:
+        """Use a transport that is no TCP."""
+        self._transport = transport
+
+    def _fail(self, error: LinkError | RemoteProtocolError) -> None:
+        first, self._failure = self._failure is None, self._failure or error
+        self.abort()
+        if not self._step.done():
+            self._step.set_exception(self._failure)
+            self._step.exception()  # an opening that was cancelled does not ask any more
+        self.resume_writing()
+        if first and self.on_lost is not None:
+            lost, self.on_lost = self.on_lost, None
+            lost(self._failure)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.session.state = State.CLOSED
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self, within: float) -> None:
+        """Send what is waiting, and close; at once where the peer does not take it in time."""
+        self.on_lost = None
+        if self._transport is None:
+            return
+        self._transport.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await asyncio.shield(self._gone)
+        self._transport.abort()
+        if self._held is not None:
+            await end([self._held], within=1.0)
+
+
+async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: float) -> None:
+    """Connect a wire to its session's address and log in; raises the LinkError that says why that failed."""
+    session = wire.session
+    parts = urlsplit(session.url)
+    loop = asyncio.get_running_loop()
+    connecting = True
+    try:
+        async with asyncio.timeout(timeout):
+            if parts.scheme in ("ws", "wss"):
+                from penstock.connection import websocket
+
+                await websocket.connect(wire, context)
+                connecting = False
+                await wire.open(None, context)
+                return
+            first: dict[str, Any] = {}
+            if session.state is State.SECURING:
+                first = {"ssl": context(), "server_hostname": session.tls_name, "ssl_shutdown_timeout": 1.0}
+            transport, _ = await loop.create_connection(lambda: wire, parts.hostname or "", parts.port or 4222, **first)
+            connecting = False
+            if first:
+                session.secured()
+            await wire.open(transport, context)
+    except TimeoutError:
+        wire.abort()
+        raise session.late(timeout) from None
+    except ssl.SSLError as error:
+        wire.abort()
+        raise session.tls_failed(tls_reason(error)) from None
+    except (LinkError, InputError):
+        wire.abort()
+        raise
+    except RemoteProtocolError as error:
+        wire.abort()
+        raise session.broken(error) from None
+    except OSError as error:
+        wire.abort()
+        if connecting:
+            raise unreachable(session.options, session.url, _plain(error)) from None
+        raise session.ended(_plain(error)) from None
+    except BaseException:
+        wire.abort()
+        raise
+
+
+def _plain(error: OSError) -> str:
+    # asyncio writes "Connect call failed ('127.0.0.1', 1)", alone or in a list; people know it as refused.
+    reason = (error.strerror or str(error)).split("] ")[-1]
+    return "connection refused" if "Connect call failed" in str(error) and "refused" not in reason else reason

@@ -1,0 +1,237 @@
+"""Connections of a Spark worker: kept from task to task, and patient with a NATS that is away for a moment.
+
+A worker process serves many tasks, one at a time. Whatever a task asks may be asked again, so a question that failed
+is repeated while the failure is one that passes, until the patience is over. What a task stores is stored once: `store`
+and `settle` try nothing again, since who asks knows what a second attempt means.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.errors import JetStreamError, NotFoundError, PenstockError
+from penstock.options import ConnectionOptions
+from penstock.wire import protocol
+from penstock.wire.bulk import BulkConnection
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import read_ack
+from penstock.wire.jetstream.questions import Question
+from penstock.wire.patience import Deadline, Patience
+
+__all__ = ["HeldMessage", "TaskConnection", "borrow", "close_idle", "new_batch_id"]
+
+log = logging.getLogger("penstock.spark")
+
+Result = TypeVar("Result")
+
+KEPT = 4  # connections of a process that wait for the next task
+NO_MESSAGE = 10037
+
+_idle: dict[tuple[int, ConnectionOptions], TaskConnection] = {}
+_lock = threading.Lock()
+
+
+class HeldMessage(NamedTuple):
+    """A message as the stream's leader has it."""
+
+    subject: str
+    sequence: int
+    body: bytes
+
+
+class TaskConnection(BulkConnection):
+    """One bulk connection of a worker, used by one task at a time.
+
+    `patience`: for how many seconds `api` waits out a failure that passes. With `waits`, so does the first connection;
+    without, a wrong address is told at once.
+    """
+
+    def __init__(self, options: ConnectionOptions, patience: float = 0.0, *, waits: bool = False) -> None:
+        self.patience = patience
+        made = Patience(patience if waits else 0.0, nobody=True)
+        while True:
+            try:
+                super().__init__(options)
+                return
+            except PenstockError as error:
+                time.sleep(made.pause(error))
+                log.warning("%s Trying on.", error)
+
+    @property
+    def timeout(self) -> float:
+        """How long an answer may take, in seconds."""
+        return self.options.request_timeout
+
+    @property
+    def version(self) -> str:
+        """The version of the server at the other end."""
+        return str(self.link.info.get("version", "0"))
+
+    def restore(self) -> None:
+        """Forget everything under way, and make the connection again if it is gone."""
+        self.forget_requests()
+        self.connect(Deadline(self.options.connect_timeout))
+
+    def drop(self) -> None:
+        """Close the socket; the next `restore` makes a new one. For a connection that went silent."""
+        self.link.close()
+
+    # -- trying again -------------------------------------------------------------------------------------------------
+
+    def api(
+        self,
+        method: str | Question,
+        body: object = None,
+        *,
+        timeout: float | None = None,
+        again: bool = False,
+        patience: float | None = None,
+    ) -> dict[str, Any]:
+        """Call the JetStream API, through an outage and while a leader is being chosen."""
+        wait = self.patience if patience is None else patience
+        return super().api(method, body, timeout=timeout, again=again, patience=wait)
+
+    def steadily(self, action: Callable[[], Result], patience: float) -> Result:
+        """Do something that may be done twice, again and again while the trouble is a passing one."""
+        limit = Patience(patience, nobody=True)
+        while True:
+            try:
+                return action()
+            except PenstockError as error:
+                pause = limit.pause(error)
+                self.recover(error, limit.deadline)
+                time.sleep(min(pause, limit.deadline.left))
+
+    def recover(self, error: PenstockError, deadline: Deadline) -> None:
+        """Make the connection usable again after an error that passes."""
+        if not isinstance(error, JetStreamError):
+            self.drop()
+        limit = Patience(deadline.left, nobody=True)
+        while True:
+            try:
+                self.restore()
+                return
+            except PenstockError as failure:
+                time.sleep(limit.pause(failure))
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def last(self, stream: str, subject: str) -> HeldMessage | None:
+        """Give the last message of a subject, as the leader has it; None if there is none."""
+        return self._get(stream, {"last_by_subj": subject})
+
+    def following(self, stream: str, subject: str, sequence: int) -> HeldMessage | None:
+        """Give the first message from `sequence` on that matches `subject`, as the leader has it."""
+        return self._get(stream, {"next_by_subj": subject, "seq": sequence})
+
+    def _get(self, stream: str, question: dict[str, Any]) -> HeldMessage | None:
+        try:
+            found = self.api(names.message_get(stream), question)["message"]
+        except NotFoundError as error:
+            if error.err_code == NO_MESSAGE:
+                return None
+            raise
+        return HeldMessage(found["subject"], found["seq"], base64.b64decode(found.get("data", "")))
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def store(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int:
+        """Store messages together or not at all, and give the sequence of the last; the others stand before it."""
+        batch_id = new_batch_id()
+        frames = bytearray()
+        for number, (subject, headers, payload) in enumerate(messages[:-1], start=1):
+            frames += protocol.publish(subject, payload, None, batch_header(batch_id, number, headers))
+        subject, headers, payload = messages[-1]
+        ticket = self.post(frames, batch_id, len(messages), subject, headers, payload)
+        return self.settle(ticket, Deadline(self.timeout))
+
+    def post(
+        self,
+        frames: bytes | bytearray,
+        batch_id: str,
+        number: int,
+        subject: str,
+        headers: Mapping[str, str],
+        payload: bytes,
+    ) -> str:
+        """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
+        deadline = Deadline(self.timeout)
+        self.link.send(frames, deadline)
+        header = batch_header(batch_id, number, {**headers, names.BATCH_COMMIT: "1"})
+        return self.send_request(subject, payload, deadline, header)
+
+    def settle(self, ticket: str, deadline: Deadline) -> int:
+        """Wait for the ack of a batch and give the sequence of its last message; JetStreamError for a refusal."""
+        event = self.answer([ticket], deadline)
+        return read_ack(event.payload, event.status).sequence
+
+
+def new_batch_id() -> str:
+    """Make up the id of an atomic batch; two writers must never have the same."""
+    return secrets.token_hex(12)
+
+
+def batch_header(batch_id: str, number: int, headers: Mapping[str, str]) -> bytes:
+    """Write the headers of one message of an atomic batch."""
+    return protocol.encode_headers({names.BATCH_ID: batch_id, names.BATCH_SEQUENCE: str(number), **headers})
+
+
+# -- kept from task to task ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def borrow(options: ConnectionOptions, patience: float = 0.0) -> Iterator[TaskConnection]:
+    """Give a connection for one task; it is kept for the next one, unless the task failed.
+
+    `patience`: for how many seconds to try while nobody answers. A connection that was kept may have died meanwhile,
+    which shows only when it is used.
+    """
+    deadline = Deadline(patience)
+    key = (os.getpid(), options)  # a forked process must not speak on its parent's socket
+    with _lock:
+        connection = _idle.pop(key, None)
+    if connection is None:
+        connection = TaskConnection(options, patience, waits=True)
+    connection.patience = 0.0
+    try:
+        limit = Patience(deadline.left, nobody=True)
+        while True:
+            try:
+                connection.restore()
+                break
+            except PenstockError as error:
+                time.sleep(limit.pause(error))
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    _keep(key, connection)
+
+
+def _keep(key: tuple[int, ConnectionOptions], connection: TaskConnection) -> None:
+    """Keep a connection for the next task; the one that waited longest makes room."""
+    with _lock:
+        gone = [_idle.pop(key)] if key in _idle else []
+        while len(_idle) >= KEPT:
+            gone.append(_idle.pop(next(iter(_idle))))
+        _idle[key] = connection
+    for other in gone:
+        other.close()
+
+
+@atexit.register
+def close_idle() -> None:
+    """Close the connections of this process that wait for a task."""
+    with _lock:
+        mine = [_idle.pop(key) for key in list(_idle) if key[0] == os.getpid()]
+    for connection in mine:
+        connection.close()

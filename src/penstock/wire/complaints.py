@@ -1,0 +1,252 @@
+"""Every `-ERR` sentence of nats-server 2.15, and what it means to a client. Pure.
+
+    -ERR '<sentence>'CRLF
+
+    sentence    one of the table below, or a denial
+    denial      Permissions Violation for Publish to <quoted>
+                Permissions Violation for Publish with Reply of <quoted>
+                Permissions Violation for Subscription to <quoted>[ using queue <quoted>][ (sid <quoted>)]
+                Permissions Violation for Subscription to <quoted>, too many tokens
+    quoted      a string as Go's %q writes it; older servers wrote some of them bare
+
+Nothing is said by a server that closes because it stops, because we read too slowly, because a line of ours has the
+wrong number of fields, or because an operator ends the connection: the bytes just end.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.errors import (
+    DeniedError,
+    DisconnectedError,
+    LocalProtocolError,
+    LoginError,
+    PenstockError,
+    TlsError,
+    UnreachableError,
+)
+from penstock.wire.jetstream.verdicts import Verdict
+
+__all__ = ["SENTENCES", "Complaint", "ComplaintKind", "complaint_error", "read_complaint"]
+
+
+class ComplaintKind(enum.Enum):
+    """What a sentence is about."""
+
+    LOGIN = "login"
+    """The credentials are wrong, or are not any more."""
+    BUSY = "busy"
+    """The server cannot take this login just now; the credentials are not in question."""
+    EXPIRED = "expired"
+    """The credentials, or the account's, are over their time or were revoked."""
+    DENIED = "denied"
+    """The login may not publish or subscribe there; the connection stays."""
+    SUBSCRIPTIONS = "subscriptions"
+    """The connection has as many subscriptions as it may; the connection stays, the subscription does not begin."""
+    SUBJECT = "subject"
+    """A subject that is none; the connection stays."""
+    PROTOCOL = "protocol"
+    """What we sent is not the protocol, or more than the server takes."""
+    TLS = "tls"
+    """The server wants TLS, and we spoke without."""
+    PORT = "port"
+    """This port is for servers: routes, leaf nodes or gateways."""
+    GONE = "gone"
+    """The server gives this connection up; nothing is wrong with what we sent."""
+    UNKNOWN = "unknown"
+    """A sentence that we do not know. Nothing follows from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A sentence, read."""
+
+    text: str
+    """To the letter, without the quotes around it."""
+    kind: ComplaintKind
+    closes: bool
+    """Whether the server closes the connection after it."""
+    verdict: Verdict
+    """What it means for what we asked: REFUSED will be refused again, PASSING may go well a moment later, UNKNOWN says
+    nothing about what is under way."""
+    operation: str | None = None
+    """What was denied: "publish" or "subscribe"."""
+    subject: str | None = None
+    """Where; for a denied reply subject, that subject."""
+    queue: str | None = None
+    sid: int | None = None
+    """The subscription that a changed permission ended; the server tells it only then."""
+    of_reply: bool = False
+    """Whether `subject` is the reply subject of the message that was denied, not where it went."""
+
+
+_Row = tuple[ComplaintKind, bool, Verdict]
+_LOGIN: _Row = (ComplaintKind.LOGIN, True, Verdict.REFUSED)
+_BUSY: _Row = (ComplaintKind.BUSY, True, Verdict.PASSING)
+_EXPIRED: _Row = (ComplaintKind.EXPIRED, True, Verdict.REFUSED)
+_PROTOCOL: _Row = (ComplaintKind.PROTOCOL, True, Verdict.REFUSED)
+_PORT: _Row = (ComplaintKind.PORT, True, Verdict.REFUSED)
+_GONE: _Row = (ComplaintKind.GONE, True, Verdict.UNKNOWN)
+
+# How each sentence begins, in small letters: some servers add to it. The longest that fits decides.
+SENTENCES: dict[str, _Row] = {
+    "authorization violation": _LOGIN,
+    "authorization error": _LOGIN,  # older servers
+    # Said after "Authorization Violation" is ruled out: the account is broken. With a user and password the server
+    # leaves the connection open, in the wrong account, so that we have to close it.
+    "failed account registration": _LOGIN,
+    # A login has two seconds. A busy server, or a slow way, needs more; the credentials were not even looked at.
+    "authentication timeout": _BUSY,
+    "maximum connections exceeded": _BUSY,
+    "maximum account active connections exceeded": _BUSY,
+    "connection throttling is active": _BUSY,
+    "user authentication expired": _EXPIRED,
+    "user authentication revoked": _EXPIRED,
+    "account authentication expired": _EXPIRED,
+    "authentication expired": _EXPIRED,  # older servers
+    "authentication revoked": _EXPIRED,
+    # Also said, and then the connection does close, when a lower limit is set while it lives.
+    "maximum subscriptions exceeded": (ComplaintKind.SUBSCRIPTIONS, False, Verdict.REFUSED),
+    "invalid subject": (ComplaintKind.SUBJECT, False, Verdict.REFUSED),
+    "invalid publish subject": (ComplaintKind.SUBJECT, False, Verdict.REFUSED),
+    "permissions violation": (ComplaintKind.DENIED, False, Verdict.REFUSED),
+    "maximum payload violation": _PROTOCOL,
+    "maximum control line exceeded": _PROTOCOL,
+    "unknown protocol operation": _PROTOCOL,
+    "parser error": _PROTOCOL,  # older servers
+    "invalid client protocol": _PROTOCOL,
+    "no responders requires headers support": _PROTOCOL,
+    "message headers not supported": _PROTOCOL,
+    "secure connection - tls required": (ComplaintKind.TLS, True, Verdict.REFUSED),
+    "stale connection": _GONE,
+    "slow consumer": _GONE,  # older servers; newer ones close without a word
+    "server shutdown": _GONE,
+    "attempted to connect to route port": _PORT,
+    "attempted to connect to leaf node port": _PORT,
+    "attempted to connect to gateway port": _PORT,
+    "attempted to connect to wrong port": _PORT,
+    # What servers say to each other; who hears it speaks to a port for servers.
+    "account absent from receive-all-subscriptions": _PORT,
+    "attempt to connect to gateway": _PORT,
+    "cluster name": _PORT,
+    "connection from": _PORT,
+    "connection rejected since minimum version required": _PORT,
+    "connection to gateway": _PORT,
+    "duplicate remote leafnode connection": _PORT,
+    "duplicate server name": _PORT,
+    "invalid route pool index": _PORT,
+    "invalid subscription": _PORT,
+    "loop detected for leafnode": _PORT,
+    "mismatch route pool size": _PORT,
+    "no route for account": _PORT,
+    "not possible to have a dedicated route": _PORT,
+    "rejecting connection": _PORT,
+    "route pool index": _PORT,
+    "remote leafnode has same cluster name": _PORT,
+    "stale leaf node connection": _PORT,
+    "unable to lookup account": _PORT,
+}
+_BY_LENGTH = sorted(SENTENCES, key=len, reverse=True)
+
+_QUOTED = r'("(?:[^"\\]|\\.)*"|\S+?)'
+_DENIAL = re.compile(
+    rf"permissions violation for (?:publish (?:to|(with reply of))|(subscription) to) {_QUOTED}"
+    rf"(?: using queue {_QUOTED})?(?: \(sid {_QUOTED}\))?(?:, too many tokens)?",
+    re.IGNORECASE,
+)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))", re.DOTALL)
+_PLAIN = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def read_complaint(text: str) -> Complaint:
+    """Tell what a sentence means; case and quotes around it do not matter."""
+    said = text.strip().removeprefix("'").removesuffix("'").strip()
+    lowered = said.lower()
+    start = next((start for start in _BY_LENGTH if lowered.startswith(start)), None)
+    if start is None:
+        return Complaint(said, ComplaintKind.UNKNOWN, False, Verdict.UNKNOWN)
+    kind, closes, verdict = SENTENCES[start]
+    operation = subject = queue = sid = None
+    of_reply = False
+    if kind is ComplaintKind.SUBJECT:
+        operation = "publish" if "publish" in lowered else "subscribe"
+    elif kind is ComplaintKind.SUBSCRIPTIONS:
+        operation = "subscribe"
+    elif kind is ComplaintKind.DENIED and (match := _DENIAL.fullmatch(said)):
+        of_reply = bool(match[1])
+        operation = "subscribe" if match[2] else "publish"
+        subject = _unquote(match[3])
+        queue = _unquote(match[4]) if match[4] else None
+        number = _unquote(match[5]) if match[5] else ""
+        sid = int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
+    return Complaint(said, kind, closes, verdict, operation, subject, queue, sid, of_reply)
+
+
+def _unquote(quoted: str) -> str:
+    """Undo Go's %q; bytes that are no UTF-8 come back as \\x escapes and become what Python makes of such bytes."""
+    if not (len(quoted) > 1 and quoted.startswith('"') and quoted.endswith('"')):
+        return quoted
+    return _ESCAPE.sub(_unescape, quoted[1:-1])
+
+
+def _unescape(match: re.Match[str]) -> str:
+    byte, short, long, plain = match.groups()
+    if byte:
+        value = int(byte, 16)
+        return chr(value) if value < 0x80 else bytes([value]).decode("utf-8", "replace")
+    if short or long:
+        value = int(short or long, 16)
+        return chr(value) if value < 0x110000 and not 0xD800 <= value < 0xE000 else "\ufffd"
+    return _PLAIN.get(plain, plain)
+
+
+_REMEDIES = {
+    ComplaintKind.LOGIN: "Check the user, token or credentials; a secret in a URL must be percent-encoded.",
+    ComplaintKind.BUSY: "Try again in a moment; if it stays so, the server has too many connections or too much to do.",
+    ComplaintKind.EXPIRED: "Get new credentials from whoever issued these.",
+    ComplaintKind.SUBSCRIPTIONS: "Use fewer subscriptions, or raise max_subscriptions of the server or the account.",
+    ComplaintKind.SUBJECT: "A subject has no blanks and no empty parts between its dots.",
+    ComplaintKind.PROTOCOL: "Send smaller messages and shorter subjects, or raise the server's limits.",
+    ComplaintKind.TLS: "Use tls:// in the URL.",
+    ComplaintKind.PORT: "Use the server's port for clients, 4222 where nothing else is configured.",
+    ComplaintKind.GONE: "Is the server up, and is there time to answer its pings?",
+}
+
+
+def complaint_error(
+    complaint: Complaint, urls: Sequence[str] | None = None, *, text: str | None = None
+) -> PenstockError:
+    """Turn a complaint into our error; `urls` are masked, and so is `text`, the sentence as it may be shown.
+
+    `judge` has the same verdict on the error as the complaint has.
+    """
+    said = (complaint.text if text is None else text) or "nothing"
+    remedy = _REMEDIES.get(complaint.kind, "")
+    places = tuple(urls) if urls is not None else None
+    match complaint.kind:
+        case ComplaintKind.LOGIN | ComplaintKind.EXPIRED:
+            return LoginError(f"The server refuses the login: {said}.", remedy=remedy, urls=places)
+        case ComplaintKind.PORT:
+            return LoginError(f"This port of the server is not for clients: {said}.", remedy=remedy, urls=places)
+        case ComplaintKind.BUSY:
+            return UnreachableError(f"The server takes no login just now: {said}.", remedy=remedy, urls=places)
+        case ComplaintKind.DENIED | ComplaintKind.SUBSCRIPTIONS:
+            return DeniedError(
+                f"The server does not permit this: {said}.",
+                remedy=remedy or "The user needs the permission that the text names.",
+                urls=places,
+                subject=complaint.subject,
+                operation=complaint.operation,
+            )
+        case ComplaintKind.SUBJECT | ComplaintKind.PROTOCOL:
+            return LocalProtocolError(f"The server refuses what was sent: {said}.", remedy=remedy)
+        case ComplaintKind.TLS:
+            return TlsError(f"The server wants TLS: {said}.", remedy=remedy, urls=places)
+        case ComplaintKind.GONE:
+            return DisconnectedError(f"The server ended the connection: {said}.", remedy=remedy, urls=places)
+        case ComplaintKind.UNKNOWN:
+            return DisconnectedError(f"The server complains: {said}.", urls=places)

@@ -1,0 +1,11 @@
+# The C types of dispatch.py, for the compiler alone.
+cimport cython
+
+
+@cython.locals(
+    data="const unsigned char*", place=Py_ssize_t, limit=Py_ssize_t, stop=Py_ssize_t, headed=Py_ssize_t,
+    first=Py_ssize_t, subject_end=Py_ssize_t, sid_end=Py_ssize_t, third_end=Py_ssize_t, fourth_end=Py_ssize_t,
+    reply=Py_ssize_t, reply_end=Py_ssize_t, head=Py_ssize_t, total=Py_ssize_t, sid="long long",
+    body=Py_ssize_t, tail=Py_ssize_t, count=Py_ssize_t,
+)
+cpdef tuple hand_out(bytearray buffer, Py_ssize_t start, Py_ssize_t end, dict takers, dict borrowers)

@@ -1,0 +1,141 @@
+# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
+"""The message path of asyncio connections: a receive buffer full of messages, handed to whoever subscribed.
+
+`hand_out` takes the messages that stand whole at the start of a buffer and calls the taker of each one's subscription,
+in the order of the wire. It stops at the first thing that is anything else: `Parser.next_event` says what that is, and
+is the one place that complains about broken frames.
+
+The C types stand in dispatch.pxd, which only the compiler reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import cython  # the compiler needs to see this import; at run time Cython need not be there
+except ModuleNotFoundError:
+    from penstock.wire import _shadow as cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcmp
+    from cython.cimports.penstock.wire.buffers import find, number
+
+__all__ = ["COMPILED", "Taker", "hand_out"]
+
+COMPILED: bool = bool(cython.compiled)
+
+# What a taker gets: subject, reply (empty where there is none), payload, and the header block as it came, None where
+# there is none. What it returns, if it is not None, is waited for before the next message is handed out.
+Taker = Callable[[bytes, bytes, Any, bytes | None], Any]
+
+_MAX_LINE = 8192  # twice what a server takes of a publisher: a longer line is left to the parser
+_LARGEST = 80 * 1024 * 1024  # more than the parser lets pass
+_LINE = re.compile(rb"(H?)MSG ([^\x00-\x20]+) ([0-9]{1,18}) (?:([^\x00-\x20]+) )??(?:([0-9]{1,10}) )?([0-9]{1,10})\r\n")
+
+
+def hand_out(
+    buffer: bytearray, start: int, end: int, takers: dict[int, Taker], borrowers: dict[int, Taker]
+) -> tuple[int, int, Any]:
+    """Hand the messages of `buffer[start:end]` to their takers.
+
+    Gives the place behind the last one, how many there were, and what to wait for before the next, None for nothing.
+
+    A taker gets the payload as bytes. A borrower gets a view of the buffer, which is gone when the borrower returns,
+    or, where it returned something to wait for, belongs to that: the buffer must not change until then.
+    """
+    place = start
+    count = 0
+    while place < end:
+        if cython.compiled:
+            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+            limit = end if end - place < _MAX_LINE else place + _MAX_LINE
+            headed = 1 if data[place] == 72 else 0  # H
+            stop = find(data, 10, place, limit)
+            first = place + headed + 4
+            if stop < 0 or first >= stop or data[stop - 1] != 13 or memcmp(data + place + headed, b"MSG ", 4) != 0:
+                break
+            for body in range(first, stop - 1):
+                if data[body] < 32:
+                    break
+            else:
+                body = stop - 1
+            if body != stop - 1:
+                break
+            # The words are subject, sid, [reply], [header size], size; each find gives the blank behind one.
+            subject_end = find(data, 32, first, stop - 1)
+            sid_end = find(data, 32, subject_end + 1, stop - 1) if subject_end > first else -1
+            if sid_end < 0 or sid_end - subject_end > 19:
+                break
+            sid = number(data, subject_end + 1, sid_end)
+            third_end = find(data, 32, sid_end + 1, stop - 1)
+            fourth_end = find(data, 32, third_end + 1, stop - 1) if third_end >= 0 else -1
+            reply = reply_end = 0
+            head = 0
+            if headed == 0:
+                if third_end >= 0:
+                    reply, reply_end = sid_end + 1, third_end
+                    sid_end = third_end
+                if fourth_end >= 0:
+                    break
+            else:
+                if third_end < 0:
+                    break
+                if fourth_end >= 0:
+                    reply, reply_end = sid_end + 1, third_end
+                    sid_end, third_end = third_end, fourth_end
+                head = number(data, sid_end + 1, third_end) if third_end - sid_end < 12 else -1
+                sid_end = third_end
+            if stop - sid_end > 12:
+                break
+            total = number(data, sid_end + 1, stop - 1)
+            if sid < 0 or head < 0 or total < head or total > _LARGEST or (reply > 0 and reply_end == reply):
+                break
+            body = stop + 1
+            tail = body + total
+            if tail + 2 > end or data[tail] != 13 or data[tail + 1] != 10:
+                break
+            subject = PyBytes_FromStringAndSize(cython.cast(cython.p_char, data) + first, subject_end - first)
+            answer = PyBytes_FromStringAndSize(cython.cast(cython.p_char, data) + reply, reply_end - reply)
+            block = PyBytes_FromStringAndSize(cython.cast(cython.p_char, data) + body, head) if headed == 1 else None
+        else:
+            found = _LINE.match(buffer, place, min(end, place + _MAX_LINE))
+            if found is None:
+                break
+            kind, subject, number_text, answer, head_text, total_text = found.groups()
+            if (kind == b"H") != (head_text is not None):
+                # Without headers a reply may look like a number.
+                if kind == b"H" or answer is not None:
+                    break
+                answer, head_text = head_text, None
+            sid, head, total = int(number_text), int(head_text or 0), int(total_text)
+            body = found.end()
+            tail = body + total
+            if head > total or total > _LARGEST or tail + 2 > end or buffer[tail : tail + 2] != b"\r\n":
+                break
+            subject, answer = bytes(subject), bytes(answer or b"")
+            block = bytes(buffer[body : body + head]) if head_text is not None else None
+        taker = takers.get(sid)
+        if taker is not None:
+            if cython.compiled:
+                payload = PyBytes_FromStringAndSize(cython.cast(cython.p_char, data) + body + head, tail - body - head)
+            else:
+                payload = bytes(buffer[body + head : tail])
+            wait = taker(subject, answer, payload, block)
+        else:
+            taker = borrowers.get(sid)
+            if taker is None:
+                break
+            view = memoryview(buffer)[body + head : tail]
+            wait = taker(subject, answer, view, block)
+            if wait is None:
+                view.release()
+        place = tail + 2
+        count += 1
+        if wait is not None:
+            return place, count, wait
+    return place, count, None

@@ -1,0 +1,262 @@
+"""What JetStream answers, read with care: API answers, acks and statuses. Pure.
+
+A peer may send anything. What is not what it should be becomes a RemoteProtocolError that names the field; never does
+a KeyError, TypeError or ValueError get out of here.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import JetStreamError, NoRespondersError, NotFoundError, RemoteProtocolError
+from penstock.wire.jetstream.verdicts import Verdict
+
+__all__ = [
+    "Status",
+    "StatusKind",
+    "Stored",
+    "api_error",
+    "number",
+    "read_ack",
+    "read_answer",
+    "read_json",
+    "read_status",
+    "text",
+]
+
+_LARGEST = 2**64 - 1  # JetStream counts in 64 bits
+_SHOWN = 500  # characters of a description that an error shows; real ones have a line
+_MUST: Any = object()  # the default of a field that has none
+
+
+def read_json(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        # Only UTF-8: the library would guess UTF-16 and UTF-32 too.
+        answer = json.loads(str(payload, "utf-8"))
+    except (ValueError, RecursionError):  # ValueError also for numbers of more than 4,300 digits
+        raise RemoteProtocolError("The JetStream API answered something that is no JSON.", place=0) from None
+    if not isinstance(answer, dict):
+        raise RemoteProtocolError("The JetStream API answered something that is no object.", place=0)
+    return answer
+
+
+def read_answer(payload: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """Read an answer of the JetStream API; JetStreamError if it holds an error."""
+    answer = read_json(payload)
+    if answer.get("error") is not None:
+        raise api_error(answer["error"])
+    return answer
+
+
+def api_error(error: object) -> JetStreamError:
+    """Turn the `error` object of a JetStream answer into ours, whatever it holds."""
+    fields = error if isinstance(error, Mapping) else {"description": error}
+    code, err_code = _code(fields.get("code")), _code(fields.get("err_code"))
+    said = fields.get("description")
+    description = _printable(said) if isinstance(said, str) else "no description"
+    kind = NotFoundError if code == 404 else JetStreamError
+    return kind(
+        f"The server refused: {description} ({err_code or code}).",
+        code=code,
+        err_code=err_code,
+        description=description,
+    )
+
+
+def _code(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 100_000 else None
+
+
+def _printable(said: str) -> str:
+    whole = said.encode("utf-8", "replace").decode()  # lone surrogates would break whoever prints the error
+    return whole if len(whole) <= _SHOWN else f"{whole[:_SHOWN]}…"
+
+
+def number(answer: Mapping[str, Any], name: str, default: int = _MUST) -> int:
+    """Give a field that is a whole number of 64 bits; an absent one is `default`, if there is one."""
+    found = answer.get(name)
+    if found is None and default is not _MUST:
+        return default
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= _LARGEST:
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.", place=0)
+    return found
+
+
+def text(answer: Mapping[str, Any], name: str, default: str = _MUST) -> str:
+    """Give a field that is text; an absent one is `default`, if there is one."""
+    found = answer.get(name)
+    if found is None and default is not _MUST:
+        return default
+    if not isinstance(found, str) or any("\ud800" <= char <= "\udfff" for char in found):
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no text.", place=0)
+    return found
+
+
+# -- acks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The server's word that a message, or a batch, is stored."""
+
+    stream: str
+    sequence: int
+    """The sequence of the message, or of the last one of the batch."""
+    duplicate: bool = False
+    """It had been stored before, under the same message id."""
+    count: int | None = None
+    """How many messages the batch has."""
+    batch: str | None = None
+    domain: str | None = None
+    value: str | None = None
+    """What a counter stands at now."""
+
+
+def read_ack(payload: bytes | bytearray | memoryview, status: int | None = None) -> Stored:
+    """Read what answered a publish: the ack, or JetStreamError, NoRespondersError, RemoteProtocolError."""
+    if status and not payload:
+        if status == 503:
+            raise NoRespondersError(
+                "No stream takes this message, or its leader is away.",
+                remedy="Does a stream capture the subject, is JetStream on, and is the domain right?",
+            )
+        raise api_error({"code": status, "description": f"status {status}"})
+    answer = read_answer(payload)
+    return Stored(
+        stream=text(answer, "stream"),
+        sequence=number(answer, "seq"),
+        duplicate=answer.get("duplicate") is True,
+        count=number(answer, "count") if "count" in answer else None,
+        batch=text(answer, "batch") if "batch" in answer else None,
+        domain=text(answer, "domain") if "domain" in answer else None,
+        value=text(answer, "val") if "val" in answer else None,
+    )
+
+
+# -- statuses --------------------------------------------------------------------------------------------------------
+
+
+class StatusKind(enum.Enum):
+    """What a message without a payload says by its status: about a pull request, a direct get, or a flow."""
+
+    HEARTBEAT = "heartbeat"
+    """The consumer is there and has nothing to deliver."""
+    FLOW_CONTROL = "flow control"
+    """The server waits for an answer to this before it goes on."""
+    END = "end"
+    """The last message of what was asked for."""
+    NONE = "none"
+    """There is no such message, or none now."""
+    EXPIRED = "expired"
+    """The pull request is over; another one may be made at once."""
+    COMPLETED = "completed"
+    """The pull request got what it asked for, in messages or in bytes."""
+    TOO_LARGE = "too large"
+    """The next message is larger than the bytes that the pull request has left."""
+    DELETED = "deleted"
+    """The consumer is gone."""
+    MOVED = "moved"
+    """Another node leads now, or will; pull again."""
+    CROWDED = "crowded"
+    """The consumer has as many pull requests as it may."""
+    PINNED = "pinned"
+    """Another client holds the pin of the priority group."""
+    WRONG = "wrong"
+    """The request is one that this consumer or stream never takes."""
+    TOO_MANY = "too many"
+    """More subjects match than one answer may hold."""
+    NOBODY = "nobody"
+    """Nobody listens: no such consumer or stream, or no leader now."""
+    BUSY = "busy"
+    """The stream gets more than it can take."""
+    FAILED = "failed"
+    """The server could not do it; the description says why."""
+    OTHER = "other"
+    """A status that we do not know."""
+
+
+_STATUS_VERDICTS = {
+    StatusKind.HEARTBEAT: Verdict.STORED,
+    StatusKind.FLOW_CONTROL: Verdict.STORED,
+    StatusKind.END: Verdict.STORED,
+    StatusKind.COMPLETED: Verdict.STORED,
+    StatusKind.NONE: Verdict.PASSING,
+    StatusKind.EXPIRED: Verdict.PASSING,
+    StatusKind.MOVED: Verdict.PASSING,
+    StatusKind.CROWDED: Verdict.PASSING,
+    StatusKind.PINNED: Verdict.PASSING,
+    StatusKind.NOBODY: Verdict.PASSING,
+    StatusKind.BUSY: Verdict.PASSING,
+}
+
+# How the description begins, for every form that nats-server 2.15 sends, and for any other with the same number.
+_STATUSES: dict[int, tuple[tuple[str, StatusKind], ...]] = {
+    100: (
+        ("idle heartbeat", StatusKind.HEARTBEAT),
+        ("flowcontrol request", StatusKind.FLOW_CONTROL),
+        ("", StatusKind.HEARTBEAT),
+    ),
+    204: (("", StatusKind.END),),  # "EOB" for a direct get, nothing for a snapshot
+    400: (("", StatusKind.WRONG),),  # "Bad Request - ..."
+    404: (("", StatusKind.NONE),),  # "No Messages", "No Results", "Message Not Found"
+    408: (
+        ("request timeout", StatusKind.EXPIRED),
+        ("requests pending", StatusKind.EXPIRED),
+        ("interest expired", StatusKind.EXPIRED),
+        ("empty request", StatusKind.WRONG),
+        ("malformed request", StatusKind.WRONG),
+        ("bad request", StatusKind.WRONG),
+        ("no interest", StatusKind.FAILED),  # a snapshot whose reader is gone
+        ("no flow response", StatusKind.FAILED),  # a snapshot whose reader is too slow
+        ("", StatusKind.EXPIRED),
+    ),
+    409: (
+        ("batch completed", StatusKind.COMPLETED),
+        ("message size exceeds maxbytes", StatusKind.TOO_LARGE),
+        ("consumer deleted", StatusKind.DELETED),
+        ("leadership change", StatusKind.MOVED),
+        ("server shutdown", StatusKind.MOVED),
+        ("exceeded maxwaiting", StatusKind.CROWDED),
+        ("consumer is push based", StatusKind.WRONG),
+        ("exceeded maxrequestbatch", StatusKind.WRONG),
+        ("exceeded maxrequestexpires", StatusKind.WRONG),
+        ("exceeded maxrequestmaxbytes", StatusKind.WRONG),
+    ),
+    412: (("", StatusKind.WRONG),),  # "Required Api Level"
+    413: (("", StatusKind.TOO_MANY),),  # "Too Many Results"
+    423: (("", StatusKind.PINNED),),  # "Nats-Wrong-Pin-Id", "Nats-Pin-Id mismatch"
+    429: (("", StatusKind.BUSY),),  # "Too Many Requests"
+    500: (("", StatusKind.FAILED),),
+    503: (("", StatusKind.NOBODY),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A status, and what it means."""
+
+    kind: StatusKind
+    code: int
+    description: str = ""
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing more comes for the request that it answers."""
+        return self.kind not in (StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL)
+
+    @property
+    def verdict(self) -> Verdict:
+        """PASSING: the same request may bring more in a moment. STORED: it brought what it was to bring."""
+        return _STATUS_VERDICTS.get(self.kind, Verdict.REFUSED)
+
+
+def read_status(status: int, description: str = "") -> Status:
+    """Tell what a status means; case does not matter."""
+    said = description.strip().lower()
+    found = next((kind for start, kind in _STATUSES.get(status, ()) if said.startswith(start)), StatusKind.OTHER)
+    return Status(found, status, description)

@@ -1,0 +1,244 @@
+"""The names that JetStream has given things: headers, subjects and methods of its API. Pure."""
+
+from __future__ import annotations
+
+from penstock.errors import InputError
+
+__all__ = [
+    "ACK",
+    "ADVISORY",
+    "API",
+    "BATCH_COMMIT",
+    "BATCH_ID",
+    "BATCH_PREFIX",
+    "BATCH_SEQUENCE",
+    "CONSUMER_STALLED",
+    "EXPECTED_LAST_ID",
+    "EXPECTED_LAST_SEQUENCE",
+    "EXPECTED_LAST_SUBJECT_SEQUENCE",
+    "EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT",
+    "EXPECTED_PREFIX",
+    "EXPECTED_STREAM",
+    "FAST_INGEST",
+    "FLOW_CONTROL",
+    "HEADER_PREFIX",
+    "INCREMENT",
+    "KV_OPERATION",
+    "LAST_CONSUMER",
+    "LAST_SEQUENCE",
+    "LAST_STREAM",
+    "MARKER_REASON",
+    "MAX_DELIVERIES",
+    "METRIC_ACK",
+    "MSG_ID",
+    "MSG_SIZE",
+    "NUM_PENDING",
+    "PENDING_BYTES",
+    "PENDING_MESSAGES",
+    "PIN_ID",
+    "REQUIRED_API_LEVEL",
+    "RESPONSE_TYPE",
+    "ROLLUP",
+    "SCHEDULE",
+    "SCHEDULER",
+    "SCHEDULE_NEXT",
+    "SCHEDULE_PREFIX",
+    "SCHEDULE_SOURCE",
+    "SCHEDULE_TARGET",
+    "SCHEDULE_TIME_ZONE",
+    "SCHEDULE_TTL",
+    "SEQUENCE",
+    "STREAM",
+    "STREAM_SOURCE",
+    "SUBJECT",
+    "TIME",
+    "TTL",
+    "UP_TO_SEQUENCE",
+    "api_prefix",
+    "check_name",
+    "consumer_create",
+    "consumer_delete",
+    "consumer_info",
+    "consumer_list",
+    "consumer_names",
+    "consumer_next",
+    "consumer_pause",
+    "consumer_unpin",
+    "direct_get",
+    "message_delete",
+    "message_get",
+    "stream_create",
+    "stream_delete",
+    "stream_info",
+    "stream_purge",
+    "stream_restore",
+    "stream_snapshot",
+    "stream_update",
+]
+
+# -- headers ---------------------------------------------------------------------------------------------------------
+
+HEADER_PREFIX = "Nats-"  # a header that begins so is for the server, or from it
+
+# what a publisher says of a message
+MSG_ID = "Nats-Msg-Id"
+TTL = "Nats-TTL"
+ROLLUP = "Nats-Rollup"
+INCREMENT = "Nats-Incr"
+REQUIRED_API_LEVEL = "Nats-Required-Api-Level"
+EXPECTED_PREFIX = "Nats-Expected-"
+EXPECTED_STREAM = "Nats-Expected-Stream"
+EXPECTED_LAST_ID = "Nats-Expected-Last-Msg-Id"
+EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
+EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+BATCH_PREFIX = "Nats-Batch-"
+BATCH_ID = "Nats-Batch-Id"
+BATCH_SEQUENCE = "Nats-Batch-Sequence"
+BATCH_COMMIT = "Nats-Batch-Commit"
+SCHEDULE_PREFIX = "Nats-Schedule"
+SCHEDULE = "Nats-Schedule"
+SCHEDULE_TARGET = "Nats-Schedule-Target"
+SCHEDULE_SOURCE = "Nats-Schedule-Source"
+SCHEDULE_TTL = "Nats-Schedule-TTL"
+SCHEDULE_TIME_ZONE = "Nats-Schedule-Time-Zone"
+
+# what the server says of a message that it stored, got or delivered
+STREAM = "Nats-Stream"
+SUBJECT = "Nats-Subject"
+SEQUENCE = "Nats-Sequence"
+TIME = "Nats-Time-Stamp"
+NUM_PENDING = "Nats-Num-Pending"
+LAST_SEQUENCE = "Nats-Last-Sequence"
+UP_TO_SEQUENCE = "Nats-UpTo-Sequence"
+MSG_SIZE = "Nats-Msg-Size"
+STREAM_SOURCE = "Nats-Stream-Source"
+MARKER_REASON = "Nats-Marker-Reason"
+SCHEDULER = "Nats-Scheduler"
+SCHEDULE_NEXT = "Nats-Schedule-Next"
+RESPONSE_TYPE = "Nats-Response-Type"
+KV_OPERATION = "KV-Operation"
+
+# what the server says in a status
+PENDING_MESSAGES = "Nats-Pending-Messages"
+PENDING_BYTES = "Nats-Pending-Bytes"
+PIN_ID = "Nats-Pin-Id"
+CONSUMER_STALLED = "Nats-Consumer-Stalled"
+LAST_CONSUMER = "Nats-Last-Consumer"
+LAST_STREAM = "Nats-Last-Stream"
+
+# -- subjects --------------------------------------------------------------------------------------------------------
+
+API = "$JS.API"
+ACK = "$JS.ACK"  # .<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>
+FLOW_CONTROL = "$JS.FC"
+FAST_INGEST = "$FI"  # the last token of the reply subject of a message of fast ingest
+METRIC_ACK = "$JS.EVENT.METRIC.CONSUMER.ACK"
+ADVISORY = "$JS.EVENT.ADVISORY"
+MAX_DELIVERIES = f"{ADVISORY}.CONSUMER.MAX_DELIVERIES"
+
+_BAD_NAME = set(" \t\r\n.*>/\\")
+
+
+def api_prefix(domain: str = "") -> str:
+    """Give what stands before every method of the API, in a domain or without one."""
+    return f"$JS.{domain}.API" if domain else API
+
+
+def check_name(stream: str) -> None:
+    """Refuse what cannot be the name of a stream before it becomes part of a subject."""
+    if not stream or _BAD_NAME & set(stream) or not stream.isprintable():
+        raise InputError(f"{stream!r} is no name of a stream.", remedy="Names have no blanks, dots, *, > or slashes.")
+
+
+# -- methods: what follows the prefix --------------------------------------------------------------------------------
+
+
+def stream_info(stream: str) -> str:
+    """Ask for the configuration and state of a stream."""
+    return f"STREAM.INFO.{stream}"
+
+
+def stream_create(stream: str) -> str:
+    """Make a stream."""
+    return f"STREAM.CREATE.{stream}"
+
+
+def stream_update(stream: str) -> str:
+    """Change a stream."""
+    return f"STREAM.UPDATE.{stream}"
+
+
+def stream_delete(stream: str) -> str:
+    """Delete a stream."""
+    return f"STREAM.DELETE.{stream}"
+
+
+def stream_purge(stream: str) -> str:
+    """Delete messages of a stream."""
+    return f"STREAM.PURGE.{stream}"
+
+
+def stream_snapshot(stream: str) -> str:
+    """Begin a backup of a stream."""
+    return f"STREAM.SNAPSHOT.{stream}"
+
+
+def stream_restore(stream: str) -> str:
+    """Begin to make a stream from a backup."""
+    return f"STREAM.RESTORE.{stream}"
+
+
+def message_get(stream: str) -> str:
+    """Ask the leader for one message."""
+    return f"STREAM.MSG.GET.{stream}"
+
+
+def message_delete(stream: str) -> str:
+    """Delete one message."""
+    return f"STREAM.MSG.DELETE.{stream}"
+
+
+def direct_get(stream: str) -> str:
+    """Ask any replica for messages."""
+    return f"DIRECT.GET.{stream}"
+
+
+def consumer_create(stream: str, consumer: str = "", subject: str = "") -> str:
+    """Make or change a consumer; with one filter, its subject is part of the method, so that permissions can see it."""
+    return ".".join(part for part in ("CONSUMER.CREATE", stream, consumer, subject if consumer else "") if part)
+
+
+def consumer_info(stream: str, consumer: str) -> str:
+    """Ask for the configuration and state of a consumer."""
+    return f"CONSUMER.INFO.{stream}.{consumer}"
+
+
+def consumer_delete(stream: str, consumer: str) -> str:
+    """Delete a consumer."""
+    return f"CONSUMER.DELETE.{stream}.{consumer}"
+
+
+def consumer_pause(stream: str, consumer: str) -> str:
+    """Pause a consumer, or let it go on."""
+    return f"CONSUMER.PAUSE.{stream}.{consumer}"
+
+
+def consumer_unpin(stream: str, consumer: str) -> str:
+    """Take the pin from the client that holds it."""
+    return f"CONSUMER.UNPIN.{stream}.{consumer}"
+
+
+def consumer_next(stream: str, consumer: str) -> str:
+    """Pull messages."""
+    return f"CONSUMER.MSG.NEXT.{stream}.{consumer}"
+
+
+def consumer_names(stream: str) -> str:
+    """Ask for the names of a stream's consumers."""
+    return f"CONSUMER.NAMES.{stream}"
+
+
+def consumer_list(stream: str) -> str:
+    """Ask for a stream's consumers with all that is known of them."""
+    return f"CONSUMER.LIST.{stream}"

@@ -1,0 +1,41 @@
+"""Questions to the JetStream API as values. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+__all__ = ["AGAIN", "Question", "is_question"]
+
+AGAIN = 2.0  # seconds after which a question is asked again
+_QUESTION = re.compile(r"INFO|(STREAM|CONSUMER)\.(INFO|NAMES|LIST)(\..+)?|STREAM\.MSG\.GET\..+")
+
+
+def is_question(method: str) -> bool:
+    """Tell a method that only asks, and may be asked again, from one that changes something.
+
+    In a cluster nobody answers while a leader is being chosen, and the first answer to a new connection can be lost on
+    its way between nodes.
+    """
+    return _QUESTION.fullmatch(method) is not None
+
+
+@dataclass(frozen=True)
+class Question:
+    """One call of the JetStream API."""
+
+    method: str
+    """What follows the prefix, as the functions of `names` give it."""
+    body: object = None
+    """What is asked, as JSON; nothing is sent for None."""
+    repeatable: bool = False
+    """Whether it does no harm to ask it twice; a method that only asks always is."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "repeatable", self.repeatable or is_question(self.method))
+
+    @property
+    def payload(self) -> bytes:
+        """What is sent."""
+        return b"" if self.body is None else json.dumps(self.body, separators=(",", ":")).encode()

@@ -17,7 +17,7 @@ from tests.scripted import playing
 
 __all__ = ["DEADLINE", "DRIVERS", "GRACE", "Driver", "Outcome"]
 
-DEADLINE = 0.4  # seconds that every operation is allowed
+DEADLINE = 0.3  # seconds that every operation is allowed
 GRACE = 1.0  # seconds that it may take beyond
 
 ROWS = pa.record_batch({"subject": pa.array(["s.x"] * 10, pa.string()), "data": pa.array([b"hello"] * 10, pa.binary())})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.live.hostile_answers import answers
-from tests.live.hostile_drivers import DEADLINE, DRIVERS, GRACE, Driver
+from tests.live.hostile_drivers import DRIVERS, GRACE, Driver, Strain
 from tests.live.hostile_scripts import Case, Script, attacks, greetings
 from tests.scripted import flood, log_in, playing, say, serve, then
 from tests.support import Authority
 
 SCRIPTS = {script.name: script for script in [*attacks(), *greetings(), *answers()]}
 GROWTH = 64 * 1024 * 1024  # bytes that the process may grow by while all drivers meet all floods
-QUIET, BUSY = 24, 4  # servers that play at the same time: those that wait, and those that keep a core busy
+QUIET, BUSY = 24, 2  # servers that play at the same time: those that wait, and those that keep a core busy
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -83,8 +83,9 @@ class Meetings:
         self.sockets = sockets() - opened
 
     def _meet(self, driver: Driver, cases: list[tuple[str, Case]], at_once: int) -> None:
-        with ThreadPoolExecutor(at_once) as pool:
-            for (name, _), faults in zip(cases, pool.map(lambda item: driver.meet(item[1]), cases), strict=True):
+        with Strain() as strain, ThreadPoolExecutor(at_once) as pool:
+            found = pool.map(lambda item: driver.meet(item[1], strain), cases)
+            for (name, _), faults in zip(cases, found, strict=True):
                 self.faults[name] += faults
 
 
@@ -94,6 +95,18 @@ def few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(Authority(tmp_path_factory.mktemp("ca")).ca))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_log() -> Iterator[None]:
+    """Keep what is logged about all this out of the memory that the tests watch."""
+    log = logging.getLogger("penstock")
+    before, log.propagate = log.propagate, False
+    silent = logging.NullHandler()
+    log.addHandler(silent)
+    yield
+    log.removeHandler(silent)
+    log.propagate = before
 
 
 @pytest.fixture(scope="module")
@@ -136,12 +149,11 @@ def test_nothing_is_left_behind(meetings: Callable[[str], Meetings], driver: str
     assert met.sockets == 0
 
 
-@pytest.mark.parametrize("operation", sorted({case.operation for script in SCRIPTS.values() for case in script.cases}))
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize(
+    ("driver", "operation"), [(name, operation) for name in DRIVERS for operation in sorted(DRIVERS[name].operations)]
+)
 def test_a_good_server_is_served_well(driver: str, operation: str) -> None:
     """What the scripts spoil works where nothing is spoilt, so that each one is met where it means to be."""
-    if operation not in DRIVERS[driver].operations:
-        pytest.skip("the driver has no such operation")
     with playing(log_in(), serve()) as server:
         outcome = DRIVERS[driver].run(operation, server.url)
         assert outcome.error is None, repr(outcome.error)
@@ -149,15 +161,13 @@ def test_a_good_server_is_served_well(driver: str, operation: str) -> None:
         assert server.is_left(GRACE)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", ["blocking", "asyncio"])
 def test_a_large_message_is_received_in_one_bounded_place(driver: str) -> None:
     """A message of 60 MB for nobody takes a few times its size at most, and ends with the deadline."""
     large = then(say(b"MSG other 99 60000000\r\n"), flood(b"x"))
-    with playing(log_in(), serve(request=large)) as server, Watch() as watch:
-        begun = time.monotonic()
+    with playing(log_in(), serve(request=large)) as server, Watch() as watch, Strain() as strain:
         outcome = DRIVERS[driver].run("request", server.url)
-        assert not outcome.faults(Case("", "request", ()))
-        assert time.monotonic() - begun < DEADLINE + GRACE
+        assert not outcome.faults(Case("", "request", ()), strain.late)
     assert watch.growth < 4 * 60_000_000
 
 
@@ -165,4 +175,4 @@ def test_there_are_a_hundred_scripts() -> None:
     """The table is as long as was promised, and every operation that scripts name belongs to some driver."""
     assert len(SCRIPTS) >= 100
     known = frozenset().union(*(driver.operations for driver in DRIVERS.values()))
-    assert {case.operation for script in SCRIPTS.values() for case in script.cases} <= known | {"flush", "subscribe"}
+    assert {case.operation for script in SCRIPTS.values() for case in script.cases} <= known

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable
 from html import unescape
 from urllib.parse import quote
@@ -12,9 +11,9 @@ from urllib.parse import quote
 from penstock.connection import Connection
 from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
-from penstock.options import ConnectionOptions
 from penstock.server import Server
 from tests.live.browser import Browser, fill
+from tests.live.visitor import publish_raw
 
 # -- who is let in -----------------------------------------------------------------------------------------------------
 
@@ -85,24 +84,6 @@ def test_every_answer_forbids_what_comes_from_elsewhere(browser: Browser):
 
 
 # -- what others wrote -------------------------------------------------------------------------------------------------
-
-
-def publish_raw(url: str, subject: bytes, headers: bytes, payload: bytes) -> None:
-    """Publish what no well-behaved client would, and wait until the server has it."""
-    options = ConnectionOptions(url)
-    host, _, port = options.url.removeprefix("nats://").partition(":")
-    block = b"NATS/1.0\r\n" + headers + b"\r\n"
-    with socket.create_connection((host, int(port)), timeout=20) as link:
-        login = json.dumps({"auth_token": options.token, "headers": True, "verbose": False, "pedantic": False})
-        link.sendall(b"CONNECT " + login.encode() + b"\r\n")
-        link.sendall(
-            b"HPUB %b %d %d\r\n%b%b\r\nPING\r\n" % (subject, len(block), len(block) + len(payload), block, payload)
-        )
-        said = b""
-        while b"PONG" not in said:
-            piece = link.recv(4096)
-            assert piece, said
-            said += piece
 
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&\u202e"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.console import Console
+from penstock.console import Console, Settings
 from penstock.jetstream import assets
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
@@ -27,11 +27,11 @@ from tests.live.browser import Browser, fill
 from tests.live.command import Command
 
 
-def look(server: Server, project: Project) -> tuple[str, list[dict[str, Any]]]:
+def look(server: Server, project: Project, settings: Settings | None = None) -> tuple[str, list[dict[str, Any]]]:
     """Give the page of pipelines, and what its twin says of them."""
 
     async def body() -> tuple[str, list[dict[str, Any]]]:
-        async with Console(ConnectionOptions(server.url), pipelines=[project]) as console:
+        async with Console(ConnectionOptions(server.url), settings, pipelines=[project]) as console:
             page, data = await asyncio.to_thread(Browser(console.url).both, "/pipelines")
             return page, data["pipelines"]
 
@@ -71,14 +71,41 @@ def test_the_replay_in_use_is_shown(server: Server, tmp_path: Path):
 
 
 def test_many_replays_do_not_hide_the_one_in_use(server: Server, tmp_path: Path):
-    """The page shows twenty replays at most, and the one in use beside them."""
+    """The page shows twenty replays at most, and the one in use beside them; it counts those that are left out."""
     project = Project.load(write_project(tmp_path, "sensors"))
     for number in range(22):
         keep_lane(project, f"v{number:02}", "all", {})
     switch(project, "v21")
-    _, items = look(server, project)
+    page, items = look(server, project)
     assert [item["replay"] for item in items[1:]] == [*(f"v{number:02}" for number in range(20)), "v21"]
     assert items[-1]["in_use"]
+    assert [item["replays_left_out"] for item in items] == [1] + [0] * 21
+    assert page.count("1 more replays are left out") == 1
+
+
+def test_flows_that_a_table_leaves_out_are_counted(server: Server, tmp_path: Path):
+    """A pipeline of more flows than a table has rows says how many are left out; their checkpoints are read as well."""
+    project = Project.load(write_project(tmp_path, "sensors"))
+    assert project.local_storage is not None
+    for number in range(5):
+        folder = (
+            project.local_storage / "_checkpoints" / "spark_catalog" / "default" / f"t{number}" / f"f{number}" / "0"
+        )
+        for kind in ("offsets", "commits"):
+            (folder / kind).mkdir(parents=True)
+        end = json.dumps(Offset({"GONE": Mark("made", 1, 8)}).to_json())
+        for batch in (0, 1):
+            (folder / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{end}")
+        (folder / "commits" / "0").write_text("v1\n{}")
+    page, (shown,) = look(server, project, Settings(rows=3))
+    assert ([flow["flow"] for flow in shown["flows"]], shown["flows_left_out"]) == (["f0", "f1", "f2"], 2)
+    assert "2 more flows are left out" in page
+    first = shown["flows"][0]
+    assert (first["target"], first["batches"], first["complete"], first["lag"]) == ("t0", 1, False, None)
+    assert first["streams"] == [{"name": "GONE", "next": 8, "latest": None}]
+    assert page.count("a batch is open") == page.count('<span class="chip warn">gone</span>') == 3
+    assert shown["run"] is None
+    assert "no run seen" in page
 
 
 def test_a_run_whose_storage_is_elsewhere_is_known(

@@ -134,7 +134,7 @@ def test_bad_input_is_said_before_anything_runs(server: Server, tmp_path: Path):
             (("--port", str(taken.getsockname()[1])), "cannot listen"),
             (("--host", "192.0.2.1"), "cannot listen"),
             (("--host", "a b"), "neither an address nor a name"),
-            (("--name", "http://x"), "no host name"),
+            (("--name", "http://x"), "a host name"),
             (("--pipeline", str(tmp_path)), "no spark-pipeline.yaml"),
         ):
             done = invoke(server.url, "console", *arguments)

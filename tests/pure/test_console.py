@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from penstock.addresses import is_loopback
 from penstock.console.access import Access
+from penstock.console.formatting import ago, cut, points
 from penstock.console.masking import Mask
 from penstock.console.payload import FORMS, preview, render, visible
 from penstock.console.rates import Rates
 from penstock.console.settings import Settings
-from penstock.console.shown import ago, cut, points
 from penstock.errors import OptionError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.outcome import Outcome
@@ -29,35 +29,35 @@ TEMPLATES = Path(__file__).resolve().parents[2] / "src" / "penstock" / "console"
 # -- access ------------------------------------------------------------------------------------------------------------
 
 
-def judge(access: Access, *, cookie: str | None = None, authorization: str | None = None, **query: str) -> str:
-    return access.judge(query=query, cookie=cookie, authorization=authorization)
+def admit(access: Access, *, cookie: str | None = None, authorization: str | None = None, **query: str) -> str:
+    return access.admit(query=query, cookie=cookie, authorization=authorization)
 
 
 def test_the_token_lets_in_and_nothing_else_does():
     """The token in the address is an entry, in the cookie and as a bearer it is in; anything else stays out."""
     access = Access()
     assert len(access.token) >= 32
-    assert judge(access, token=access.token) == "enter"
-    assert judge(access, cookie=access.token) == "in"
-    assert judge(access, authorization=f"Bearer {access.token}") == "in"
+    assert admit(access, token=access.token) == "enter"
+    assert admit(access, cookie=access.token) == "in"
+    assert admit(access, authorization=f"Bearer {access.token}") == "in"
     for wrong in ("", "x", access.token[:-1], access.token + "x", access.token.swapcase(), "ü" * 32, "\ud800"):
-        assert judge(access, token=wrong) == "out"
-        assert judge(access, cookie=wrong) == "out"
-        assert judge(access, authorization=f"Bearer {wrong}") == "out"
-    assert judge(access) == "out"
-    assert judge(access, authorization=f"Basic {access.token}") == "out"
-    assert judge(access, cookie=access.token, token="wrong") == "out", "a wrong token is not forgiven"
+        assert admit(access, token=wrong) == "out"
+        assert admit(access, cookie=wrong) == "out"
+        assert admit(access, authorization=f"Bearer {wrong}") == "out"
+    assert admit(access) == "out"
+    assert admit(access, authorization=f"Basic {access.token}") == "out"
+    assert admit(access, cookie=access.token, token="wrong") == "out", "a wrong token is not forgiven"
 
 
 def test_a_code_lets_one_browser_in_once():
     """A code for the browser works once; a wrong guess uses it up."""
     access = Access()
     code = access.code()
-    assert judge(access, code=code) == "enter"
-    assert judge(access, code=code) == "out"
+    assert admit(access, code=code) == "enter"
+    assert admit(access, code=code) == "out"
     code = access.code()
-    assert judge(access, code="guess") == "out"
-    assert judge(access, code=code) == "out"
+    assert admit(access, code="guess") == "out"
+    assert admit(access, code=code) == "out"
 
 
 def test_names_that_others_can_make_lead_here_are_not_known():

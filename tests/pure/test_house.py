@@ -54,7 +54,7 @@ FLOORS = {
     "penstock.console.payload": 0,
     "penstock.console.rates": 0,
     "penstock.console.settings": 0,
-    "penstock.console.shown": 0,
+    "penstock.console.formatting": 0,
     "penstock.examples.orders.charts": 0,
     "penstock.examples.orders.ledger": 0,
     "penstock.__main__": 6,

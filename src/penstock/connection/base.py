@@ -17,7 +17,7 @@ from penstock.connection.subscription import Subscription
 from penstock.errors import DeniedError, DisconnectedError, LoginError, PenstockError, SlowSubscriptionError
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
-from penstock.wire.dispatch import Taker
+from penstock.wire.dispatch import Outbox, Taker
 from penstock.wire.session import Notice
 
 __all__ = ["BaseConnection"]
@@ -37,11 +37,12 @@ class BaseConnection:
         self._borrowers: dict[int, Taker] = {}
         self._subscriptions: dict[int, Subscription] = {}
         self._sid = 0
-        self._pending: list[bytes] = []
-        self._pending_size = 0
+        self._outbox = Outbox()
+        self._most = 1024 * 1024  # bytes of the largest message that the server takes
+        self._writes = False  # whether what is published is written at once, and not kept
         self._scheduled = False
         self._subjects: dict[str, bytes] = {}
-        self._out_messages = self._out_bytes = self._errors = 0
+        self._errors = 0
         self._draining = self._draining_pubs = False
         self._asked_to_end = False  # whether the end was asked for, and is no failure
         self._told = ""
@@ -108,7 +109,7 @@ class BaseConnection:
     @property
     def max_payload(self) -> int:
         """The largest message, headers included, that the server takes."""
-        return int(self.server_info.get("max_payload", 1024 * 1024))
+        return int(self.server_info.get("max_payload") or 1024 * 1024)
 
     @property
     def connected_url(self) -> str | None:
@@ -137,9 +138,9 @@ class BaseConnection:
         wire = self._lifeline.wire
         return {
             "in_msgs": self._lifeline.messages + (wire.messages if wire else 0),
-            "out_msgs": self._out_messages,
+            "out_msgs": self._outbox.messages,
             "in_bytes": self._lifeline.bytes + (wire.bytes if wire else 0),
-            "out_bytes": self._out_bytes,
+            "out_bytes": self._outbox.bytes,
             "reconnects": max(self.stretch - 1, 0),
             "errors_received": self._errors,
         }
@@ -147,13 +148,13 @@ class BaseConnection:
     @property
     def pending_data_size(self) -> int:
         """Bytes that were published and not yet handed to the socket."""
-        return self._pending_size
+        return self._outbox.size
 
     @property
     def unsent(self) -> int:
         """Bytes that wait here for the server to take them, in the socket's queue, too."""
         wire = self._lifeline.wire
-        return self._pending_size + (wire.unsent if wire else 0)
+        return self._outbox.size + (wire.unsent if wire else 0)
 
     def check_open(self) -> None:
         """Raise DisconnectedError where the connection is closed."""
@@ -177,8 +178,8 @@ class BaseConnection:
             frames.append(protocol.subscribe(item.subject, item.id, item.queue or None))
             if item.max_msgs:
                 frames.append(protocol.unsubscribe(item.id, item.max_msgs - item.delivered))
-        pending, self._pending, self._pending_size = self._pending, [], 0
-        wire.write(b"".join([*frames, *pending]))
+        wire.write(b"".join([*frames, self._outbox.take()]))
+        self._most, self._writes = wire.session.max_payload, not self._draining_pubs
         self._break = self._loop.create_future()
         self._standing.set()
         if self.stretch > 1:
@@ -188,6 +189,7 @@ class BaseConnection:
 
     def _broke(self, error: PenstockError) -> None:
         self._standing.clear()
+        self._writes = False
         self.last_error = error
         log.warning("Lost the connection to %s.", self.options.url)
         log.info("%s", error)

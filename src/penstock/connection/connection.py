@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.connection.base import BaseConnection
 from penstock.connection.callbacks import Callbacks
 from penstock.connection.lifeline import Phase
-from penstock.connection.messages import HeaderValues, Msg, Payload, as_bytes
+from penstock.connection.messages import CHUNK, HeaderValues, Msg, Payload, as_bytes, as_text
 from penstock.connection.requests import Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
 from penstock.errors import (
@@ -41,11 +41,11 @@ __all__ = ["Connection"]
 
 log = logging.getLogger("penstock.connection")
 
-CHUNK = 64 * 1024  # bytes that are put together at most before they are written
 PENDING = 8 * 1024 * 1024  # bytes that wait for a connection that is being made again
 GOODBYE = 5.0  # seconds that a peer has to take what is on its way when we close
 DRAIN = 30.0  # seconds that callbacks have to handle what has arrived
 _SUBJECTS = 4096  # that were checked lately
+_LONG = 4000  # bytes of subjects from which on the length of a line is looked at
 
 
 class Connection(BaseConnection):
@@ -75,44 +75,41 @@ class Connection(BaseConnection):
 
         While the connection is being made again up to 8 MiB are kept and sent then; more is a DisconnectedError.
         """
-        self.send(subject, payload, reply, headers)
-        if self._pending_size >= CHUNK:
+        if self.send(subject, payload, reply, headers) >= CHUNK:
             await self.written()
 
-    def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> None:
-        """Publish a message without waiting for anything; `written` waits until the socket took it."""
-        name = self._subjects.get(subject)
-        if name is None:
-            name = self._checked(subject)
-        size = len(payload)
-        if reply:
-            name = b"%b %b" % (name, self._subjects.get(reply) or self._checked(reply))
-        if headers:
-            block = protocol.encode_headers(headers)
-            size += len(block)
-            frame = b"HPUB %b %d %d\r\n%b%b\r\n" % (name, len(block), size, block, payload)  # type: ignore[str-format]  # any buffer will do
-        else:
-            frame = b"PUB %b %d\r\n%b\r\n" % (name, size, payload)  # type: ignore[str-format]  # the same
-        wire = self._lifeline.wire
-        most = 1024 * 1024 if wire is None else wire.session.max_payload
-        if size > most or len(name) > 4000:
-            check_size(len(name) + 24, size, most, subject)
-        if wire is None or self._draining_pubs:
-            self._check_publishable(len(frame))
-        self._out_messages += 1
-        self._out_bytes += len(payload)
-        self._pending.append(frame)
-        self._pending_size += len(frame)
-        if not self._scheduled and wire is not None:
+    def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> int:
+        """Publish a message without waiting for anything, and give how many bytes wait; `written` waits for room."""
+        name = self._subjects.get(subject) or self._checked(subject)
+        answer = (self._subjects.get(reply) or self._checked(reply)) if reply else b""
+        block = protocol.encode_headers(headers) if headers else None
+        content = payload if type(payload) is bytes else bytes(payload)
+        size = len(content) if block is None else len(content) + len(block)
+        if size > self._most or len(name) + len(answer) > _LONG:
+            check_size(len(name) + len(answer) + 24, size, self._most, subject)
+        if not self._writes:
+            self._check_publishable(size + len(name) + len(answer) + 24)
+        if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
+        return self._outbox.publish(name, answer, block, content)
+
+    def reply_to(self, reply: bytes, payload: bytes, answer: bytes = b"") -> int:
+        """Publish to a reply subject as the server gave it, which needs no check; otherwise as `send`."""
+        if len(payload) > self._most:
+            check_size(len(reply) + len(answer) + 24, len(payload), self._most, as_text(reply))
+        if not self._writes:
+            self._check_publishable(len(payload) + len(reply) + len(answer) + 24)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._write_out)
+        return self._outbox.publish(reply, answer, None, payload)
 
     def post(self, frames: bytes) -> bool:
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
         if self._lifeline.wire is None:
             return False
-        self._pending.append(frames)
-        self._pending_size += len(frames)
+        self._outbox.add(frames)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
@@ -130,13 +127,12 @@ class Connection(BaseConnection):
     def _write_out(self) -> None:
         self._scheduled = False
         wire = self._lifeline.wire
-        if wire is None or not self._pending:
-            return
-        pending, self._pending, self._pending_size = self._pending, [], 0
-        wire.write(pending[0] if len(pending) == 1 else b"".join(pending))
+        if wire is not None and self._outbox.size:
+            wire.write(self._outbox.take())
 
     def _checked(self, subject: str) -> bytes:
-        raw = as_bytes(protocol.check_subject(subject))
+        # Filters of a consumer that is made stand in the subject of the request.
+        raw = as_bytes(protocol.check_subject(subject, wildcards=subject.startswith(f"{self.options.js_prefix}.")))
         if len(subject) < 256:  # long ones are seldom used twice
             if len(self._subjects) >= _SUBJECTS:
                 self._subjects.clear()
@@ -147,9 +143,9 @@ class Connection(BaseConnection):
         self.check_open()
         if self._draining_pubs:
             raise DisconnectedError("The connection is being drained.", remedy="Publish before that.")
-        if self._pending_size + size > PENDING:
+        if self._outbox.size + size > PENDING:
             raise DisconnectedError(
-                f"The connection is gone, and {self._pending_size:,} bytes wait already for it to come back.",
+                f"The connection is gone, and {self._outbox.size:,} bytes wait already for it to come back.",
                 remedy="Is the server still running?",
                 urls=self.options.urls,
             )
@@ -364,6 +360,7 @@ class Connection(BaseConnection):
                     self.forget(item)
                     await item.finish()
                 self._draining_pubs = True
+                self._writes = False
                 if self.is_connected:
                     await self.flush(DRAIN)
         except (TimeoutError, PenstockError) as error:
@@ -387,7 +384,8 @@ class Connection(BaseConnection):
         before = self._lifeline.phase
         await self._lifeline.close(GOODBYE)
         reason = self._gone()
-        self._pending, self._pending_size = [], 0
+        self._outbox.take()
+        self._writes = False
         if not self._break.done():
             self._break.set_result(reason)
         self._standing.set()  # whoever waits for a connection sees that there will be none

@@ -11,12 +11,12 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.console.running import Console as Console
+    from penstock.console.console import Console as Console
     from penstock.console.settings import Settings as Settings
 
 __all__ = ["Console", "Settings", "check_installed"]
 
-_HOMES = {"Console": "running", "Settings": "settings"}
+_HOMES = {"Console": "console", "Settings": "settings"}
 _NEEDED = ("starlette", "uvicorn", "jinja2")
 
 

@@ -20,7 +20,7 @@ from typing import Literal
 from penstock.addresses import is_address
 from penstock.errors import OptionError
 
-__all__ = ["HEADERS", "Access", "Verdict"]
+__all__ = ["HEADERS", "Access", "Admission"]
 
 HEADERS = {
     # Nothing from elsewhere, no script or style in a page, no frame around it.
@@ -38,7 +38,7 @@ HEADERS = {
 _SHORTEST = 16
 _ONCE = 60.0  # seconds that a code for the browser is good for
 
-Verdict = Literal["in", "enter", "out"]
+Admission = Literal["in", "enter", "out"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Access:
         self._code = _Code(_digest(code), time.monotonic() + _ONCE)
         return code
 
-    def judge(self, *, query: Mapping[str, str], cookie: str | None, authorization: str | None) -> Verdict:
+    def admit(self, *, query: Mapping[str, str], cookie: str | None, authorization: str | None) -> Admission:
         """Tell whether a request is let in, shows what lets its browser in from now on, or stays out."""
         if "token" in query:
             return "enter" if self._is_token(query["token"]) else "out"

@@ -1,4 +1,4 @@
-"""The console as an ASGI application: one route a page, one for its JSON twin, and a guard before all of them."""
+"""The console as an ASGI application: one route a page, one for its JSON twin, and an entrance before all of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.console.access import HEADERS, Access
-from penstock.console.desk import Ask, Data, Desk
+from penstock.console.backend import Backend, Data, PageRequest
+from penstock.console.formatting import FILTERS
 from penstock.console.messages import payload
 from penstock.console.pages import PAGES, Page
-from penstock.console.shown import FILTERS
 from penstock.errors import (
     DeadlineError,
     InputError,
@@ -42,10 +42,10 @@ _READING = ("GET", "HEAD")
 _AGAIN = 3.0  # seconds after which a page that failed is asked for again
 
 
-def build_app(desk: Desk, access: Access) -> ASGIApp:
+def build_app(backend: Backend, access: Access) -> ASGIApp:
     """Make the application."""
-    painter = Painter(desk)
-    turn = asyncio.Semaphore(desk.settings.pages)
+    painter = Painter(backend)
+    turn = asyncio.Semaphore(backend.settings.pages)
     routes = [Route("/", _home), Route("/static/{name}", _static)]
     for page in PAGES:
         routes.append(Route(f"{page.path}.json", painter.twin(page, turn)))
@@ -54,7 +54,7 @@ def build_app(desk: Desk, access: Access) -> ASGIApp:
     for page in PAGES:
         routes.append(Route(page.path, painter.page(page, turn)))
     app = Starlette(routes=routes, exception_handlers={404: painter.missing})
-    return Guard(app, access, painter)
+    return Entrance(app, access, painter)
 
 
 async def _home(request: Request) -> Response:
@@ -72,8 +72,8 @@ async def _static(request: Request) -> Response:
 class Painter:
     """Makes responses of pages: HTML through templates that escape everything, or JSON."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
         # No file of ours is HTML by another name: everything that comes in is escaped.
         self.templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
@@ -125,21 +125,21 @@ class Painter:
         return endpoint
 
     async def _build(
-        self, build: Callable[[Desk, Ask], Awaitable[Any]], request: Request, turn: asyncio.Semaphore
+        self, build: Callable[[Backend, PageRequest], Awaitable[Any]], request: Request, turn: asyncio.Semaphore
     ) -> tuple[Any, int]:
         """Make the content of a page, or say what went wrong and with which status."""
-        ask = Ask(request.path_params, request.query_params)
+        asked = PageRequest(request.path_params, request.query_params)
 
         async def in_turn() -> Any:
             async with turn:
-                return await build(self.desk, ask)
+                return await build(self.backend, asked)
 
         try:
             return await self._in_time(asyncio.create_task(in_turn())), 200
         except PenstockError as error:
             return self._error(type(error).__name__, error.what, error.remedy), _status(error)
         except TimeoutError:
-            what = f"NATS did not answer everything within {self.desk.settings.page_timeout:g} s."
+            what = f"NATS did not answer everything within {self.backend.settings.page_timeout:g} s."
             return self._error("DeadlineError", what, "The server may be busy, or far away."), 504
         except Exception:
             log.exception("The page %s failed.", request.url.path)
@@ -147,10 +147,10 @@ class Painter:
 
     async def _in_time(self, making: asyncio.Task[Any]) -> Any:
         """Wait for a page; DeadlineError where the console is ending, TimeoutError where it takes too long."""
-        closing = asyncio.create_task(self.desk.closing.wait())
+        closing = asyncio.create_task(self.backend.closing.wait())
         try:
             await asyncio.wait(
-                [making, closing], timeout=self.desk.settings.page_timeout, return_when=asyncio.FIRST_COMPLETED
+                [making, closing], timeout=self.backend.settings.page_timeout, return_when=asyncio.FIRST_COMPLETED
             )
             if making.done():
                 return making.result()
@@ -164,14 +164,14 @@ class Painter:
                 await asyncio.gather(making, return_exceptions=True)
 
     def _error(self, kind: str, what: str, remedy: str) -> Data:
-        mask = self.desk.mask
+        mask = self.backend.mask
         return {"error": {"kind": kind, "what": mask.text(what), "remedy": mask.text(remedy)}}
 
     # -- responses ---------------------------------------------------------------------------------------------------
 
     def html(self, template: str, data: Data, *, status: int = 200, **about: Any) -> Response:
-        """Paint a page; who is turned away does not learn where NATS is."""
-        server = "" if status in (401, 421) else self.desk.link.options.url
+        """Paint a page; who is turned away at the entrance does not learn where NATS is."""
+        server = "" if status in (401, 405, 421) else self.backend.upstream.options.url
         text = self.templates.get_template(template).render(data=data, server=server, **about)
         # What others wrote may hold half a character, which cannot be written.
         return Response(text.encode("utf-8", "replace"), status_code=status, media_type="text/html; charset=utf-8")
@@ -213,7 +213,7 @@ def _status(error: PenstockError) -> int:
     return 503 if isinstance(error, JetStreamError) and error.code == 503 else 502
 
 
-class Guard:
+class Entrance:
     """Stands before the application: the name, the method and the token of a request, and the headers of an answer."""
 
     def __init__(self, app: ASGIApp, access: Access, painter: Painter) -> None:
@@ -254,14 +254,14 @@ class Guard:
         if path.startswith("/static/"):
             return None  # nothing there is anybody's secret, and the page that asks for the token needs it
         cookie = cookie_name(request)
-        verdict = self.access.judge(
+        admission = self.access.admit(
             query=request.query_params,
             cookie=request.cookies.get(cookie),
             authorization=request.headers.get("authorization"),
         )
-        if verdict == "in":
+        if admission == "in":
             return None
-        if verdict == "out":
+        if admission == "out":
             return self.painter.refused(
                 "This console wants its token.",
                 "Open the address that the command printed, or send the header Authorization: Bearer TOKEN.",

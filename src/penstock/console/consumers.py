@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from penstock.connection import Connection, api_request
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.console.config import config_rows
-from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
+from penstock.console.masking import Mask
 from penstock.errors import NotFoundError
 from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
@@ -22,7 +23,7 @@ async def consumers_of(client: Connection, stream: str) -> tuple[list[ConsumerIn
     return sorted(found, key=lambda info: info.name), int(answer.get("total", len(found)))
 
 
-def consumer_row(info: ConsumerInfo) -> Data:
+def consumer_row(info: ConsumerInfo, mask: Mask) -> Data:
     """Give what a table says of a consumer."""
     most = info.config.max_ack_pending
     return {
@@ -30,7 +31,7 @@ def consumer_row(info: ConsumerInfo) -> Data:
         "name": info.name,
         "kind": "push" if info.config.deliver_subject else "pull",
         "durable": bool(info.config.durable),
-        "filter": [info.config.filter_subject] if info.config.filter_subject else info.config.filter_subjects,
+        "filter": mask.plain(info.config.filter_subjects or [item for item in [info.config.filter_subject] if item]),
         "ack_policy": info.config.ack_policy,
         "lag": info.pending,
         "ack_pending": info.ack_pending,
@@ -45,10 +46,10 @@ def consumer_row(info: ConsumerInfo) -> Data:
     }
 
 
-async def consumers(desk: Desk, ask: Ask) -> Data:
+async def consumers(backend: Backend, request: PageRequest) -> Data:
     """List the consumers of all streams, the one that is furthest behind first."""
-    client = await desk.link.client()
-    offset = ask.number("offset", 0)
+    client = await backend.upstream.client()
+    offset = request.number("offset", 0)
     found, total = await stream_page(client, offset)
     looked = found[:_STREAMS]
     read = [info.name for info in looked if info.consumers]
@@ -60,29 +61,29 @@ async def consumers(desk: Desk, ask: Ask) -> Data:
             return [], 0  # deleted a moment ago
 
     answers = await all_of(read, ask_for)
-    rows = [consumer_row(info) for infos, _ in answers for info in infos]
+    rows = [consumer_row(info, backend.mask) for infos, _ in answers for info in infos]
     rows.sort(key=lambda row: (-row["lag"], -row["ack_pending"], row["stream"], row["name"]))
-    count = sum(number for _, number in answers)
+    shown = rows[: backend.settings.rows]
     following = offset + len(looked)
     return {
-        "consumers": rows[: desk.settings.rows],
-        "left_out": max(0, count - desk.settings.rows),
-        "streams": {"first": offset + 1 if looked else 0, "last": following, "total": total},
+        "consumers": shown,
+        "left_out": max(0, sum(count for _, count in answers) - len(shown)),
+        "streams": {"first": offset + 1 if looked else 0, "last": following if looked else 0, "total": total},
         "next": following if looked and following < total else None,
         "previous": max(0, offset - _STREAMS) if offset else None,
     }
 
 
-async def consumer(desk: Desk, ask: Ask) -> Data:
+async def consumer(backend: Backend, request: PageRequest) -> Data:
     """Show one consumer."""
-    client = await desk.link.client()
-    info = await assets.consumer_info(client, ask.path["stream"], ask.path["consumer"])
+    client = await backend.upstream.client()
+    info = await assets.consumer_info(client, request.path["stream"], request.path["consumer"])
     state = await assets.stream_info(client, info.stream)
     return {
-        "consumer": consumer_row(info),
+        "consumer": consumer_row(info, backend.mask),
         "created": iso(info.created),
-        "config": desk.mask.plain(info.raw["config"]),
-        "config_rows": config_rows(info.config, desk.mask),
+        "config": backend.mask.plain(info.raw["config"]),
+        "config_rows": config_rows(info.config, backend.mask),
         "stream_last": state.last_sequence,
         "leader": info.placed.leader,
     }

@@ -34,10 +34,11 @@ class Mask:
 
     def headers(self, headers: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """Mask the values of headers whose names tell that they are a login."""
-        return {
-            name: [MASK for _ in values] if _TELLING.search(name) else [self.plain(value) for value in values]
-            for name, values in headers.items()
-        }
+        shown: dict[str, list[str]] = {}
+        for name, values in headers.items():
+            masked = [MASK if _TELLING.search(name) else self.plain(value) for value in values]
+            shown.setdefault(self.plain(name), []).extend(masked)
+        return shown
 
     def plain(self, value: Any) -> Any:
         """Mask every text in a value that is made of dicts and lists; a dict may have telling names."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.connection import Connection
-from penstock.console.desk import Ask, Data, Desk, all_of, iso
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso
 from penstock.console.payload import FORMS, Form, encoded, preview, render
 from penstock.errors import InputError, NotFoundError
 from penstock.info import StreamInfo
@@ -41,7 +41,13 @@ class Found:
 
 
 async def newest(
-    desk: Desk, client: Connection, info: StreamInfo, *, count: int, before: int | None = None, markers: bool = False
+    backend: Backend,
+    client: Connection,
+    info: StreamInfo,
+    *,
+    count: int,
+    before: int | None = None,
+    markers: bool = False,
 ) -> Found:
     """Look for the newest messages below a sequence."""
     found = Found()
@@ -52,7 +58,7 @@ async def newest(
         end = await _end_of_rows(client, info) or end
     found.end = place = min(end, info.last_sequence + 1)
     first = max(1, info.first_sequence)
-    looks, left = desk.settings.lookups, desk.settings.message_bytes
+    looks, left = backend.settings.lookups, backend.settings.message_bytes
     # Large messages come one by one, so that what one page fetches stays bounded.
     size = max(1, info.bytes // info.messages)
     block = max(1, min(_BLOCK, left // size))
@@ -97,12 +103,12 @@ async def _get(client: Connection, stream: str, sequence: int) -> Message | None
         return None  # a gap
 
 
-async def _following(desk: Desk, client: Connection, info: StreamInfo, subject: str, start: int) -> Found:
+async def _following(backend: Backend, client: Connection, info: StreamInfo, subject: str, start: int) -> Found:
     """Look for messages of a subject upwards from a sequence; the server finds each next one itself."""
     found = Found(start=start)
-    left = desk.settings.message_bytes
+    left = backend.settings.message_bytes
     place = start
-    while len(found.messages) < desk.settings.messages and left > 0:
+    while len(found.messages) < backend.settings.messages and left > 0:
         try:
             item = await assets.get_message(client, info.name, place, next_for=subject)
         except NotFoundError:
@@ -116,37 +122,37 @@ async def _following(desk: Desk, client: Connection, info: StreamInfo, subject: 
     return found
 
 
-def row(desk: Desk, message: Message) -> Data:
+def row(backend: Backend, message: Message) -> Data:
     """Give what a table says of a message."""
     return {
         "sequence": message.sequence,
         "time": iso(message.time),
-        "subject": desk.mask.plain(message.subject),
+        "subject": backend.mask.plain(message.subject),
         "size": len(message.data),
         "headers": len(message.headers),
-        "preview": preview(desk.mask.data(message.data)),
+        "preview": preview(backend.mask.data(message.data)),
         "marker": is_marker(message.subject),
     }
 
 
-async def messages(desk: Desk, ask: Ask) -> Data:
+async def messages(backend: Backend, request: PageRequest) -> Data:
     """Show a page of messages: the newest, or with a subject those from a sequence on."""
-    client = await desk.link.client()
-    info = await assets.stream_info(client, ask.path["stream"])
-    subject = ask.query.get("subject", "").strip()
-    markers = ask.query.get("markers") == "yes"
+    client = await backend.upstream.client()
+    info = await assets.stream_info(client, request.path["stream"])
+    subject = request.query.get("subject", "").strip()
+    markers = request.query.get("markers") == "yes"
     if any(letter.isspace() for letter in subject) or len(subject) > 500:
         raise InputError("The subject has spaces, or is very long.", remedy="Write one such as orders.eu.>.")
     if subject:
-        found = await _following(desk, client, info, subject, max(1, ask.number("from", info.first_sequence)))
+        found = await _following(backend, client, info, subject, max(1, request.number("from", info.first_sequence)))
     else:
-        before = ask.number("before", 0) or None
-        found = await newest(desk, client, info, count=desk.settings.messages, before=before, markers=markers)
+        before = request.number("before", 0) or None
+        found = await newest(backend, client, info, count=backend.settings.messages, before=before, markers=markers)
     return {
         "stream": info.name,
         "subject": subject or None,
         "with_markers": markers,
-        "messages": [row(desk, item) for item in found.messages],
+        "messages": [row(backend, item) for item in found.messages],
         "markers": found.markers,
         "looked_at": {"start": found.start, "end": found.end},
         "next": found.older,
@@ -156,40 +162,40 @@ async def messages(desk: Desk, ask: Ask) -> Data:
     }
 
 
-async def message(desk: Desk, ask: Ask) -> Data:
+async def message(backend: Backend, request: PageRequest) -> Data:
     """Show one message."""
-    client = await desk.link.client()
-    found = await _fetch(client, ask)
-    wanted = ask.query.get("as", "")
+    client = await backend.upstream.client()
+    found = await _fetch(client, request)
+    wanted = request.query.get("as", "")
     if wanted and wanted not in FORMS:
         raise InputError(f"A payload cannot be shown as {wanted[:20]!r}.", remedy=f"Known: {', '.join(FORMS)}.")
-    data = desk.mask.data(found.data)
+    data = backend.mask.data(found.data)
     form: Form | None = next((item for item in FORMS if item == wanted), None)
-    shown = render(data, desk.settings.payload_bytes, form)
+    shown = render(data, backend.settings.payload_bytes, form)
     return {
         "stream": found.stream,
         "sequence": found.sequence,
-        "subject": desk.mask.plain(found.subject),
+        "subject": backend.mask.plain(found.subject),
         "time": iso(found.time),
         "size": len(found.data),
-        "headers": _headers(desk, found.headers),
+        "headers": _headers(backend, found.headers),
         "marker": is_marker(found.subject),
         "form": shown.form,
         "forms": list(shown.possible),
         "text": shown.text,
         "shown": shown.shown,
         "cut": shown.cut,
-        "data": encoded(data, desk.settings.payload_bytes),
+        "data": encoded(data, backend.settings.payload_bytes),
     }
 
 
-async def payload(desk: Desk, ask: Ask) -> bytes:
+async def payload(backend: Backend, request: PageRequest) -> bytes:
     """Give the whole payload of a message."""
-    return desk.mask.data((await _fetch(await desk.link.client(), ask)).data)
+    return backend.mask.data((await _fetch(await backend.upstream.client(), request)).data)
 
 
-async def _fetch(client: Connection, ask: Ask) -> Message:
-    stream, text = ask.path["stream"], ask.path["sequence"]
+async def _fetch(client: Connection, request: PageRequest) -> Message:
+    stream, text = request.path["stream"], request.path["sequence"]
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 20 and int(text) > 0):
         raise InputError(f"{text[:40]!r} is no sequence.", remedy="Sequences are numbers from 1 on.")
     try:
@@ -204,5 +210,7 @@ async def _fetch(client: Connection, ask: Ask) -> Message:
         ) from None
 
 
-def _headers(desk: Desk, headers: Mapping[str, Any]) -> list[Data]:
-    return [{"name": name, "value": value} for name, values in desk.mask.headers(headers).items() for value in values]
+def _headers(backend: Backend, headers: Mapping[str, Any]) -> list[Data]:
+    return [
+        {"name": name, "value": value} for name, values in backend.mask.headers(headers).items() for value in values
+    ]

@@ -6,31 +6,36 @@ import time
 from typing import Any
 
 from penstock.connection import Connection
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.console.consumers import consumers_of
-from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
-from penstock.errors import NoRespondersError, NotFoundError
+from penstock.errors import JetStreamError, NoRespondersError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream import assets
 
 __all__ = ["overview"]
 
+_NO_JETSTREAM = (10039, 10076)  # not on for the account, not on at all
 _FULL = 0.9  # the share of a limit from which on somebody should look
 _BUSY = 8  # streams that are shown here
 _NEEDED_STREAMS = 50  # whose consumers are looked at
 
 
-async def overview(desk: Desk, ask: Ask) -> Data:
+async def overview(backend: Backend, request: PageRequest) -> Data:
     """Collect what a person wants to know first."""
-    client = await desk.link.client()
-    data: Data = {"server": await _server(desk, client), "jetstream": None, "streams": [], "attention": []}
+    client = await backend.upstream.client()
+    data: Data = {"server": await _server(backend, client), "jetstream": None, "streams": [], "attention": []}
     try:
         account = await assets.account_info(client)
     except NoRespondersError:
         return data  # there is no JetStream, and the page says so
+    except JetStreamError as error:
+        if error.err_code not in _NO_JETSTREAM:
+            raise
+        return data
     data["jetstream"] = _account(account)
     found, total = await stream_page(client)
     for info in found:
-        desk.rates.take(info.name, iso(info.created), info.last_sequence)
+        backend.rates.take(info.name, iso(info.created), info.last_sequence)
     used = [info for info in found if info.consumers][:_NEEDED_STREAMS]
     consumers = [item for items in await all_of(used, lambda info: _consumers(client, info)) for item in items]
     recent = sorted(found, key=lambda info: iso(info.last_time) or "", reverse=True)
@@ -40,13 +45,19 @@ async def overview(desk: Desk, ask: Ask) -> Data:
             "messages": info.messages,
             "bytes": info.bytes,
             "last_time": iso(info.last_time),
-            "rate": desk.rates.rate(info.name),
+            "rate": backend.rates.rate(info.name),
         }
         for info in recent[:_BUSY]
     ]
-    data["attention"] = [*_full(account), *(note for info in found for note in _stream(info)), *_late(consumers)]
-    data["looked_at"] = {"streams": len(found), "of": total, "consumers": len(consumers)}
-    data["attention"] = data["attention"][: desk.settings.rows]
+    notes = [*_full(account), *(note for info in found for note in _stream(info)), *_late(consumers)]
+    data["attention"] = notes[: backend.settings.rows]
+    data["attention_left_out"] = len(notes) - len(data["attention"])
+    data["looked_at"] = {
+        "streams": len(found),
+        "of": total,
+        "consumers": len(consumers),
+        "consumers_of": sum(info.consumers for info in found),
+    }
     return data
 
 
@@ -57,25 +68,25 @@ async def _consumers(client: Connection, info: StreamInfo) -> list[ConsumerInfo]
         return []  # deleted a moment ago
 
 
-async def _server(desk: Desk, client: Connection) -> Data:
+async def _server(backend: Backend, client: Connection) -> Data:
     info = client.server_info
     begun = time.perf_counter()
-    await client.flush(timeout=max(1, round(desk.settings.timeout)))
+    await client.flush(timeout=max(1, round(backend.settings.timeout)))
     return {
-        "url": desk.link.options.url,
+        "url": backend.upstream.options.url,
         "name": info.get("server_name"),
         "version": info.get("version"),
         "cluster": info.get("cluster"),
         "domain": info.get("domain"),
         "tls": bool(info.get("tls_required")),
-        "login": _login(desk),
+        "login": _login(backend),
         "max_payload": info.get("max_payload"),
         "round_trip": time.perf_counter() - begun,
     }
 
 
-def _login(desk: Desk) -> str:
-    options = desk.link.options
+def _login(backend: Backend) -> str:
+    options = backend.upstream.options
     ways = {"credentials": "credentials", "nkey": "nkey", "token": "token", "user": "user and password"}
     return next((text for name, text in ways.items() if getattr(options, name) is not None), "none")
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 
 from penstock import __version__
+from penstock.console.backend import Backend, Data, PageRequest
 from penstock.console.consumers import consumer, consumers
-from penstock.console.desk import Ask, Data, Desk
 from penstock.console.messages import message, messages
 from penstock.console.overview import overview
 from penstock.console.pipelines import pipelines
@@ -28,18 +28,18 @@ class Page:
     title: str
     sentence: str
     """What it shows."""
-    build: Callable[[Desk, Ask], Awaitable[Data]]
+    build: Callable[[Backend, PageRequest], Awaitable[Data]]
     refresh: float = 0.0
     """Seconds after which an open page asks again; 0 for never."""
     menu: bool = False
     """Whether the menu leads to it."""
 
 
-async def about(desk: Desk, ask: Ask) -> Data:
+async def about(backend: Backend, request: PageRequest) -> Data:
     """Show the settings of this console and its pages; NATS is not asked."""
     return {
         "version": __version__,
-        "settings": {field.name: getattr(desk.settings, field.name) for field in fields(desk.settings)},
+        "settings": {field.name: getattr(backend.settings, field.name) for field in fields(backend.settings)},
         "pages": [{"path": page.path, "json": f"{page.path}.json", "what": page.sentence} for page in PAGES],
     }
 

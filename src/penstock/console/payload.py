@@ -92,12 +92,20 @@ def _json(data: bytes) -> str | None:
     if data[:1].strip() not in (b"{", b"[", b""):
         return None  # a lone number or word reads best as text
     try:
-        content: Any = json.loads(data)
+        content: Any = json.loads(data, object_pairs_hook=_fields)
         if not isinstance(content, dict | list):
             return None
-        return visible(json.dumps(content, indent=2, ensure_ascii=False), keep="\n")
+        # Infinity and NaN are no JSON, and a number that became one of them was another number.
+        return visible(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False), keep="\n")
     except (ValueError, RecursionError):
         return None
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a name stands there twice")  # laid out as JSON, one of the two would not be seen
+    return fields
 
 
 def _hex(data: bytes) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import Connection, api_request
-from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.errors import InputError, NotFoundError, RemoteProtocolError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
@@ -26,13 +26,18 @@ __all__ = ["pipelines"]
 
 _REPLAYS = 20  # of a pipeline that are shown
 _HISTORY = 60  # batches that are drawn
+_HEADS = 100  # of a stream that are read
 
 
-async def pipelines(desk: Desk, ask: Ask) -> Data:
+async def pipelines(backend: Backend, request: PageRequest) -> Data:
     """Show every pipeline that the console was told of, and every query that writes exactly once."""
-    client = await desk.link.client()
+    client = await backend.upstream.client()
     loop = asyncio.get_running_loop()
-    shown = [item for project in desk.projects for item in await loop.run_in_executor(desk.disk, _look, desk, project)]
+    shown = [
+        item
+        for project in backend.projects
+        for item in await loop.run_in_executor(backend.disk, _look, backend, project)
+    ]
     names = {stream for item in shown for flow in item["flows"] for stream in flow["streams"]}
     latest = dict(zip(names, await all_of(names, lambda name: _latest(client, name)), strict=True))
     for item in shown:
@@ -44,12 +49,13 @@ async def pipelines(desk: Desk, ask: Ask) -> Data:
             ]
     found, total = await stream_page(client)
     kept = [info for info in found if any(is_marker(subject) for subject in info.config.subjects)]
-    sinks = [sink for sinks in await all_of(kept, lambda info: _sinks(client, info)) for sink in sinks]
+    answers = await all_of(kept, lambda info: _sinks(client, info))
+    sinks = [sink for sinks, _ in answers for sink in sinks]
     sinks.sort(key=lambda sink: sink["time"] or "", reverse=True)
     return {
         "pipelines": shown,
-        "sinks": sinks[: desk.settings.rows],
-        "sinks_left_out": max(0, len(sinks) - desk.settings.rows),
+        "sinks": sinks[: backend.settings.rows],
+        "sinks_left_out": max(0, sum(count for _, count in answers) - min(len(sinks), backend.settings.rows)),
         "streams": {"looked_at": len(found), "of": total},
     }
 
@@ -57,34 +63,35 @@ async def pipelines(desk: Desk, ask: Ask) -> Data:
 # -- what is on disk ---------------------------------------------------------------------------------------------------
 
 
-def _look(desk: Desk, project: Project) -> list[Data]:
+def _look(backend: Backend, project: Project) -> list[Data]:
     """Read a pipeline's storage and those of its replays, in a thread."""
     from penstock.pipelines.lanes import current_lane
 
     storage = project.local_storage
     if storage is None:
         where = f"Its storage is {project.storage}, which is not on this machine: this is what runs from here told."
-        return [{**_pipeline(desk, project, None, None), "in_use": True, "note": desk.mask.text(where)}]
+        return [{**_pipeline(backend, project, None, None), "in_use": True, "note": backend.mask.text(where)}]
     lost, lane = None, None
     try:
         lane = current_lane(project)
     except InputError as error:  # it was switched to a replay that is gone: the next run says so, too
-        lost = desk.mask.text(str(error))
-    own = _pipeline(desk, project, storage, None)
+        lost = backend.mask.text(str(error))
+    own = _pipeline(backend, project, storage, None)
     if lane is not None:
         own["switched_to"] = {"name": lane.name, "into": dict(lane.into)}
     replays = sorted(path.name for path in (storage / "replays").glob("*") if path.is_dir())
     names = replays[:_REPLAYS]
     if lane is not None and lane.name in replays[_REPLAYS:]:
         names.append(lane.name)
-    found = [own] + [_pipeline(desk, project, storage / "replays" / name, name) for name in names]
+    own["replays_left_out"] = len(replays) - len(names)
+    found = [own] + [_pipeline(backend, project, storage / "replays" / name, name) for name in names]
     for item in found:
         item["in_use"] = lost is None and item["replay"] == (lane.name if lane is not None else None)
     own["note"] = lost or own["note"]
     return found
 
 
-def _pipeline(desk: Desk, project: Project, storage: Path | None, replay: str | None) -> Data:
+def _pipeline(backend: Backend, project: Project, storage: Path | None, replay: str | None) -> Data:
     """Read what is in a storage; where it is elsewhere, what runs from here left of theirs."""
     from penstock.pipelines.checkpoints import read_flows
     from penstock.pipelines.progress import progress_folder, read_progress
@@ -127,10 +134,12 @@ def _pipeline(desk: Desk, project: Project, storage: Path | None, replay: str | 
         "replay": replay,
         "switched_to": None,
         "folder": str(project.folder),
-        "storage": desk.mask.text(project.storage) if storage is None else str(storage),
+        "storage": backend.mask.text(project.storage) if storage is None else str(storage),
+        "replays_left_out": 0,
         "note": note,
-        "run": _run(desk, progress),
-        "flows": flows[: desk.settings.rows],
+        "run": _run(backend, progress),
+        "flows": flows[: backend.settings.rows],
+        "flows_left_out": max(0, len(flows) - backend.settings.rows),
         "history": [batch["rows"] for batch in (progress or {}).get("batches", [])[-_HISTORY:]],
     }
 
@@ -151,13 +160,13 @@ def _live(flow: dict[str, Any] | None) -> Data:
     }
 
 
-def _run(desk: Desk, progress: dict[str, Any] | None) -> Data | None:
+def _run(backend: Backend, progress: dict[str, Any] | None) -> Data | None:
     if progress is None:
         return None
     return {
         "state": progress["state"],
         "phase": progress.get("phase"),
-        "failure": desk.mask.text(progress["failure"]) if progress.get("failure") else None,
+        "failure": backend.mask.text(progress["failure"]) if progress.get("failure") else None,
         "continuous": bool(progress.get("continuous")),
         "updates": progress.get("updates"),
         "spark": progress.get("spark"),
@@ -188,15 +197,16 @@ def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
     return sum(known) if known else None
 
 
-async def _sinks(client: Connection, info: StreamInfo) -> list[Data]:
-    """Read the heads in a stream: where each exactly-once query is that writes to it."""
+async def _sinks(client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
+    """Read the heads in a stream: where each exactly-once query is that writes to it, and how many there are."""
     try:
         pattern = marker_filter(info.name).removesuffix(">") + "*.head"
         answer = await api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": pattern})
     except NotFoundError:
-        return []  # deleted a moment ago
+        return [], 0  # deleted a moment ago
     subjects = sorted(answer["state"].get("subjects") or {})
-    return [sink for sink in await all_of(subjects[:100], lambda subject: _head(client, info.name, subject)) if sink]
+    heads = await all_of(subjects[:_HEADS], lambda subject: _head(client, info.name, subject))
+    return [head for head in heads if head], len(subjects)
 
 
 async def _head(client: Connection, stream: str, subject: str) -> Data | None:

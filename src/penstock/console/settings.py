@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from typing import Any
 
 from penstock.addresses import is_address
 from penstock.errors import OptionError
@@ -59,18 +60,24 @@ class Settings:
                 option="host",
                 value=self.host,
             )
-        if not 0 <= self.port <= 65535:
+        names: Any = self.names  # a single text would be taken for names of one letter each
+        if isinstance(names, str) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
             raise OptionError(
-                f"port is {self.port}.", remedy="A port is between 0 and 65535.", option="port", value=self.port
+                f"names is {names!r}, and not everything there is a host name.",
+                remedy='Give names without port and scheme, as in ("console.example.com",).',
+                option="names",
+                value=names,
             )
-        for name in self.names:
-            if not _NAME.fullmatch(name):
-                raise OptionError(
-                    f"{name!r} is no host name.", remedy="Write it without port and scheme.", option="names", value=name
-                )
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("host", "port", "names") and not 0 < value < 2**40:
-                raise OptionError(
-                    f"{field.name} is {value!r}.", remedy="Give a number above 0.", option=field.name, value=value
-                )
+            if field.name not in ("host", "names"):
+                self._check_number(field.name, type(field.default))
+
+    def _check_number(self, name: str, kind: type) -> None:
+        value = getattr(self, name)
+        is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+        if name == "port":
+            if not is_number or not 0 <= value <= 65535:
+                raise OptionError(f"port is {value!r}.", remedy="Give 0 to 65535.", option=name, value=value)
+        elif not is_number or not 0 < value < 2**40:
+            remedy = f"Give a {'whole ' if kind is int else ''}number above 0."
+            raise OptionError(f"{name} is {value!r}.", remedy=remedy, option=name, value=value)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.connection import Connection, api_request
+from penstock.console.backend import Backend, Data, PageRequest, iso, stream_page
 from penstock.console.config import config_rows
 from penstock.console.consumers import consumer_row, consumers_of
-from penstock.console.desk import Ask, Data, Desk, iso, stream_page
 from penstock.console.messages import newest, row
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
@@ -17,31 +17,31 @@ _SUBJECTS = 20  # of a stream's configuration that a row shows
 _LAST = 10  # messages that the page of a stream shows
 
 
-async def streams(desk: Desk, ask: Ask) -> Data:
+async def streams(backend: Backend, request: PageRequest) -> Data:
     """List the streams by name, a page at a time."""
-    client = await desk.link.client()
-    offset = ask.number("offset", 0)
+    client = await backend.upstream.client()
+    offset = request.number("offset", 0)
     found, total = await stream_page(client, offset)
-    found = found[: desk.settings.rows]
-    rows = [stream_row(desk, info) for info in found]
+    found = found[: backend.settings.rows]
+    rows = [stream_row(backend, info) for info in found]
     following = offset + len(rows)
     return {
         "streams": rows,
         "offset": offset,
         "total": total,
         "next": following if rows and following < total else None,
-        "previous": max(0, offset - desk.settings.rows) if offset else None,
+        "previous": max(0, offset - backend.settings.rows) if offset else None,
     }
 
 
-def stream_row(desk: Desk, info: StreamInfo) -> Data:
+def stream_row(backend: Backend, info: StreamInfo) -> Data:
     """Give what a table says of a stream."""
-    rate = desk.rates.take(info.name, iso(info.created), info.last_sequence)
+    rate = backend.rates.take(info.name, iso(info.created), info.last_sequence)
     config = info.config
     return {
         "name": info.name,
-        "description": desk.mask.plain(config.description),
-        "subjects": config.subjects[:_SUBJECTS],
+        "description": backend.mask.plain(config.description),
+        "subjects": backend.mask.plain(config.subjects[:_SUBJECTS]),
         "more_subjects": max(0, len(config.subjects) - _SUBJECTS),
         "storage": config.storage,
         "retention": config.retention,
@@ -54,39 +54,39 @@ def stream_row(desk: Desk, info: StreamInfo) -> Data:
         "consumers": info.consumers,
         "subjects_held": info.subjects,
         "rate": rate,
-        "rates": desk.rates.history(info.name),
+        "rates": backend.rates.history(info.name),
         "leader": info.placed.leader,
     }
 
 
-async def stream(desk: Desk, ask: Ask) -> Data:
+async def stream(backend: Backend, request: PageRequest) -> Data:
     """Show one stream."""
-    client = await desk.link.client()
-    info = await assets.stream_info(client, ask.path["stream"])
+    client = await backend.upstream.client()
+    info = await assets.stream_info(client, request.path["stream"])
     consumers, total = await consumers_of(client, info.name)
-    page = await newest(desk, client, info, count=min(_LAST, desk.settings.messages))
+    page = await newest(backend, client, info, count=min(_LAST, backend.settings.messages))
     return {
-        "stream": stream_row(desk, info),
+        "stream": stream_row(backend, info),
         "created": iso(info.created),
-        "config": desk.mask.plain(info.raw["config"]),
-        "config_rows": config_rows(info.config, desk.mask),
+        "config": backend.mask.plain(info.raw["config"]),
+        "config_rows": config_rows(info.config, backend.mask),
         "placed": {
             "cluster": info.placed.cluster,
             "leader": info.placed.leader,
             "replicas": [{"name": name, "current": current} for name, current in info.placed.replicas],
         },
         "copies": [{"name": item.name, "lag": item.lag, "seconds": item.active} for item in info.copies],
-        "subjects": await _subjects(desk, client, info),
-        "consumers": [consumer_row(item) for item in consumers[: desk.settings.rows]],
+        "subjects": await _subjects(backend, client, info),
+        "consumers": [consumer_row(item, backend.mask) for item in consumers[: backend.settings.rows]],
         "consumers_total": total,
-        "messages": [row(desk, message) for message in page.messages],
+        "messages": [row(backend, message) for message in page.messages],
         "markers": page.markers,
     }
 
 
-async def _subjects(desk: Desk, client: Connection, info: StreamInfo) -> Data:
+async def _subjects(backend: Backend, client: Connection, info: StreamInfo) -> Data:
     """Count the messages of each subject, the markers of the Spark sink together; where they are not too many."""
-    if info.subjects > desk.settings.subjects:
+    if info.subjects > backend.settings.subjects:
         return {"rows": [], "held": info.subjects, "left_out": info.subjects, "markers": 0}
     # One request is one page of the server, which is larger than what we let through.
     answer = await api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": ">"})
@@ -96,9 +96,10 @@ async def _subjects(desk: Desk, client: Connection, info: StreamInfo) -> Data:
     plain.sort(key=lambda item: (-item[1], item[0]))
     return {
         "rows": [
-            {"subject": desk.mask.plain(subject), "messages": count} for subject, count in plain[: desk.settings.rows]
+            {"subject": backend.mask.plain(subject), "messages": count}
+            for subject, count in plain[: backend.settings.rows]
         ],
         "held": len(plain),
-        "left_out": max(0, len(plain) - desk.settings.rows),
+        "left_out": max(0, len(plain) - backend.settings.rows),
         "markers": markers,
     }

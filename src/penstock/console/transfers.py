@@ -15,7 +15,7 @@ from datetime import datetime
 
 from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of
 from penstock.connection import Connection
-from penstock.console.desk import Ask, Data, Desk, all_of, iso, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.errors import PenstockError
 from penstock.info import StreamInfo
 from penstock.jetstream.delivery import Delivery
@@ -50,38 +50,38 @@ class _Transfer:
         return "begins earlier" if cut and self.tiling.missing(1)[0][0] == 0 else "in part"
 
 
-async def transfers(desk: Desk, ask: Ask) -> Data:
+async def transfers(backend: Backend, request: PageRequest) -> Data:
     """Look for payloads in chunks."""
-    client = await desk.link.client()
+    client = await backend.upstream.client()
     found, total = await stream_page(client)
     plain = [info for info in found if info.config.retention == "limits"]
     held = sorted((info for info in plain if info.messages), key=lambda info: iso(info.last_time) or "", reverse=True)
-    looked = held[: desk.settings.scan_streams]
-    answers = await all_of(looked, lambda info: _stream(desk, client, info))
+    looked = held[: backend.settings.scan_streams]
+    answers = await all_of(looked, lambda info: _stream(backend, client, info))
     rows = [row for rows, _ in answers for row in rows]
     rows.sort(key=lambda row: (row["time"] or "", row["last"]), reverse=True)
     return {
-        "transfers": rows[: desk.settings.rows],
-        "left_out": max(0, len(rows) - desk.settings.rows),
+        "transfers": rows[: backend.settings.rows],
+        "left_out": max(0, len(rows) - backend.settings.rows),
         "looked_at": {
             "streams": len(looked),
             "of": total,
             "kept_for_consumers": len(found) - len(plain),
-            "newest": desk.settings.scan_messages,
+            "newest": backend.settings.scan_messages,
             "messages": sum(max(0, count) for _, count in answers),
         },
         "failed": [info.name for info, (_, count) in zip(looked, answers, strict=True) if count < 0],
     }
 
 
-async def _stream(desk: Desk, client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
+async def _stream(backend: Backend, client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
     """Look through one stream; gives the transfers, and how many messages were looked at, -1 where it failed."""
-    start = max(info.first_sequence, info.last_sequence + 1 - desk.settings.scan_messages)
+    start = max(info.first_sequence, info.last_sequence + 1 - backend.settings.scan_messages)
     known: dict[tuple[str, str], _Transfer] = {}
     count = 0
     try:
         async with contextlib.aclosing(
-            scan_headers(client, info.name, start=start, most=desk.settings.scan_messages)
+            scan_headers(client, info.name, start=start, most=backend.settings.scan_messages)
         ) as messages:
             async for message in messages:
                 count += 1
@@ -91,7 +91,7 @@ async def _stream(desk: Desk, client: Connection, info: StreamInfo) -> tuple[lis
         log.debug("looking for transfers in %s: %s", info.name, error)
         return [], -1
     cut = start > info.first_sequence
-    return [_row(desk, item, cut) for item in known.values()], count
+    return [_row(backend, item, cut) for item in known.values()], count
 
 
 def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Delivery) -> None:
@@ -112,11 +112,11 @@ def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Deliver
         item.wrong = str(refusal)
 
 
-def _row(desk: Desk, item: _Transfer, cut: bool) -> Data:
+def _row(backend: Backend, item: _Transfer, cut: bool) -> Data:
     return {
         "stream": item.stream,
-        "id": desk.mask.plain(item.message_id),
-        "subject": desk.mask.plain(item.subject),
+        "id": backend.mask.plain(item.message_id),
+        "subject": backend.mask.plain(item.subject),
         "state": item.state(cut),
         "wrong": item.wrong,
         "received": item.tiling.received,

@@ -34,7 +34,7 @@ _HOMES = {
     "AckSample": "samples",
     "Advisory": "samples",
     "BatchAck": "batch",
-    "ConsumerInfo": "info",
+    "ConsumerInfo": "penstock.info",
     "DeadLetter": "deadletter",
     "DeadLetters": "deadletter",
     "Deliveries": "consume",
@@ -45,7 +45,7 @@ _HOMES = {
     "Publisher": "publish",
     "Reject": "worker",
     "Samples": "samples",
-    "StreamInfo": "info",
+    "StreamInfo": "penstock.info",
     "Topology": "topology",
     "Worker": "worker",
     "apply": "topology",
@@ -59,7 +59,8 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are the keys above, all t
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock.jetstream' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"penstock.jetstream.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    return getattr(importlib.import_module(home if "." in home else f"penstock.jetstream.{home}"), name)
 
 
 def __dir__() -> list[str]:

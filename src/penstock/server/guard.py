@@ -34,6 +34,7 @@ from typing import Any
 __all__ = ["Guard"]
 
 _PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LINE_LIMIT = 1 << 20
 _GLANCE = 0.5  # seconds between two looks at getppid(), for kernels without pidfd
 _KILL_WAIT = 5.0
@@ -68,7 +69,7 @@ class Guard:
         # Whoever started us may have blocked signals in its thread; a mask is inherited.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _ENDING:
             signal.signal(number, self._asked_to_end)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
@@ -122,7 +123,7 @@ class Guard:
                     return
 
     def _end(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
         for number, seconds in ((signal.SIGTERM, self.grace), (signal.SIGKILL, _KILL_WAIT)):
             for child in self._alive():
@@ -168,9 +169,14 @@ class Guard:
         child = self.children.get(request["node"])
         if child is not None and child.state != "exited":
             return {"error": f"{request['node']} is running already"}
-        pid = os.fork()
-        if pid == 0:
-            self._become(request["argv"], request["output"])
+        # A signal to end that came to the fork before its exec would be heard by our handler there, and be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(request["argv"], request["output"])
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         self.children[request["node"]] = _Child(pid)
         return {"pid": pid}
 
@@ -196,8 +202,9 @@ class Guard:
         """Turn this fresh fork into nats-server; it never returns."""
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
+            for number in (*_ENDING, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
             fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(fd, 1)
             os.dup2(fd, 2)

@@ -126,7 +126,10 @@ class GuardLink:
     def _why(self, error: OSError) -> str:
         if isinstance(error, TimeoutError):
             return f"does not answer within {_ANSWER_TIMEOUT:g} s"
-        said = (self.run / "guard.out").read_text(errors="replace").strip() if self.run.exists() else ""
+        try:
+            said = (self.run / "guard.out").read_text(errors="replace").strip()
+        except OSError:
+            said = ""  # its folder went with it
         return f"ended with: {said.splitlines()[-1]}" if said else "has ended"
 
     # -- letting go --------------------------------------------------------------------------------

@@ -137,9 +137,11 @@ class Node:
 
     def start(self) -> None:
         """Start the process again, with the same ports and store, and wait until it is healthy."""
-        if self.alive:
+        # Asking raises where the whole server was stopped: nothing may be written to its folders then.
+        if self._plan.link.state(self.name)["state"] in ("running", "paused"):
             return
         deadline = time.monotonic() + self._plan.options.start_timeout
+        clash: StartError | None = None
         while True:
             self._launch()
             try:
@@ -148,9 +150,12 @@ class Node:
                 # A client that tries to reconnect can hold our port for a moment, as its own end.
                 if not is_port_clash(error, (self._port, self._monitor_port, *self._route_ports())):
                     self.kill()
+                    if clash is not None and error.status is None:  # the time was up in the middle of another try
+                        raise clash from None
                     raise
                 if time.monotonic() > deadline:
                     raise
+                clash = error
                 time.sleep(0.1)
             else:
                 return

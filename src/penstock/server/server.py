@@ -264,9 +264,10 @@ def _greeting_version(plain: str) -> str:
             if not data:
                 raise ValueError("it hangs up without a greeting")
             held += data
-    if not held.startswith(b"INFO "):
-        raise ValueError("it does not greet as a NATS server")
-    return str(json.loads(held[5:].partition(b"\n")[0])["version"])
+    try:
+        return str(json.loads(held.removeprefix(b"INFO ").partition(b"\n")[0])["version"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError("it does not greet as a NATS server") from None
 
 
 def _check_listen(options: ServerOptions) -> None:

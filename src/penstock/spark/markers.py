@@ -274,7 +274,7 @@ def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
     line, _, rest = body.partition(b"\n")
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _strange("marker") from None
     if not isinstance(fields, dict):
         raise _strange("marker")

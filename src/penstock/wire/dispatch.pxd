@@ -1,6 +1,8 @@
 # The C types of dispatch.py, for the compiler alone.
 cimport cython
 
+from penstock.wire.buffers cimport Bytes
+
 
 @cython.locals(
     data="const unsigned char*", place=Py_ssize_t, limit=Py_ssize_t, stop=Py_ssize_t, headed=Py_ssize_t,
@@ -9,3 +11,15 @@ cimport cython
     body=Py_ssize_t, tail=Py_ssize_t, count=Py_ssize_t,
 )
 cpdef tuple hand_out(bytearray buffer, Py_ssize_t start, Py_ssize_t end, dict takers, dict borrowers)
+
+
+cdef class Outbox:
+    cdef Bytes out
+    cdef public Py_ssize_t size
+    cdef public long long messages
+    cdef public long long bytes
+
+    @cython.locals(out=Bytes, size=Py_ssize_t)
+    cpdef Py_ssize_t publish(self, bytes subject, bytes reply, bytes block, bytes payload) except -1
+    cpdef Py_ssize_t add(self, bytes frames) except -1
+    cpdef bytearray take(self)

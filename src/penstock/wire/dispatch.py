@@ -1,9 +1,9 @@
 # cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
-"""The message path of asyncio connections: a receive buffer full of messages, handed to whoever subscribed.
+"""The message path of asyncio connections: messages that arrive, handed out; messages that leave, put together.
 
 `hand_out` takes the messages that stand whole at the start of a buffer and calls the taker of each one's subscription,
 in the order of the wire. It stops at the first thing that is anything else: `Parser.next_event` says what that is, and
-is the one place that complains about broken frames.
+is the one place that complains about broken frames. An `Outbox` gathers what is published until it is written.
 
 The C types stand in dispatch.pxd, which only the compiler reads.
 """
@@ -23,9 +23,11 @@ if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcmp
-    from cython.cimports.penstock.wire.buffers import find, number
+    from cython.cimports.penstock.wire.buffers import Bytes, find, number
+else:
+    from penstock.wire.buffers import Bytes
 
-__all__ = ["COMPILED", "Taker", "hand_out"]
+__all__ = ["COMPILED", "Outbox", "Taker", "hand_out"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -139,3 +141,56 @@ def hand_out(
         if wait is not None:
             return place, count, wait
     return place, count, None
+
+
+class Outbox:
+    """Frames that wait to be written, in one piece."""
+
+    def __init__(self) -> None:
+        self.out = Bytes(65536)
+        self.size = 0
+        """How many bytes wait."""
+        self.messages = 0
+        """How many messages were ever put in."""
+        self.bytes = 0
+        """How many bytes they had, headers included."""
+
+    def publish(self, subject: bytes, reply: bytes, block: bytes | None, payload: bytes) -> int:
+        """Add PUB, or HPUB if there is a header block; give how many bytes wait now. Sizes were checked before."""
+        out = self.out
+        size = len(payload)
+        if block is None:
+            out.text(b"PUB ")
+        else:
+            size += len(block)
+            out.text(b"HPUB ")
+        out.text(subject)
+        if len(reply) > 0:
+            out.text(b" ")
+            out.text(reply)
+        if block is not None:
+            out.text(b" ")
+            out.number(len(block))
+        out.text(b" ")
+        out.number(size)
+        out.text(b"\r\n")
+        if block is not None:
+            out.text(block)
+        out.text(payload)
+        out.text(b"\r\n")
+        self.messages += 1
+        self.bytes += size
+        self.size = out.used
+        return self.size
+
+    def add(self, frames: bytes) -> int:
+        """Add ready frames; give how many bytes wait now."""
+        self.out.text(frames)
+        self.size = self.out.used
+        return self.size
+
+    def take(self) -> bytearray:
+        """Give what waits, and begin anew."""
+        self.size = 0
+        taken: bytearray = self.out.take()
+        return taken

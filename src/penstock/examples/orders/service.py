@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,11 @@ class Shop:
             rows = await asyncio.to_thread(self.orders_of, request.query["customer"][0])
             await _send(sender, "order", rows)
         elif request.resource == "top-customers":
-            limit = int((request.query.get("limit") or ["10"])[0])
-            await _send(sender, "customer", (await asyncio.to_thread(self.top_customers))[:limit])
+            limit = (request.query.get("limit") or ["10"])[0]
+            if not re.fullmatch("[0-9]{1,9}", limit):
+                await sender.respond(Response(400, "text/plain", b"The limit is no number."))
+                return
+            await _send(sender, "customer", (await asyncio.to_thread(self.top_customers))[: int(limit)])
         else:
             await sender.respond(Response(404, "text/plain", b"Ask for orders?customer=X or top-customers?limit=N."))
 

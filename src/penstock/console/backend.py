@@ -1,4 +1,4 @@
-"""What every page is made with: the connection, the settings, what is remembered, and what was asked for."""
+"""What pages are made from: the connection, the settings, what is remembered; and what a request asks for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.connection import Connection, api_request
-from penstock.console.link import Link
 from penstock.console.masking import Mask
 from penstock.console.rates import Rates
 from penstock.console.settings import Settings
+from penstock.console.upstream import Upstream
 from penstock.errors import InputError
 from penstock.info import StreamInfo
 
 if TYPE_CHECKING:
     from penstock.pipelines.project import Project
 
-__all__ = ["Ask", "Data", "Desk", "all_of", "iso", "stream_page"]
+__all__ = ["Backend", "Data", "PageRequest", "all_of", "iso", "stream_page"]
 
 Data = dict[str, Any]
 Item = TypeVar("Item")
@@ -29,11 +29,11 @@ _AT_ONCE = 16  # requests of one page that are under way together
 
 
 @dataclass(frozen=True)
-class Desk:
-    """What the pages share."""
+class Backend:
+    """What all pages read from."""
 
     settings: Settings
-    link: Link
+    upstream: Upstream
     mask: Mask
     projects: tuple[Project, ...] = ()
     rates: Rates = field(default_factory=Rates)
@@ -44,8 +44,8 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a request asks for: the parts of its path, and the words behind the question mark."""
+class PageRequest:
+    """What is asked of a page: the parts of its path, and the words behind the question mark."""
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,8 @@ class Ask:
         text = self.query.get(name, "")
         if not text:
             return default
-        if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) >= least):
+        # The length comes first: Python refuses to read a number of some thousand digits.
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) < 2**63):
             raise InputError(f"{name} is {text[:40]!r}.", remedy=f"Give a number from {least} on.")
         return int(text)
 

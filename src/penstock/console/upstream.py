@@ -1,4 +1,4 @@
-"""The console's way to NATS: one connection, made when a page needs it, and made again when the next page does."""
+"""The console's connection to NATS: made when a page needs it, and made again when a later page does."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.connection import Connection, connect
 from penstock.errors import DisconnectedError, PenstockError
 from penstock.options import ConnectionOptions
 
-__all__ = ["Link"]
+__all__ = ["Upstream"]
 
 log = logging.getLogger("penstock.console")
 
 _REST = 1.0  # seconds after a failure in which nobody tries again: many pages may ask at once
 
 
-class Link:
+class Upstream:
     """Gives a client that is connected, or says at once why there is none."""
 
     def __init__(self, options: ConnectionOptions, *, timeout: float) -> None:

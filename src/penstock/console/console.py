@@ -15,10 +15,10 @@ import uvicorn
 
 from penstock.console.access import Access
 from penstock.console.app import build_app
-from penstock.console.desk import Desk
-from penstock.console.link import Link
+from penstock.console.backend import Backend
 from penstock.console.masking import Mask
 from penstock.console.settings import Settings
+from penstock.console.upstream import Upstream
 from penstock.errors import InputError, PenstockError
 from penstock.options import ConnectionOptions
 
@@ -83,9 +83,10 @@ class Console:
         self.settings = settings or Settings()
         names = (*self.settings.names, self.settings.host)
         self.access = Access(token, names=names)
-        self._link = Link(options, timeout=self.settings.timeout)
-        self._desk = Desk(self.settings, self._link, Mask(options), tuple(pipelines))
+        self._upstream = Upstream(options, timeout=self.settings.timeout)
+        self._backend = Backend(self.settings, self._upstream, Mask(options), tuple(pipelines))
         self._socket: socket.socket | None = None
+        self._place: tuple[str, int] | None = None
         self._server: _Quiet | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -93,9 +94,10 @@ class Console:
 
     @property
     def address(self) -> str:
-        """Where it listens, without the token."""
-        assert self._socket is not None, "the console is not started"
-        host, port = self._socket.getsockname()[:2]
+        """Where it listens, without the token; known from its start on."""
+        if self._place is None:
+            raise PenstockError("The console was not started.", remedy="Use it with `async with`, or call start().")
+        host, port = self._place
         if self.settings.host == "localhost":
             host = "localhost"
         elif host in ("0.0.0.0", "::"):  # noqa: S104  # not bound here: an address that nobody can go to is replaced
@@ -114,7 +116,7 @@ class Console:
     async def problem(self) -> PenstockError | None:
         """Try NATS, and give the error where it does not answer."""
         try:
-            await self._link.client()
+            await self._upstream.client()
         except PenstockError as error:
             return error
         return None
@@ -122,10 +124,13 @@ class Console:
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Listen; InputError where the port is taken or the address is not ours."""
+        """Listen; InputError where the port is taken or the address is not ours. A console starts once."""
+        if self._place is not None:
+            raise PenstockError("This console was started before.", remedy="Make a new one with the same options.")
         self._socket = _listen(self.settings)
+        self._place = self._socket.getsockname()[:2]
         config = uvicorn.Config(
-            build_app(self._desk, self.access),
+            build_app(self._backend, self.access),
             http="h11",
             ws="none",
             lifespan="off",
@@ -155,15 +160,15 @@ class Console:
 
     async def stop(self) -> None:
         """Let pages in the making end, stop listening, and leave NATS."""
-        self._desk.closing.set()
+        self._backend.closing.set()
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         if self._socket is not None:
             self._socket.close()
-        self._desk.disk.shutdown(wait=False, cancel_futures=True)
-        await self._link.close()
+        self._backend.disk.shutdown(wait=False, cancel_futures=True)
+        await self._upstream.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -49,10 +49,10 @@ def torn(seed: int, share: float):
     def wrap(task: Task) -> None:
         settle = task.line.settle
 
-        def unsteady(ticket, deadline):
+        def unsteady(stream, ticket, deadline):
             if dice.random() < share:
                 task.line.drop()
-            return settle(ticket, deadline)
+            return settle(stream, ticket, deadline)
 
         task.line.settle = unsteady
 
@@ -172,7 +172,7 @@ def test_strangers_write_into_the_same_stream(writer, line, stream):
 
         def later(chunk, content):
             foreign.append(b"foreign-%d" % len(foreign))
-            line.ask(f"{stream}.rows", foreign[-1])
+            line.request(f"{stream}.rows", foreign[-1])
             post(chunk, content)
 
         task._post = later
@@ -246,7 +246,7 @@ def test_a_limit_that_takes_the_markers_of_a_batch_is_noticed(server, line, uniq
     with pytest.raises(Crash):
         writer.attempt(numbered(30), batch=1, run="r2", crash_after=12)
     for number in range(60):
-        line.ask(f"{name}.rows", b"%d" % number)
+        line.request(f"{name}.rows", b"%d" % number)
     with pytest.raises(MarkerError, match=r"dropped markers|knows nothing"):
         writer.attempt(numbered(30), batch=1, run="r3")
     writer.start_anew = True
@@ -326,12 +326,12 @@ def test_a_server_that_is_away_for_a_while(unique, tmp_path):
         def shaken(task: Task) -> None:
             settle = task.line.settle
 
-            def count(ticket, deadline):
+            def count(stream, ticket, deadline):
                 settled.append(1)
                 if len(settled) in (5, 20):
                     server.nodes[0].kill()
                     server.nodes[0].start()
-                return settle(ticket, deadline)
+                return settle(stream, ticket, deadline)
 
             task.line.settle = count
 

@@ -18,19 +18,23 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, MarkerError, PenstockError
-from penstock.spark.connections import new_batch_id
 from penstock.spark.digests import Bag, from_bytes
-from penstock.spark.ledger import SEQUENCE_IN_DOUBT, WRONG_SEQUENCE, Epoch, Journal, Ledger, Slot, Taken
+from penstock.spark.ledger import Epoch, Journal, Ledger, Slot, Taken
 from penstock.spark.markers import DIGEST_SIZE, journal_body
 from penstock.spark.outgoing import Messages
-from penstock.wire import frames
-from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE, EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT, TTL
+from penstock.wire.jetstream.atomic import encode_rows, new_id
+from penstock.wire.jetstream.names import (
+    CONDITION_FAILED,
+    DUPLICATE_IN_BATCH,
+    EXPECTED_LAST_SUBJECT_SEQUENCE,
+    EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
+    TTL,
+)
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
 __all__ = ["Outcome", "Task"]
 
-DUPLICATE = 10201  # a batch holds a message id that the stream knows
 HELD_BYTES = 64 * 1024 * 1024  # of journals that a replaying task keeps instead of reading them twice
 
 
@@ -154,8 +158,8 @@ class Task:
             while first < end:
                 while len(self._under_way) >= self._lanes:
                     self._settle()
-                batch_id = new_batch_id()
-                last, content = _encode(messages, first, end, batch_id, self._size)
+                batch_id = new_id()
+                last, content = encode_rows(messages.rows, first, end, batch_id, most_bytes=self._size)
                 part = digests[first * DIGEST_SIZE : last * DIGEST_SIZE]
                 self._post(_Chunk(messages, first, last, part, batch_id), content)
                 first = last
@@ -164,10 +168,10 @@ class Task:
         """Send a batch whose rows are known, under a name that no batch had before."""
         while len(self._under_way) >= self._lanes:
             self._settle()
-        chunk = replace(chunk, batch_id=new_batch_id())
+        chunk = replace(chunk, batch_id=new_id())
         content = bytearray()
         if chunk.messages is not None:
-            _, content = _encode(chunk.messages, chunk.first, chunk.last, chunk.batch_id, None)
+            _, content = encode_rows(chunk.messages.rows, chunk.first, chunk.last, chunk.batch_id)
         self._post(chunk, content)
 
     def _post(self, chunk: _Chunk, content: bytearray) -> None:
@@ -197,12 +201,12 @@ class Task:
         try:
             if chunk.failure is not None:
                 raise chunk.failure
-            self.line.settle(chunk.ticket, Deadline(2 * self.line.timeout))
+            self.line.settle(self.ledger.places.stream, chunk.ticket, Deadline(2 * self.line.timeout))
         except JetStreamError as error:
-            if error.err_code == DUPLICATE:
+            if error.err_code == DUPLICATE_IN_BATCH:
                 self._under_way.popleft()
                 self._divide(chunk)
-            elif error.err_code in (WRONG_SEQUENCE, SEQUENCE_IN_DOUBT):
+            elif error.err_code in CONDITION_FAILED:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
                 if self.ledger.owner(slot.lanes[chunk.lane]) != self.task:
                     assert self._epoch is not None
@@ -295,14 +299,6 @@ class Task:
                     remedy="Many tasks at once, or a cluster without a leader: raise the option patience.",
                     seconds=self.ledger.patience,
                 )
-
-
-def _encode(messages: Messages, first: int, last: int, batch_id: str, size: int | None) -> tuple[int, bytearray]:
-    """Write the frames of rows, up to about `size` bytes; give the row behind the last one, and the frames."""
-    fixed = b"Nats-Batch-Id: %s\r\n" % batch_id.encode()
-    encoder = frames.Encoder(fixed=fixed, counter=b"Nats-Batch-Sequence")
-    last = encoder.write(messages.rows, first, last, 1, 2**31 - 1 if size is None else size)
-    return last, encoder.take()
 
 
 def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple[Taken, list[bytes]]:

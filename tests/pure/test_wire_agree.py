@@ -1,4 +1,4 @@
-"""One grammar: the parser and the columns judge the same bytes alike, compiled and plain."""
+"""One grammar: the parser, the handing out and the columns judge the same bytes alike, compiled and plain."""
 
 from __future__ import annotations
 
@@ -83,6 +83,17 @@ def parsed(wire: Any, content: bytes) -> tuple[list[Any], Any]:
     return found, (parser.place, parser.missing)
 
 
+def handed_out(wire: Any, content: bytes) -> tuple[list[Any], Any]:
+    """Give what is handed to a taker and to a borrower, and how it ended."""
+    found: list[Any] = []
+
+    def take(subject: bytes, reply: bytes, payload: Any, block: bytes | None) -> None:
+        found.append((subject, reply, bytes(payload), block))
+
+    buffer = bytearray(content)
+    return found, wire.dispatch.hand_out(buffer, 0, len(buffer), {SID: take}, {SID + 1: take})
+
+
 def filled(wire: Any, content: bytes, direct: bool) -> tuple[list[Any], Any]:
     """Give the rows, without their time and stream, and how it ended."""
     made = wire.columns.Columns(1, 1 << 40, max_rows=1000, max_bytes=1 << 20, max_payload=wire.protocol.MAX_PAYLOAD)
@@ -114,6 +125,7 @@ def outcomes(wire: Any, content: bytes) -> dict[str, Any]:
     """Judge bytes in every way there is."""
     return {
         "parser": parsed(wire, content),
+        "dispatch": handed_out(wire, content),
         "deliveries": filled(wire, content, False),
         "direct get": filled(wire, content, True),
     }
@@ -121,14 +133,14 @@ def outcomes(wire: Any, content: bytes) -> dict[str, Any]:
 
 @pytest.mark.skipif(len(FORMS) < 2, reason="there is no C compiler on this machine")
 @given(traffic=near_the_grammar())
-@settings(max_examples=1500)
+@settings(max_examples=800)
 def test_compiled_and_plain_agree(traffic: tuple[str, bytes]) -> None:
     """Both forms give the same events, messages and rows, and end at the same place with the same words."""
     assert outcomes(form("compiled"), traffic[1]) == outcomes(form("plain"), traffic[1])
 
 
 @given(traffic=near_the_grammar())
-@settings(max_examples=1000)
+@settings(max_examples=500)
 def test_columns_take_only_what_the_parser_takes(traffic: tuple[str, bytes]) -> None:
     """Every row is a message to the parser as well, with the same payload and subject."""
     kind, content = traffic
@@ -143,6 +155,27 @@ def test_columns_take_only_what_the_parser_takes(traffic: tuple[str, bytes]) -> 
             assert kind == "direct get" or row[0].decode("utf-8", "replace") == subject
 
 
+@given(traffic=near_the_grammar())
+@settings(max_examples=500)
+def test_only_what_the_parser_takes_is_handed_out(traffic: tuple[str, bytes]) -> None:
+    """Every message that is handed out is the one that the parser gives there, and nothing is passed over."""
+    for name in FORMS:
+        wire = form(name)
+        events, _ = parsed(wire, traffic[1])
+        found, (place, count, waited) = handed_out(wire, traffic[1])
+        assert (len(found), waited) == (count, None)
+        assert [event[0] for event in events[:count]] == ["Message"] * count
+        for (subject, reply, payload, block), event in zip(found, events, strict=False):
+            _, header, body, answer, sid, name_of = event
+            assert (payload, block) == (body, header)
+            assert (subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace")) == (name_of, answer or "")
+            assert sid in (SID, SID + 1)
+        one = wire.protocol.Parser()
+        one.feed(traffic[1][:place])
+        assert [one.next_event() for _ in range(count)][-1:] != [None]
+        assert one.place == place
+
+
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_lone_cr_or_lf_is_refused_wherever_it_stands(name: str, kind: str) -> None:
@@ -154,4 +187,5 @@ def test_a_lone_cr_or_lf_is_refused_wherever_it_stands(name: str, kind: str) -> 
                 spoilt = frame[:place] + piece + frame[place:]
                 events, ended = parsed(wire, spoilt)
                 assert (events, isinstance(ended, str)) == ([], True), spoilt
+                assert handed_out(wire, spoilt)[0] == []
                 assert filled(wire, spoilt, kind == "direct get")[0] == []

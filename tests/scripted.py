@@ -388,10 +388,8 @@ class Scripted:
     _threads: list[threading.Thread] = field(default_factory=list)
     _listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
 
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._listener.getsockname()[1])
+    def __post_init__(self) -> None:
+        self.port = int(self._listener.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -408,12 +406,16 @@ class Scripted:
         thread.start()
 
     def _accept(self) -> None:
-        while not self._stop.is_set():
+        while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            self.connections += 1
+            if self._stop.is_set():
+                client.close()
+                return
+            with self._left:
+                self.connections += 1
             self._begin(self._play, client)
 
     def _play(self, client: socket.socket) -> None:
@@ -442,7 +444,7 @@ class Scripted:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for thread in self._threads:
+        for thread in self._threads:  # the first one accepts: when it is over, no other comes
             thread.join(10)
         if self.failure is not None:
             raise self.failure

@@ -25,7 +25,7 @@ from tests.scripted import playing
 
 __all__ = ["DEADLINE", "DRIVERS", "GRACE", "Driver", "Outcome", "Strain"]
 
-DEADLINE = 0.25  # seconds that every operation is allowed
+DEADLINE = 0.2  # seconds that every operation is allowed
 GRACE = 1.0  # seconds that it may take beyond
 HANGS = 10.0  # seconds after which one that never ends is ended from outside
 

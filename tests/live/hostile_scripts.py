@@ -103,8 +103,8 @@ FLOODS: dict[str, bytes] = {
     "empty lines": b"\r\n",
 }
 # A flood costs a core for as long as the deadline lasts, so that only the commonest come at every stage.
-EVERYWHERE = {"INFO", "PING", "+OK", "-ERR", "foreign messages", "messages for the first subscription"}
-FEW_STAGES = ("the greeting", "the login", "a reply", "one of many acks", "a delivery", "a message of a read")
+EVERYWHERE = {"PING", "-ERR", "foreign messages"}
+FEW_STAGES = ("the greeting", "the login", "a reply", "one of many acks")
 ATTACKS: dict[str, tuple[Step, ...]] = {
     "silence": (),
     "a hang up": (hang_up,),

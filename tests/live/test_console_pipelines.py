@@ -20,7 +20,7 @@ from penstock.pipelines.lanes import keep_lane, switch, switch_back
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.progress import ProgressFile, progress_folder
 from penstock.pipelines.project import Project
-from penstock.pipelines.template import write_project
+from penstock.pipelines.new_project import write_project
 from penstock.server import Server
 from penstock.spark.offsets import Mark, Offset
 from tests.live.browser import Browser, fill

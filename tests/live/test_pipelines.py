@@ -32,7 +32,7 @@ from penstock.pipelines.progress import read_progress
 from penstock.pipelines.remote import stream_ages
 from penstock.pipelines.running import apply_topology, blocking
 from penstock.pipelines.state import pipeline_state
-from penstock.pipelines.template import write_project
+from penstock.pipelines.new_project import write_project
 from penstock.server import Server
 from tests.pipelines.projects import api, count
 from tests.pure.test_pipeline_state import checkpoint, offset

@@ -20,7 +20,7 @@ from penstock.pipelines.checkpoints import read_flows
 from penstock.pipelines.lanes import switch_back
 from penstock.pipelines.process import PipelineRun, _session
 from penstock.pipelines.running import apply_topology
-from penstock.pipelines.template import write_project
+from penstock.pipelines.new_project import write_project
 from penstock.server import Server
 from tests.live.command import Command
 from tests.pipelines.projects import api, count, quick_project, send

@@ -26,7 +26,7 @@ from penstock.pipelines.order import Order
 from penstock.pipelines.process import PipelineRun, _conf, _kill_session, _session, _sudden, _take_lock, is_running
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import _order, blocking
-from penstock.pipelines.template import write_project
+from penstock.pipelines.new_project import write_project
 
 JAVA = "spark.driver.extraJavaOptions"
 NOWHERE = ConnectionOptions("nats://127.0.0.1:1")

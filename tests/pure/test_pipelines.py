@@ -28,7 +28,7 @@ from penstock.pipelines.remote import Sight, check_remote, refuse_other
 from penstock.pipelines.settings import VARIABLE, encode, start_position, target
 from penstock.pipelines.state import state_paths
 from penstock.pipelines.tables import Table
-from penstock.pipelines.template import write_project
+from penstock.pipelines.new_project import write_project
 
 
 def offset(next_sequence: int, stream: str = "ORDERS") -> str:

@@ -16,7 +16,7 @@ from penstock.contexts import load_options
 from penstock.errors import PipelineError
 from penstock.examples.orders import FOLDER
 from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
-from penstock.examples.orders.ledger import Ledger, Plan
+from penstock.examples.orders.ledger import Ledger, Volume
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
 from penstock.options import ConnectionOptions
@@ -90,14 +90,14 @@ class Play:
         self,
         url: str,
         folder: Path,
-        plan: Plan | None = None,
+        volume: Volume | None = None,
         *,
         kills: int = 1,
         pace: float = 1.0,
         say: Callable[[str], None] = lambda text: None,
         watch: Callable[[Outcome, int], None] = lambda outcome, waiting: None,
     ) -> None:
-        self.ledger = Ledger.draw(plan or Plan())
+        self.ledger = Ledger.draw(volume or Volume())
         self.project = Project.load(FOLDER, storage=folder / "storage")
         self.result = Result(self.ledger)
         self._url, self._say, self._watch = url, say, watch

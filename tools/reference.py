@@ -206,7 +206,7 @@ def spark_options(table: Sequence[Any]) -> str:
 
 
 def spark_source() -> str:
-    from penstock.spark import offsets, rows
+    from penstock.spark import offsets, schema
     from penstock.spark.options import CONNECTION, SOURCE
 
     meanings = {
@@ -217,7 +217,7 @@ def spark_source() -> str:
         "time": "When the server stored it.",
         "stream": "The stream that holds it.",
     }
-    columns = [(f"`{name}`", f"`{kind.simpleString()}`", meanings[name]) for name, kind in rows.COLUMNS.items()]
+    columns = [(f"`{name}`", f"`{kind.simpleString()}`", meanings[name]) for name, kind in schema.COLUMNS.items()]
     form = textwrap.dedent((offsets.__doc__ or "").partition("::\n")[2].partition("\n\nThe offset before")[0])
     return "\n".join(
         [

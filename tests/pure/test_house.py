@@ -44,7 +44,7 @@ FLOORS = {
     "penstock.spark.positions": 0,
     "penstock.spark.planning": 0,
     "penstock.spark.pushdown": 0,
-    "penstock.spark.assembling": 0,
+    "penstock.spark.assembly_state": 0,
     "penstock.spark.markers": 0,
     "penstock.spark.sink_options": 0,
     "penstock.pipelines.outcome": 0,

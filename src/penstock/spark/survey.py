@@ -17,12 +17,13 @@ from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import Limits, Point, Profile, cut, how_many, spread
+from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, spread
 from penstock.spark.positions import Position
 from penstock.spark.pushdown import overlaps
 from penstock.wire.bulk import BulkConnection
+from penstock.wire.jetstream import names
 
-__all__ = ["Found", "StreamState", "Survey", "utc_now"]
+__all__ = ["Probed", "StreamState", "Survey", "utc_now"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
@@ -94,7 +95,7 @@ class StreamState:
 
 
 @dataclass(frozen=True)
-class Found:
+class Probed:
     """A message that a probe hit: where it is, how large, and how many match from it on, itself included."""
 
     sequence: int
@@ -258,7 +259,7 @@ class Survey:
 
     # -- counting -----------------------------------------------------------------------------------------------
 
-    def probe(self, state: StreamState, sequence: int) -> Found | None:
+    def probe(self, state: StreamState, sequence: int) -> Probed | None:
         """Find the first message at a sequence or behind it that the query reads; None where there is none."""
         if not state.allow_direct:
             return self._probe_by_consumer(state, sequence)
@@ -271,7 +272,7 @@ class Survey:
         if not hits:
             return None
         first = min(hits, key=lambda hit: hit.sequence)
-        return Found(first.sequence, first.size, sum(hit.remaining for hit in hits))
+        return Probed(first.sequence, first.size, sum(hit.remaining for hit in hits))
 
     def count(self, state: StreamState, start: int, end: int) -> int:
         """Count the messages of a range that the query reads."""
@@ -339,7 +340,7 @@ class Survey:
 
     # -- cutting ------------------------------------------------------------------------------------------------
 
-    def cut(self, state: StreamState, wanted: Range, limits: Limits) -> list[Range]:
+    def cut(self, state: StreamState, wanted: Range, limits: TaskLimits) -> list[Range]:
         """Cut a range into tasks, balanced by what is really there."""
         start, end = max(wanted.start, state.first), min(wanted.end, state.next)
         if start >= end:
@@ -398,7 +399,7 @@ class Survey:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _direct(self, stream: str, body: dict[str, Any]) -> Found | None:
+    def _direct(self, stream: str, body: dict[str, Any]) -> Probed | None:
         subject = f"{self.bulk.options.js_prefix}.DIRECT.GET.{stream}"
         answer = self.bulk.request(subject, json.dumps(body).encode())
         if answer.status == 404:
@@ -411,14 +412,14 @@ class Survey:
                 description=answer.description,
             )
         headers = answer.headers
-        added = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending")
+        added = (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING)
         own = sum(len(name) + len(value) for name in headers if name not in added for value in headers[name])
         size = len(answer.payload) + own
-        return Found(int(headers["Nats-Sequence"][0]), size, 1 + int(headers["Nats-Num-Pending"][0]))
+        return Probed(int(headers[names.SEQUENCE][0]), size, 1 + int(headers[names.NUM_PENDING][0]))
 
-    def _probe_by_consumer(self, state: StreamState, sequence: int) -> Found | None:
+    def _probe_by_consumer(self, state: StreamState, sequence: int) -> Probed | None:
         made = self._consumer(state, {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
-        return Found(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
+        return Probed(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
 
     def _consumer(self, state: StreamState, config: dict[str, Any]) -> dict[str, Any]:
         stream, subjects = state.name, self.subjects_of(state)

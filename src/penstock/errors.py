@@ -16,8 +16,8 @@
     │   ├── LoginError              the server refuses our credentials, or we cannot read them
     │   │   └── DeniedError         the login is good, but may not do this
     │   ├── TlsError                certificates that do not match, or TLS on one side only
-    │   ├── SlowSubscriptionError   messages came faster than they were handled, and some were dropped
     │   └── DisconnectedError       the connection was there and is gone
+    ├── SlowSubscriptionError       messages came faster than they were handled, and some were dropped
     ├── DeadlineError               no answer in the time allowed (also a TimeoutError)
     │   └── NoRespondersError       known at once: nobody listens on the subject
     ├── ProtocolError               bytes that are not the protocol
@@ -220,11 +220,11 @@ class TlsError(LinkError):
     fault = "caller"
 
 
-class SlowSubscriptionError(LinkError):
+class SlowSubscriptionError(PenstockError):
     """Messages on `subject` came faster than they were handled; `dropped` of them are gone so far."""
 
     fault = "caller"
-    fact_names = ("urls", "subject", "dropped")
+    fact_names = ("subject", "dropped")
     subject: str | None
     dropped: int | None
 

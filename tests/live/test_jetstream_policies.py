@@ -343,7 +343,7 @@ async def test_push_with_heartbeats_flow_control_and_a_rate(nc: Connection, made
     while not is_delivery(message := await subscription.next_msg(timeout=10)):
         pass
     assert (message.data, message.headers["Nats-Msg-Size"]) == (b"", "7")
-    assert Delivery(nc, message).sequence == 1
+    assert Delivery.of(message).sequence == 1
 
 
 async def test_no_ack_streams_answer_nothing(nc: Connection, made: Any):

@@ -246,7 +246,7 @@ async def _pushed(
             return
         if is_delivery(message):
             idle = 0.0
-            await screen.show(Delivery(client, message), ack)
+            await screen.show(Delivery.of(message), ack)
         else:
             idle += config.idle_heartbeat or 0.0
             # A flow control request is answered; a heartbeat may carry one that we missed.

@@ -109,7 +109,7 @@ class BaseConnection:
     @property
     def max_payload(self) -> int:
         """The largest message, headers included, that the server takes."""
-        return int(self.server_info.get("max_payload", 1024 * 1024))
+        return int(self.server_info.get("max_payload") or 1024 * 1024)
 
     @property
     def connected_url(self) -> str | None:

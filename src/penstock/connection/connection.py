@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.connection.base import BaseConnection
 from penstock.connection.callbacks import Callbacks
 from penstock.connection.lifeline import Phase
-from penstock.connection.messages import HeaderValues, Msg, Payload, as_bytes
+from penstock.connection.messages import CHUNK, HeaderValues, Msg, Payload, as_bytes, as_text
 from penstock.connection.requests import Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
 from penstock.errors import (
@@ -41,7 +41,6 @@ __all__ = ["Connection"]
 
 log = logging.getLogger("penstock.connection")
 
-CHUNK = 64 * 1024  # bytes that are put together at most before they are written
 PENDING = 8 * 1024 * 1024  # bytes that wait for a connection that is being made again
 GOODBYE = 5.0  # seconds that a peer has to take what is on its way when we close
 DRAIN = 30.0  # seconds that callbacks have to handle what has arrived
@@ -95,6 +94,17 @@ class Connection(BaseConnection):
             self._loop.call_soon(self._write_out)
         return self._outbox.publish(name, answer, block, content)
 
+    def reply_to(self, reply: bytes, payload: bytes, answer: bytes = b"") -> int:
+        """Publish to a reply subject as the server gave it, which needs no check; otherwise as `send`."""
+        if len(payload) > self._most:
+            check_size(len(reply) + len(answer) + 24, len(payload), self._most, as_text(reply))
+        if not self._writes:
+            self._check_publishable(len(payload) + len(reply) + len(answer) + 24)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._write_out)
+        return self._outbox.publish(reply, answer, None, payload)
+
     def post(self, frames: bytes) -> bool:
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
         if self._lifeline.wire is None:
@@ -121,7 +131,8 @@ class Connection(BaseConnection):
             wire.write(self._outbox.take())
 
     def _checked(self, subject: str) -> bytes:
-        raw = as_bytes(protocol.check_subject(subject))
+        # Filters of a consumer that is made stand in the subject of the request.
+        raw = as_bytes(protocol.check_subject(subject, wildcards=subject.startswith(f"{self.options.js_prefix}.")))
         if len(subject) < 256:  # long ones are seldom used twice
             if len(self._subjects) >= _SUBJECTS:
                 self._subjects.clear()

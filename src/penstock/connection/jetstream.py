@@ -77,7 +77,7 @@ class JetStream:
 
     async def stream_info(self, name: str) -> StreamInfo:
         """Ask how a stream stands."""
-        return StreamInfo.from_json(await self._ask(names.stream_info(_named(name))))
+        return StreamInfo.from_json(await self._ask(names.stream_info(name)))
 
     async def find_stream_name_by_subject(self, subject: str) -> str:
         """Give the name of the stream that captures a subject."""
@@ -89,18 +89,18 @@ class JetStream:
     async def purge_stream(self, name: str, *, subject: str | None = None, keep: int | None = None) -> int:
         """Remove messages of a stream, all or of one subject, but the last few; give how many."""
         body = {key: value for key, value in (("filter", subject), ("keep", keep)) if value is not None}
-        return int((await self._ask(names.stream_purge(_named(name)), body or None))["purged"])
+        return int((await self._ask(names.stream_purge(name), body or None))["purged"])
 
     async def delete_stream(self, name: str) -> bool:
         """Delete a stream with everything in it."""
-        return bool((await self._ask(names.stream_delete(_named(name))))["success"])
+        return bool((await self._ask(names.stream_delete(name)))["success"])
 
     # -- messages -------------------------------------------------------------------------------------------------
 
     async def get_msg(self, stream: str, seq: int | None = None, subject: str | None = None) -> Message:
         """Read one stored message: by its sequence, or the last of a subject."""
         body = {"seq": seq} if seq is not None else {"last_by_subj": subject}
-        found = (await self._ask(names.message_get(_named(stream)), body))["message"]
+        found = (await self._ask(names.message_get(stream), body))["message"]
         return stored_message(stream, found)
 
     async def get_last_msg(self, stream: str, subject: str) -> Message:
@@ -109,7 +109,7 @@ class JetStream:
 
     async def delete_msg(self, stream: str, seq: int) -> bool:
         """Delete one message."""
-        return bool((await self._ask(names.message_delete(_named(stream)), {"seq": seq}))["success"])
+        return bool((await self._ask(names.message_delete(stream), {"seq": seq}))["success"])
 
     # -- consumers ------------------------------------------------------------------------------------------------
 
@@ -118,22 +118,17 @@ class JetStream:
         made = _declared(Consumer, config, fields)
         name = made.durable or made.name
         body = {"stream_name": stream, "config": made.to_json(), "action": ""}
-        method = names.consumer_create(_named(stream), name or "", made.filter_subject or "")
+        method = names.consumer_create(stream, name or "", made.filter_subject or "")
         # With a name, the same one made twice is one; the server would name another one each time.
         return ConsumerInfo.from_json(await self._ask(method, body, again=name is not None))
 
     async def consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
         """Ask how a consumer stands."""
-        return ConsumerInfo.from_json(await self._ask(names.consumer_info(_named(stream), _named(consumer))))
+        return ConsumerInfo.from_json(await self._ask(names.consumer_info(stream, consumer)))
 
     async def delete_consumer(self, stream: str, consumer: str) -> bool:
         """Delete a consumer and what it knows of deliveries and acks."""
-        return bool((await self._ask(names.consumer_delete(_named(stream), _named(consumer))))["success"])
-
-
-def _named(name: str) -> str:
-    names.check_name(name)
-    return name
+        return bool((await self._ask(names.consumer_delete(stream, consumer)))["success"])
 
 
 def _declared(kind: type[Any], config: Any, fields: dict[str, Any]) -> Any:

@@ -11,9 +11,11 @@ from penstock.wire.protocol import decode_headers, decode_status
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["HeaderValues", "Msg", "Payload", "as_bytes", "as_text"]
+__all__ = ["CHUNK", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text"]
 
 Payload = bytes | bytearray | memoryview
+
+CHUNK = 64 * 1024  # bytes that are put together at most before they are written
 
 HeaderValues = Mapping[str, str | Iterable[str]]
 
@@ -79,7 +81,10 @@ class Msg:
         """Answer; LocalProtocolError where no answer is wanted."""
         if not self._reply:
             raise LocalProtocolError(f"The message on {self.subject} wants no answer.", remedy="Look at its reply.")
-        await self._connection.publish(self.reply, data, headers=headers)
+        if headers or type(data) is not bytes:
+            await self._connection.publish(self.reply, data, headers=headers)
+        elif self._connection.reply_to(self._reply, data) >= CHUNK:
+            await self._connection.written()
 
     def __repr__(self) -> str:
         return f"<Msg on {self.subject}, {len(self.data)} bytes>"

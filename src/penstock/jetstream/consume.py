@@ -10,35 +10,34 @@ and given back when reading ends.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.connection.messages import as_text
 from penstock.durations import parse_duration
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    InputError,
-    JetStreamError,
-    LinkError,
-    NotFoundError,
-    PenstockError,
-)
+from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
-from penstock.jetstream.delivery import Delivery, is_delivery
+from penstock.jetstream.delivery import Delivery
+from penstock.wire.jetstream.acked import number_behind
+from penstock.wire.jetstream.answers import read_status
+from penstock.wire.jetstream.names import ACK, PIN_ID, consumer_next
+from penstock.wire.jetstream.pull import Pulls
+from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.protocol import decode_status
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg, Subscription
+    from penstock.connection import Connection, Subscription
 
 __all__ = ["Deliveries"]
 
 log = logging.getLogger("penstock.jetstream")
 
-_NANO = 1_000_000_000
+_ACK = f"{ACK}.".encode()
 _PAUSE = 0.25  # between attempts while the server is in trouble
 
 
@@ -82,17 +81,15 @@ class Deliveries:
                 f"heartbeat is {self._heartbeat:g} s, with requests of {self._expires:g} s.",
                 remedy="It is at least 100ms and at most half of expires.",
             )
-        self._batch = min(batch, limit) if limit else batch
-        self._max_bytes, self._limit, self._keep_alive = max_bytes, limit, keep_alive
+        self._batch, self._max_bytes, self._limit, self._keep_alive = batch, max_bytes, limit, keep_alive
         about = {"group": group, "min_pending": min_pending, "min_ack_pending": min_ack_pending, "priority": priority}
         self._about: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
         self._queue: deque[Delivery] = deque()
-        self._pulls: dict[int, int] = {}  # what each pull request may still bring
-        self._pull_count = self._given = self._taken = 0
+        self._given = 0
+        self._fresh = 0  # deliveries that `_pulls` does not know of yet: it is told of many at once
+        self._due = 0  # deliveries that may be given before more are asked for
         self._current: Delivery | None = None
-        self._arrived = asyncio.Event()
-        self._error: PenstockError | None = None
-        self._trouble: float | None = None  # since when the server does not answer as it should
+        self._waiter: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
         self.info: ConsumerInfo | None = None
@@ -120,17 +117,22 @@ class Deliveries:
                 f"Consumer {self.consumer} of {self.stream} is a push consumer.",
                 remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.",
             )
-        if config.max_batch:
-            self._batch = min(self._batch, config.max_batch)
-        if config.max_expires and config.max_expires < self._expires:
-            self._expires = config.max_expires
-            self._heartbeat = min(self._heartbeat, self._expires / 2)
-        prefix = self._client.options.js_prefix
-        self._next = f"{prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
-        self._inbox = self._client.new_inbox()
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
-        self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._heard)
+        expires = min(self._expires, config.max_expires or self._expires)
+        self._pulls = Pulls(
+            self.stream,
+            self.consumer,
+            batch=min(self._batch, config.max_batch or self._batch),
+            expires=expires,
+            heartbeat=min(self._heartbeat, expires / 2),
+            now=asyncio.get_running_loop().time(),
+            max_bytes=self._max_bytes,
+            limit=self._limit,
+            about=self._about,
+        )
+        self._next = f"{self._client.options.js_prefix}.{consumer_next(self.stream, self.consumer)}"
+        self._inbox = f"{self._client.new_inbox()}."
+        self._grouped = "group" in self._about
+        self._subscription = await self._client.tap(f"{self._inbox}*", self._heard)
         self._tasks.append(asyncio.ensure_future(self._watch()))
         if self._keep_alive and config.ack_policy != "none":
             waits = [config.ack_wait or 30.0, *config.backoff]
@@ -157,6 +159,30 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
+        if self._due <= 0 or not self._queue:
+            await self._more()
+        self._due -= 1
+        self._given += 1
+        self._current = found = self._queue.popleft()
+        return found
+
+    async def consume(self, handler: Callable[[Delivery], Awaitable[None]]) -> None:
+        """Give every delivery to a coroutine function, one after the other, until `limit` or `wait` ends it.
+
+        What the handler raises ends it, too. It is the quickest way to read; `Worker` acks, repeats and sorts out.
+        """
+        queue = self._queue
+        with suppress(StopAsyncIteration):
+            while True:
+                await self._more()
+                while queue and self._due > 0:
+                    self._due -= 1
+                    self._given += 1
+                    self._current = found = queue.popleft()
+                    await handler(found)
+
+    async def _more(self) -> None:
+        """Ask for more if it is time to, and wait until there is a delivery; StopAsyncIteration if none will be."""
         if self._subscription is None:
             raise InputError("These deliveries are not open.", remedy="Use them with `async with`.")
         self._current = None
@@ -164,17 +190,19 @@ class Deliveries:
             raise StopAsyncIteration
         await self._fill()
         while not self._queue:
-            if self._error is not None:
-                raise self._error
-            self._arrived.clear()
+            if self._pulls.error is not None:
+                raise self._pulls.error
+            self._waiter = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(self._wait):
-                    await self._arrived.wait()
+                    await self._waiter
             except TimeoutError:
                 raise StopAsyncIteration from None
-        self._given += 1
-        self._current = self._queue.popleft()
-        return self._current
+            finally:
+                self._waiter = None
+        self._due = max(1, min(len(self._queue), self._pulls.batch // 4))
+        if self._limit is not None:
+            self._due = min(self._due, self._limit - self._given)
 
     async def take(self, count: int, *, wait: str | float = 5.0) -> list[Delivery]:
         """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over."""
@@ -189,132 +217,80 @@ class Deliveries:
 
     async def _fill(self) -> None:
         """Ask for more once less than half of a batch is here or on its way."""
-        if self._trouble is not None or self._error is not None or len(self._pulls) >= 2:
-            return
-        here = len(self._queue) + sum(self._pulls.values())
-        want = self._batch - here
-        if self._limit is not None:
-            want = min(want, self._limit - self._taken - sum(self._pulls.values()))
-        if want > 0 and (here == 0 or here < self._batch // 2):
-            await self._pull(want)
+        now = asyncio.get_running_loop().time()
+        self._count(now)
+        if want := self._pulls.want(len(self._queue)):
+            number, body = self._pulls.ask(want, now)
+            try:
+                await self._client.publish(self._next, body, reply=f"{self._inbox}{number}")
+            except PenstockError as error:
+                self._pulls.begin_trouble(f"pulling failed: {error}", now)
 
-    async def _pull(self, count: int) -> None:
-        self._pull_count += 1
-        self._pulls[self._pull_count] = count
-        body = {
-            "batch": count,
-            "expires": round(self._expires * _NANO),
-            "idle_heartbeat": round(self._heartbeat * _NANO),
-            **self._about,
-        }
-        if self._max_bytes is not None:
-            body["max_bytes"] = self._max_bytes
-        if len(self._pulls) == 1:
-            self._heard_at = asyncio.get_running_loop().time()
+    def _count(self, now: float) -> None:
+        if self._fresh:
+            count, self._fresh = self._fresh, 0
+            self._pulls.came(now, count=count)
+
+    def _heard(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> Awaitable[None] | None:
+        if reply.startswith(_ACK):
+            delivery = Delivery(self._client, subject, reply, payload, block)
+            self._queue.append(delivery)
+            self._fresh += 1
+            if self._grouped and (pin := delivery.headers.get(PIN_ID)):
+                self._pulls.about["id"] = pin
+            if self._waiter is not None:
+                self._wake()
+            return None
+        now = asyncio.get_running_loop().time()
+        self._count(now)
         try:
-            await self._client.publish(self._next, json.dumps(body).encode(), reply=f"{self._inbox}.{self._pull_count}")
-        except PenstockError as error:
-            self._pulls.pop(self._pull_count, None)
-            self._begin_trouble(f"pulling failed: {error}")
+            code, description = (0, "") if block is None else decode_status(block)
+            number = number_behind(as_text(subject), self._inbox)
+            idle = not self._queue and self._current is None
+            self._pulls.told(number, read_status(code or 0, description), now, idle=idle)
+        except RemoteProtocolError as error:
+            self._pulls.fail(error)
+        self._wake()
+        return self._fill()
 
-    async def _heard(self, message: Msg) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
-        if is_delivery(message):
-            self._trouble = None
-            if pin := (message.headers or {}).get("Nats-Pin-Id"):
-                self._about["id"] = pin
-            for number, left in self._pulls.items():
-                self._pulls[number] = left - 1
-                if left <= 1:
-                    del self._pulls[number]
-                break
-            self._taken += 1
-            self._queue.append(Delivery(self._client, message))
-            self._arrived.set()
-            return
-        headers = message.headers or {}
-        status, text = headers.get("Status", ""), headers.get("Description", "")
-        if status == "100":
-            self._trouble = None
-            return
-        number = int(message.subject.rpartition(".")[2])
-        fresh = self._pulls.pop(number, -1) >= 0
-        self._status(status, text, fresh=fresh)
-        await self._fill()
-
-    def _status(self, status: str, text: str, *, fresh: bool) -> None:
-        """Decide what the end of a pull request means."""
-        lowered = text.lower()
-        if status in ("404", "408") or "batch completed" in lowered:
-            return
-        if "exceeds maxbytes" in lowered:
-            if not self._queue and self._current is None:
-                self._fail(
-                    InputError(
-                        f"The next message of {self.stream} is larger than max_bytes ({self._max_bytes:,}).",
-                        remedy="Raise max_bytes.",
-                    )
-                )
-        elif "consumer deleted" in lowered:
-            self._fail(NotFoundError(f"Consumer {self.consumer} of {self.stream} was deleted.", code=404))
-        elif status == "423":
-            self._about.pop("id", None)  # another client holds the pin now
-        elif status == "503" or "leadership" in lowered or "shutdown" in lowered or "maxwaiting" in lowered:
-            self._begin_trouble(f"{status} {text}".strip())
-        elif fresh:
-            self._fail(JetStreamError(f"The server refuses to deliver: {status} {text}.", code=int(status or 0)))
-
-    def _fail(self, error: PenstockError) -> None:
-        self._error = self._error or error
-        self._arrived.set()
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     # -- watching ----------------------------------------------------------------------------------
 
-    def _begin_trouble(self, what: str) -> None:
-        if self._trouble is None:
-            self._trouble = asyncio.get_running_loop().time()
-            log.info("Consumer %s of %s: %s; pulling again.", self.consumer, self.stream, what)
-
     async def _watch(self) -> None:
         """Notice silence, and a connection that is closed; find out why, and pull again."""
-        loop, reconnects = asyncio.get_running_loop(), self._client.stats["reconnects"]
-        while self._error is None:
-            await asyncio.sleep(min(self._heartbeat / 4, _PAUSE))
+        loop, reconnects, pulls, noted = asyncio.get_running_loop(), self._client.stats["reconnects"], self._pulls, 0.0
+        while pulls.error is None:
+            await asyncio.sleep(min(pulls.heartbeat / 4, _PAUSE))
+            self._count(loop.time())
             if self._client.is_closed:
-                self._fail(DisconnectedError("The connection was closed.", remedy="Is the server running?"))
-                return
-            if self._client.stats["reconnects"] != reconnects:
+                pulls.fail(DisconnectedError("The connection was closed.", remedy="Is the server running?"))
+                break
+            if self._client.stats["reconnects"] != reconnects:  # the old one took our requests with it
                 reconnects = self._client.stats["reconnects"]
-                self._begin_trouble("the connection was made anew")  # the old one took our requests with it
-            silent = bool(self._pulls) and loop.time() - self._heard_at > 2 * self._heartbeat + 0.5
-            if silent:
-                self._begin_trouble(f"no heartbeat for {loop.time() - self._heard_at:.1f} s")
-            if self._trouble is not None:
+                pulls.begin_trouble("the connection was made anew", loop.time())
+            if pulls.is_in_trouble(loop.time()):
+                if pulls.trouble_since != noted:
+                    noted = pulls.trouble_since
+                    log.info("Consumer %s of %s: %s; pulling again.", self.consumer, self.stream, pulls.trouble)
                 await self._recover()
-            else:
-                await self._fill()
+            await self._fill()
+        self._wake()
 
     async def _recover(self) -> None:
-        """Ask whether the consumer is there; pull anew where it is, fail where it is not or nobody answers."""
-        assert self._trouble is not None
-        since = self._trouble
+        """Ask whether the consumer is there; pull anew if it is, fail if it is not or nobody answers."""
+        loop = asyncio.get_running_loop()
         try:
             await assets.consumer_info(self._client, self.stream, self.consumer)
-        except NotFoundError as error:
-            self._fail(error)
-        except (DeadlineError, LinkError, JetStreamError) as error:
-            if asyncio.get_running_loop().time() - since > self._patience:
-                self._fail(
-                    DisconnectedError(
-                        f"Consumer {self.consumer} of {self.stream} gave no sign for {self._patience:g} s: {error}",
-                        remedy="Is the server running, and does the stream have a leader?",
-                    )
-                )
+        except PenstockError as error:
+            if may_ask_again(error):
+                self._pulls.give_up(error, self._patience, loop.time())
+            else:
+                self._pulls.fail(error)
         else:
-            self._pulls.clear()
-            self._trouble = None
-            self._heard_at = asyncio.get_running_loop().time()
-            await self._fill()
+            self._pulls.restart(loop.time())
 
     async def _keep(self, interval: float) -> None:
         """Say that work goes on for what waits here, and for what is being worked on."""

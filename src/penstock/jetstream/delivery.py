@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from penstock.connection import Msg
+from penstock.connection.messages import CHUNK, as_bytes
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError, RemoteProtocolError
+from penstock.wire.jetstream import pull
+from penstock.wire.jetstream.names import ACK, MSG_ID
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg
+    from penstock.connection import Connection
 
 __all__ = ["Delivery", "Place", "is_delivery", "parse_place"]
 
@@ -50,7 +53,7 @@ class Place:
 
 def is_delivery(message: Msg) -> bool:
     """Tell a delivery from a status; only a delivery can be answered for."""
-    return message.reply.startswith("$JS.ACK.")
+    return message.reply.startswith(f"{ACK}.")
 
 
 def parse_place(reply: str) -> Place:
@@ -64,26 +67,41 @@ def parse_place(reply: str) -> Place:
         if tokens[:2] != ["$JS", "ACK"] or len(tokens) != 9:
             raise ValueError
         delivered, sequence, consumer_sequence, nanoseconds, pending = (int(token) for token in tokens[4:])
-    except ValueError:
-        raise RemoteProtocolError(f"{reply!r} is not the reply subject of a delivery.") from None
-    time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+        time = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+    except (ValueError, OverflowError):
+        raise RemoteProtocolError(f"{reply[:200]!r} is not the reply subject of a delivery.") from None
     return Place(tokens[2], tokens[3], delivered, sequence, consumer_sequence, time, pending, domain)
 
 
-class Delivery:
+class Delivery(Msg):
     """A message as a consumer delivers it. Answer once: `ack`, `ack_sync`, `nak`, `term` or `ack_next`."""
 
-    __slots__ = ("_client", "data", "headers", "place", "reply", "settled", "subject")
+    __slots__ = ("_place", "settled")
 
-    def __init__(self, client: Connection, message: Msg) -> None:
-        self._client = client
-        self.subject: str = message.subject
-        self.data: bytes = message.data
-        self.headers: Mapping[str, str] = message.headers or {}
-        self.reply: str = message.reply
-        self.place = parse_place(message.reply)
+    def __init__(self, client: Connection, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
+        super().__init__(client, 0, subject, reply, data, block)
+        self._place: Place | None = None
         self.settled = False
         """Whether it was acknowledged, refused or given back."""
+
+    @classmethod
+    def of(cls, message: Msg) -> Delivery:
+        """Make a delivery of a message that is one."""
+        return cls(
+            message._connection, as_bytes(message.subject), as_bytes(message.reply), message.data, message.header_block
+        )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers, of a repeated one the last; none is empty."""
+        return super().headers or {}
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in its stream and its consumer."""
+        if self._place is None:
+            self._place = parse_place(self.reply)
+        return self._place
 
     @property
     def sequence(self) -> int:
@@ -98,7 +116,7 @@ class Delivery:
     @property
     def id(self) -> str | None:
         """The `Nats-Msg-Id` it was published with."""
-        return self.headers.get("Nats-Msg-Id")
+        return self.headers.get(MSG_ID)
 
     def __repr__(self) -> str:
         place = self.place
@@ -143,13 +161,12 @@ class Delivery:
         if seconds <= 0 or count < 1:
             raise InputError("wait and count are more than zero.", remedy="Give some time, such as 5s.")
         self._settle()
-        body: dict[str, object] = {"batch": count}
-        body |= {"no_wait": True} if no_wait else {"expires": round(seconds * _NANO)}
-        inbox = self._client.new_inbox()
+        body = pull.body(count, expires=None if no_wait else seconds, no_wait=no_wait)
+        inbox = self._connection.new_inbox()
         found: list[Delivery] = []
-        subscription = await self._client.subscribe(inbox)
+        subscription = await self._connection.subscribe(inbox)
         try:
-            await self._client.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
+            await self._connection.publish(self.reply, b"+NXT " + json.dumps(body).encode(), reply=inbox)
             while len(found) < count:
                 try:
                     message = await subscription.next_msg(timeout=seconds + 1)
@@ -157,9 +174,9 @@ class Delivery:
                     break
                 if not is_delivery(message):
                     break  # the server says that there are no more
-                found.append(Delivery(self._client, message))
+                found.append(Delivery.of(message))
         finally:
-            if not self._client.is_closed:
+            if not self._connection.is_closed:
                 await subscription.unsubscribe()
         return found
 
@@ -171,7 +188,8 @@ class Delivery:
     async def _answer(self, body: bytes, *, settles: bool) -> None:
         if settles:
             self._settle()
-        await self._client.publish(self.reply, body)
+        if self._connection.reply_to(self._reply, body) >= CHUNK:
+            await self._connection.written()
 
     async def _confirmed(self, body: bytes, timeout: str | float, *, settles: bool) -> None:
         """Repeat an answer until the server confirms it; repeating is harmless."""
@@ -183,10 +201,10 @@ class Delivery:
         while True:
             left = end - loop.time()
             try:
-                await self._client.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
+                await self._connection.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
                 return
             except (DeadlineError, DisconnectedError) as error:
-                if self._client.is_closed or loop.time() >= end:
+                if self._connection.is_closed or loop.time() >= end:
                     raise self._unconfirmed(body, seconds) from error
             attempt = min(attempt * 2, 5.0)
             await asyncio.sleep(min(0.1, max(end - loop.time(), 0)))

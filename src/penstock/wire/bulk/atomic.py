@@ -1,167 +1,105 @@
-"""Atomic batches (ADR-50): up to a thousand rows that are stored together or not at all.
+"""Atomic batches: each thousand rows are stored together or not at all.
 
-Every message names its batch and its place in it; the last one commits and gets the ack. One batch is under way at a
-time, so that what is stored is always a beginning of the rows, without a hole: two at once would be a fifth faster,
-and a leader that changes between them would store the second and not the first.
-
-Where the connection is lost before the ack, the batch is sent again with the same message ids. If it had been stored,
-the server refuses the repetition as a duplicate, and that is as good as the ack.
+One batch is under way at a time, so that what is stored is always a beginning of the rows, without a hole: two at once
+would be a fifth faster, and a leader that changes between them would store the second and not the first.
 """
 
 from __future__ import annotations
 
-import base64
-import secrets
 import time
-from typing import Any
 
-from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError, NotFoundError, PublishError
+from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, NoRespondersError, NotFoundError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.publishing import SILENCE, Ack, Job, read_ack
-from penstock.wire.jetstream.verdicts import Verdict, judge
+from penstock.wire.bulk.publishing import PAUSE, SILENCE, Ack, Job
+from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.atomic import MOST, Attempts, encode_rows
+from penstock.wire.jetstream.direct import read_message
+from penstock.wire.jetstream.names import MSG_ID
+from penstock.wire.jetstream.verdicts import Verdict
 
 __all__ = ["run"]
 
-BATCH = 1000  # the server's limit
 PATIENCE = 2 * SILENCE  # a thousand rows on a slow disk take their time; the server gives a silent batch ten seconds
-PAUSE = 0.1  # seconds before a stream without a leader is asked again
-DUPLICATE = 10201
-INCOMPLETE = 10176  # what a new leader says of a batch that the old one had begun
-ATTEMPTS = 3  # for a batch that is incomplete: a row that the server drops makes it so for ever
 
 
 class _Batch:
     """Rows that are stored together: `rows[first:last]`, the first one having `row` as its number."""
 
-    def __init__(self, rows: frames.Rows, first: int, row: int) -> None:
+    def __init__(self, job: Job, rows: frames.Rows, first: int, row: int) -> None:
         self.rows = rows
         self.first = first
-        self.last = min(rows.count, first + BATCH)
-        self.count = self.last - first
-        self.row = row
-        self.attempts = 0
-        self.doubtful = False  # whether an attempt ended so that it may be stored
-        self.sent = time.monotonic()
-
-    @property
-    def range(self) -> tuple[int, int]:
-        return self.row, self.row + self.count
+        self.last = min(rows.count, first + MOST)
+        self.range = (row, row + self.last - first)
+        self.attempts = Attempts(ids=bool(job.ids), ours=not job.source.has_headers, safe=job.safe)
 
 
 class _Atomic:
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.connection = job.connection
         self.inbox = job.connection.new_subject()
-        self.ids = f"{secrets.token_hex(8)}." if job.ids else ""
-        self.sid = 0
         self.replies = 0
 
     def run(self) -> None:
         for number, rows in self.job.rows():
-            for first in range(0, rows.count, BATCH):
-                batch = _Batch(rows, first, number + first)
-                ack = None
-                while ack is None:
-                    ack = self._attempt(batch)
-                self.job.ledger.add(ack)
+            for first in range(0, rows.count, MOST):
+                batch = _Batch(self.job, rows, first, number + first)
+                sequence = self._store(batch)
+                row, end = batch.range
+                self.job.ledger.add(Ack(row, end - row, sequence))
                 self.job.progress()
 
-    def _attempt(self, batch: _Batch) -> Ack | None:
-        """Send a batch and give its ack; None where it must be sent again."""
-        try:
-            event = self._exchange(batch)
-        except (DisconnectedError, DeadlineError) as error:
-            batch.doubtful = True
-            self._mend(batch, error)
-            return None
-        try:
-            return Ack(batch.row, batch.count, read_ack(event).sequence)
-        except JetStreamError as error:
-            if batch.doubtful and error.err_code == DUPLICATE and self.ids:
-                return Ack(batch.row, batch.count, self._find(batch))
-            verdict = judge(error)
-            batch.doubtful = batch.doubtful or verdict is Verdict.UNKNOWN
-            # What is passing was not stored, and may be sent again without ids; what is unknown may not.
-            again = verdict is Verdict.PASSING or (verdict is Verdict.UNKNOWN and bool(self.ids))
-            worn_out = error.err_code == INCOMPLETE and batch.attempts >= ATTEMPTS
-            if again and not worn_out and self.job.deadline.left > PAUSE:
-                time.sleep(PAUSE)
-                return None
-            start, end = batch.range
-            raise self.job.ledger.failure(
-                f"the batch of rows [{start}, {end}) was refused: {error.description}",
-                # An earlier attempt may be what this one ran into.
-                unknown=[batch.range] if batch.doubtful else (),
-                err_code=error.err_code,
-                remedy="Mend the rows or the stream, and publish the rows that are missing.",
-            ) from error
-
-    def _exchange(self, batch: _Batch) -> protocol.Message:
-        batch.attempts += 1
-        self.replies += 1
-        if self.sid == 0:
-            self.connection.connect(self.job.deadline.within(self.connection.options.connect_timeout))
-            self.sid = self.connection.subscribe(f"{self.inbox}.>", self.job.deadline)
-        link, prefix = self.connection.link, f"{self.inbox}.{self.replies}."
-        link.send(self._frames(batch, prefix.encode()), self.job.deadline)
-        patience = self.job.deadline.within(PATIENCE)
+    def _store(self, batch: _Batch) -> int | None:
+        """Store a batch, in as many attempts as it takes, and give the sequence of its last row where it is known."""
+        job, attempts = self.job, batch.attempts
         while True:
-            event = link.next_event(patience)
-            if isinstance(event, protocol.Message) and event.sid == self.sid and event.subject.startswith(prefix):
-                return event
+            try:
+                return self._attempt(batch)
+            except (JetStreamError, DeadlineError, DisconnectedError) as error:
+                verdict = attempts.judge(error)
+                if verdict is Verdict.STORED:
+                    return self._find(batch)
+                doubt = [batch.range] if attempts.lost else []
+                if verdict is Verdict.REFUSED:
+                    start, end = batch.range
+                    raise job.refusal(f"the batch of rows [{start}, {end})", error, doubt) from error
+                if isinstance(error, JetStreamError | NoRespondersError):  # the connection is well
+                    job.check(error, attempts.hindrance(time.monotonic()), doubt)
+                    time.sleep(PAUSE)
+                else:
+                    self.replies = 0
+                    job.mend(error, attempts.hindrance, doubt)
 
-    def _frames(self, batch: _Batch, prefix: bytes) -> bytearray:
-        common: dict[str, Any] = {
-            "counter": b"Nats-Batch-Sequence",
-            "id_prefix": self.ids.encode(),
-            "id_offset": batch.row - 1,
-        }
-        name = b"Nats-Batch-Id: %s\r\n" % secrets.token_hex(8).encode()
-        body = frames.Encoder(fixed=name, **common)
-        body.write(batch.rows, batch.first, batch.last - 1, 1, 1 << 40)
-        end = frames.Encoder(fixed=name + b"Nats-Batch-Commit: 1\r\n", reply_prefix=prefix, **common)
-        end.write(batch.rows, batch.last - 1, batch.last, batch.count, 1)
-        content: bytearray = body.take()
-        content += end.take()
-        return content
+    def _attempt(self, batch: _Batch) -> int:
+        if not self.replies:
+            self.job.listen(f"{self.inbox}.*.*")
+        self.replies += 1
+        reply = f"{self.inbox}.{self.replies}."
+        batch_id = batch.attempts.begin(time.monotonic())
+        _, content = encode_rows(
+            batch.rows,
+            batch.first,
+            batch.last,
+            batch_id,
+            reply=reply,
+            ids=self.job.ids,
+            id_offset=batch.range[0] - 1,
+        )
+        self.job.connection.link.send(content, self.job.deadline)
+        answers: list[protocol.Message] = []
+        end = self.job.deadline.within(PATIENCE)
+        while not answers:
+            self.job.hear(lambda event: answers.append(event) if event.subject.startswith(reply) else None, end.left)
+        return confirm(answers[0].payload, answers[0].status, self.job.stream).sequence
 
     def _find(self, batch: _Batch) -> int | None:
         """Look for the last message of a batch that was stored though its ack was lost."""
         body = {"last_by_subj": batch.rows.subject(batch.last - 1).decode()}
         try:
-            found = self.connection.api(f"STREAM.MSG.GET.{self.job.stream}", body)["message"]
+            found = read_message(self.job.connection.api(f"STREAM.MSG.GET.{self.job.stream}", body))
         except (NotFoundError, DeadlineError, DisconnectedError):
             return None
-        header = base64.b64decode(found.get("hdrs", "")).decode("utf-8", "replace")
-        return int(found["seq"]) if f"Nats-Msg-Id: {self.ids}{batch.range[1] - 1}\r\n" in header else None
-
-    def _mend(self, batch: _Batch, error: Exception) -> None:
-        """Connect again; give up where sending again is not safe or not in time."""
-        pause = 0.05
-        while True:
-            self.connection.link.close()
-            self.sid = 0
-            what = f"{getattr(error, 'what', error)}".rstrip(".")
-            why = ""
-            if not self.ids:
-                why = "without ids nothing is sent twice"
-            elif time.monotonic() - batch.sent > self.job.duplicate_window * 2 / 3:
-                why = "the stream's duplicate window is too short to send the batch again"
-            elif self.job.deadline.left == 0:
-                why = f"there was no progress for {self.job.timeout:.3g} s"
-            if why:
-                raise self._give_up(batch, f"{what}, and {why}") from error
-            try:
-                self.connection.connect(self.job.deadline.within(self.connection.options.connect_timeout))
-                return
-            except (LinkError, DeadlineError) as again:
-                error = again
-                time.sleep(min(pause, self.job.deadline.left))
-                pause = min(1.0, 2 * pause)
-
-    def _give_up(self, batch: _Batch, why: str) -> PublishError:
-        return self.job.ledger.failure(why, unknown=[batch.range])
+        mine = f"{MSG_ID}: {self.job.ids.decode()}{batch.range[1] - 1}\r\n"
+        return found.sequence if mine.encode() in found.header else None
 
 
 def run(job: Job) -> None:

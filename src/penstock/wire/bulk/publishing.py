@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import DisconnectedError, InputError, PublishError
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    LinkError,
+    PenstockError,
+    PublishError,
+    RemoteProtocolError,
+)
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
-from penstock.wire.jetstream import answers
+from penstock.wire.jetstream.answers import number, part
+from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
@@ -21,6 +33,8 @@ __all__ = ["Ack", "Published", "publish"]
 
 CHUNK = 256 * 1024  # bytes handed to the socket at once
 SILENCE = 5.0  # seconds without an ack after which the connection is taken for dead
+BRIEF = 0.05  # seconds that answers are taken while there is something to send
+PAUSE = 0.1  # seconds before a stream without a leader is asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +153,114 @@ def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
 
 
 class Job:
-    """What every mode works with."""
+    """What every mode works with: the rows, the ledger, and the connection, which is made again when it is lost."""
 
     def __init__(self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float) -> None:
         self.connection = connection
         self.stream = stream
         self.source = source
-        self.ids = ids
+        self.ids = f"{secrets.token_hex(8)}.".encode() if ids else b""  # what the ids begin with that we make up
         self.timeout = timeout
         self.ledger = Ledger(stream)
         self.deadline = Deadline(timeout)
-        self.duplicate_window = 0.0
+        self.safe = 0.0  # seconds after which sending again is not safe
         self.broken: Exception | None = None
+        self._sid = 0
 
     def rows(self) -> Iterator[tuple[int, frames.Rows]]:
         """Give the rows; where they end in an error, keep it until what was sent before is settled."""
         try:
-            yield from self.source
+            for item in self.source:
+                self.progress()  # the caller's time is not ours
+                yield item
         except Exception as error:  # the caller's iterator may raise anything, and rows may be under way
             self.broken = error
 
     def progress(self) -> None:
         """Begin the time without progress anew."""
         self.deadline = Deadline(self.timeout)
+
+    # -- the connection -------------------------------------------------------------------------------------------
+
+    def listen(self, subject: str) -> None:
+        """Subscribe to the answers that `hear` gives."""
+        self._sid = self.connection.subscribe(subject, self.deadline)
+
+    def unlisten(self) -> None:
+        """Drop the subscription: it silences answers that nobody wants any more."""
+        sid, self._sid = self._sid, 0
+        if sid and self.connection.link.is_open:
+            self.send(protocol.unsubscribe(sid))
+
+    def send(self, content: bytes | bytearray) -> None:
+        """Send frames."""
+        self.connection.link.send(content, self.deadline.within(SILENCE))
+
+    def hear(self, take: Callable[[protocol.Message], object], patience: float | None = None) -> None:
+        """Give `take` the answers that are there; with `patience`, wait so many seconds for the first one.
+
+        Whatever else comes, and however much of it, does not make that longer: DeadlineError.
+        """
+        link, sid = self.connection.link, self._sid
+        end = self.deadline.within(BRIEF if patience is None else patience)
+        waits = patience is not None
+        while True:
+            event = link.parser.next_event()
+            if event is None:
+                if waits:
+                    end.check()
+                    link.receive(end)
+                elif end.left == 0 or not link.receive_some():
+                    return
+            elif not isinstance(event, protocol.Message):
+                link.handle(event)
+            elif event.sid == sid:
+                waits = False
+                take(event)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether something can be sent again before the time without progress is over."""
+        return self.deadline.left > PAUSE
+
+    # -- trouble --------------------------------------------------------------------------------------------------
+
+    def check(self, error: PenstockError, hindrance: str, unknown: Sequence[tuple[int, int]]) -> None:
+        """Give up where sending again is no longer safe, or no longer in time."""
+        why = hindrance or ("" if self.has_time else f"there was no progress for {self.timeout:.3g} s")
+        if why:
+            remedy = "" if self.ids else "With ids=True a lost connection is made good; mode acks always is."
+            said = f"{error.what.rstrip('.')}, and {why}"
+            raise self.ledger.failure(said, unknown=unknown, remedy=remedy, err_code=_code(error)) from error
+
+    def refusal(self, what: str, error: PenstockError, unknown: Sequence[tuple[int, int]] = ()) -> PublishError:
+        """Say that the server refuses rows, and why."""
+        return self.ledger.failure(
+            f"{what} was refused: {getattr(error, 'description', None) or error.what}",
+            unknown=unknown,
+            remedy="Mend the rows or the stream, and publish the rows that are missing.",
+            err_code=_code(error),
+        )
+
+    def mend(self, error: PenstockError, hindrance: Callable[[float], str], unknown: Sequence[tuple[int, int]]) -> None:
+        """Make the connection again; give up as `check` does, or where the server does not let us in."""
+        pause = 0.05
+        self._sid = 0
+        while True:
+            self.connection.link.close()
+            refused = judge(error) is Verdict.REFUSED
+            self.check(error, "it stays so" if refused else hindrance(time.monotonic()), unknown)
+            try:
+                self.connection.connect(self.deadline.within(self.connection.options.connect_timeout))
+                return
+            except (LinkError, DeadlineError) as again:
+                error = again
+                time.sleep(min(pause, self.deadline.left))
+                pause = min(1.0, 2 * pause)
+
+
+def _code(error: PenstockError) -> int | None:
+    return error.err_code if isinstance(error, JetStreamError) else None
 
 
 def publish(
@@ -198,8 +297,14 @@ def publish(
         max_size=config.get("max_msg_size") or -1,
     )
     job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
-    job.duplicate_window = config.get("duplicate_window", 0) / 1e9
-    runs[mode](job)
+    # A third of the window is left for the way there: the server counts from when it stored the first one.
+    job.safe = number(config, "duplicate_window", 0) / 1e9 * 2 / 3
+    try:
+        runs[mode](job)
+        job.unlisten()
+    except RemoteProtocolError:
+        connection.link.close()
+        raise
     if job.broken is not None:
         if not job.ledger.acks:
             raise job.broken
@@ -212,25 +317,7 @@ def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict
     while True:
         timeout = max(deadline.within(connection.options.request_timeout).left, 0.001)
         try:
-            found: dict[str, Any] = connection.api(f"STREAM.INFO.{stream}", timeout=timeout)["config"]
-            return found
+            return part(connection.api(f"STREAM.INFO.{stream}", timeout=timeout), "config")
         except DisconnectedError:
             if deadline.left == 0:
                 raise
-
-
-_NOBODY = {"code": 503, "description": "no stream takes this subject"}
-
-
-def read_ack(event: protocol.Message) -> answers.Stored:
-    """Read an ack; JetStreamError if it refuses."""
-    if event.status == 503 and not event.payload:
-        raise answers.api_error(_NOBODY)
-    return answers.read_ack(event.payload, event.status)
-
-
-def parse(event: protocol.Message) -> dict[str, Any]:
-    """Read a flow message or an ack as it is, errors included."""
-    if event.status == 503 and not event.payload:
-        return {"error": _NOBODY}
-    return answers.read_json(event.payload)

@@ -12,7 +12,6 @@ message that it took.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import deque
@@ -28,15 +27,16 @@ from penstock.errors import (
     DisconnectedError,
     InputError,
     JetStreamError,
-    NoRespondersError,
     NotFoundError,
+    PenstockError,
     RemoteProtocolError,
-    UnreachableError,
 )
 from penstock.wire import columns as cols
 from penstock.wire import protocol
 from penstock.wire.arrow import to_batch
-from penstock.wire.jetstream.answers import read_answer
+from penstock.wire.jetstream import direct, names, pull
+from penstock.wire.jetstream.answers import StatusKind, number, part, read_answer, read_status
+from penstock.wire.jetstream.questions import Question
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
@@ -55,6 +55,7 @@ NANOSECONDS = 1_000_000_000
 INACTIVE = 60  # seconds after which the server removes a consumer that we could not delete
 # The stream's retention or limits forbid a consumer of ours; direct get needs none.
 NO_CONSUMER = {10026, 10084, 10099, 10100}
+NO_MESSAGE = 10037
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Plan:
             protocol.check_subject(subject, wildcards=True)
 
 
-class _BrokenError(Exception):
-    """The consumer or the connection stopped serving; a new one goes on."""
+class _BrokenError(DisconnectedError):
+    """The consumer stopped serving; a new one goes on."""
 
 
 class Reading:
@@ -111,7 +112,7 @@ class Reading:
             headers=plan.headers,
         )
         self.ready: deque[pa.RecordBatch] = deque()
-        self.deadline = Deadline(plan.timeout)
+        self._progress()
         self.done = False
         self.direct = False
         self.no_consumer = False
@@ -131,7 +132,7 @@ class Reading:
         """Read the range."""
         if self.plan.end is not None and self.plan.start >= self.plan.end:
             return
-        self.deadline = Deadline(self.plan.timeout)
+        self._progress()
         pause = 0.0
         begun = False
         try:
@@ -147,14 +148,8 @@ class Reading:
                     else:
                         self._pull()
                     pause = 0.0
-                except NotFoundError:
-                    raise
-                except (_BrokenError, DisconnectedError, UnreachableError, NoRespondersError, DeadlineError) as error:
+                except PenstockError as error:
                     pause = self._mend(error, 0.0 if self.columns.next > before else pause)
-                except JetStreamError as error:
-                    if not may_ask_again(error):
-                        raise
-                    pause = self._mend(error, pause)
                 yield from self._given()
             if self.columns.rows:
                 self._flush()
@@ -166,10 +161,18 @@ class Reading:
     def _given(self) -> Iterator[pa.RecordBatch]:
         while self.ready:
             yield self.ready.popleft()
-            self.deadline = Deadline(self.plan.timeout)  # the caller's time is not ours
+            self._progress()  # the caller's time is not ours
 
-    def _mend(self, error: Exception, pause: float) -> float:
-        """Forget the consumer and wait a little before the next try; give up where the time is over."""
+    def _progress(self) -> None:
+        self.deadline = Deadline(self.plan.timeout)
+        self.silence = self.deadline.within(SILENCE)
+
+    def _mend(self, error: PenstockError, pause: float) -> float:
+        """Forget the consumer and wait a little before the next try; give up where none helps, or the time is over."""
+        if isinstance(error, RemoteProtocolError):
+            self.connection.link.close()
+        if not may_ask_again(error):
+            raise error
         self._release()
         self.inbox = self.check = ""
         if self.deadline.left == 0:
@@ -196,7 +199,7 @@ class Reading:
                 if self.columns.sid:
                     self.connection.link.send(protocol.unsubscribe(self.columns.sid), deadline)
                 if self.consumer:
-                    method = f"CONSUMER.DELETE.{self.plan.stream}.{self.consumer}"
+                    method = names.consumer_delete(self.plan.stream, self.consumer)
                     self.connection.send_request(self._api(method), b"", deadline)
             except (DisconnectedError, DeadlineError):
                 self.connection.link.close()
@@ -216,8 +219,7 @@ class Reading:
         """Look at the stream, hold the range against what it has, and choose the way."""
         info = self._look()
         self.created = info.get("created")
-        state = info["state"]
-        first, last = int(state["first_seq"]), int(state["last_seq"])
+        first, last = _bounds(info)
         start, end = self.plan.start, self.plan.end if self.plan.end is not None else last + 1
         if end > last + 1 or (start < first and start < end):
             self._lose(start, first, last)
@@ -225,7 +227,7 @@ class Reading:
         self.columns.next, self.columns.end = start, end
         self.done = start >= end
         fitting = len(self.plan.subjects) < 2 and self.plan.payloads  # direct get knows one subject, and sends all
-        self.direct = bool(info["config"].get("allow_direct")) and fitting and end - start <= DIRECT_ROWS
+        self.direct = bool(part(info, "config").get("allow_direct")) and fitting and end - start <= DIRECT_ROWS
 
     def _look(self) -> dict[str, Any]:
         """Ask how the stream stands.
@@ -235,9 +237,9 @@ class Reading:
         """
         patience = self.deadline.within(SETTLE)
         while True:
-            info = self._ask(f"STREAM.INFO.{self.plan.stream}")
-            behind = self.plan.end is not None and int(info["state"]["last_seq"]) + 1 < self.plan.end
-            if not behind or info["config"].get("num_replicas", 1) == 1 or patience.left == 0:
+            info = self._ask(names.stream_info(self.plan.stream))
+            behind = self.plan.end is not None and _bounds(info)[1] + 1 < self.plan.end
+            if not behind or part(info, "config").get("num_replicas", 1) == 1 or patience.left == 0:
                 return info
             time.sleep(min(0.1, patience.left))
 
@@ -262,7 +264,7 @@ class Reading:
         If it does, what was skipped had been deleted one by one; if not, retention may have overtaken us.
         """
         deadline = self.deadline.within(self.connection.options.request_timeout)
-        self.check = self.connection.send_request(self._api(f"STREAM.INFO.{self.plan.stream}"), b"", deadline)
+        self.check = self.connection.send_request(self._api(names.stream_info(self.plan.stream)), b"", deadline)
         self.check_sent = time.monotonic()
         self.doubt = min(self.doubt or self.columns.gap, self.columns.gap)
         self.columns.gap = 0
@@ -273,7 +275,7 @@ class Reading:
             self._judge(read_answer(event.payload))
 
     def _judge(self, info: dict[str, Any]) -> None:
-        first, last = int(info["state"]["first_seq"]), int(info["state"]["last_seq"])
+        first, last = _bounds(info)
         if info.get("created") != self.created:
             self.doubt = 0
             self._lose(self.columns.next, first, last)  # another stream of the same name: what we read is gone
@@ -292,21 +294,21 @@ class Reading:
         while self.doubt:
             try:
                 self.connection.connect(self.deadline)
-                self._judge(self._ask(f"STREAM.INFO.{self.plan.stream}"))
-            except (DisconnectedError, UnreachableError, NoRespondersError, DeadlineError) as error:
+                self._judge(self._ask(names.stream_info(self.plan.stream)))
+            except PenstockError as error:
                 self._mend(error, 0.1)
 
     def _is_exhausted(self) -> bool:
         """Ask the stream's leader whether no message of ours is left below the end."""
         for subject in self.plan.subjects or (">",):
-            body = {"seq": self.columns.next, "next_by_subj": subject}
+            body = direct.question(self.columns.next, subject=subject)
             try:
-                found = self._ask(f"STREAM.MSG.GET.{self.plan.stream}", body)
+                found = self._ask(names.message_get(self.plan.stream), body)
             except NotFoundError as error:
-                if error.err_code != 10037:  # no message found
+                if error.err_code != NO_MESSAGE:
                     raise
                 continue
-            if int(found["message"]["seq"]) < self.columns.end:
+            if direct.read_message(found).sequence < self.columns.end:
                 return False
         return True
 
@@ -322,32 +324,30 @@ class Reading:
         # Without filters no more than the rest of the range can be ours; with filters, nobody knows.
         rows = MOST_ROWS if self.plan.subjects else min(MOST_ROWS, columns.end - columns.next)
         window = self.window
-        body: dict[str, Any] = {"batch": rows, "max_bytes": window, "no_wait": True}
         if self.one_large:  # a message larger than the window comes alone
             rows, window = 1, protocol.MAX_PAYLOAD
-            body = {"batch": 1, "no_wait": True}
+        body = pull.body(rows, max_bytes=None if self.one_large else window, no_wait=True)
         self.one_large = False
         before = columns.count
         columns.wire_size = 0
-        reply = self._send(f"CONSUMER.MSG.NEXT.{self.plan.stream}.{self.consumer}", body)
+        reply = self._send(names.consumer_next(self.plan.stream, self.consumer), body)
         while columns.count - before < rows and columns.wire_size < window:
             event = self._take()
             if self.done:
                 return
             if event is None or event.subject != reply:
                 continue
-            status, description = event.status, event.description.lower()
-            if status == 404:
+            kind = read_status(event.status or 0, event.description).kind
+            if kind is StatusKind.NONE:
                 self.done = self._is_exhausted()
                 if not self.done:
                     raise _BrokenError("the consumer saw the end of the stream too early")
                 return
-            if status == 409 and "maxbytes" in description.replace(" ", ""):
+            if kind is StatusKind.TOO_LARGE:
                 self.one_large = columns.count == before
-                break
-            if status == 409 and "batch completed" in description:
-                break
-            raise _BrokenError(f"the consumer says {status} {event.description}")
+            elif kind is not StatusKind.COMPLETED:
+                raise _BrokenError(f"the consumer says {event.status} {event.description}")
+            break
         self.done = columns.next >= columns.end
         self.window = min(2 * self.window, self.plan.window_bytes)
 
@@ -357,22 +357,21 @@ class Reading:
         if not columns.sid or not self.inbox:
             self._subscribe()
         columns.direct = True
-        body: dict[str, Any] = {
-            "seq": columns.next,
-            "batch": min(DIRECT_BATCH, columns.end - columns.next),
-            "max_bytes": self.plan.window_bytes,
-        }
-        if self.plan.subjects:
-            body["next_by_subj"] = self.plan.subjects[0]
+        body = direct.question(
+            columns.next,
+            subject=self.plan.subjects[0] if self.plan.subjects else None,
+            batch=min(DIRECT_BATCH, columns.end - columns.next),
+            max_bytes=self.plan.window_bytes,
+        )
         before = columns.next
-        reply = self._send(f"DIRECT.GET.{self.plan.stream}", body)
+        reply = self._send(names.direct_get(self.plan.stream), body)
         while True:
             event = self._take()
             if self.done:
                 return
             if event is not None and event.subject == reply:
                 break
-        if event.status not in (204, 404):
+        if read_status(event.status or 0, event.description).kind not in (StatusKind.END, StatusKind.NONE):
             # Something in the way: a message whose headers hide its sequence, or a server without batches.
             self._use_consumer()
             return
@@ -392,7 +391,7 @@ class Reading:
         position = columns.fill(parser.buffer, parser.start, parser.end)
         if position > parser.start:
             parser.take(position)
-            self.deadline = Deadline(self.plan.timeout)
+            self._progress()
             if columns.stop == cols.NEED:
                 return None  # it may have been the last message of the request: nothing must be waited for
         if columns.stop == cols.FULL:
@@ -406,8 +405,10 @@ class Reading:
             raise _BrokenError("a delivery is missing")
         event = parser.next_event()
         if event is None:
+            # Not only the waiting counts: what comes without end and is none of ours is silence, too.
             try:
-                link.receive(self.deadline.within(SILENCE))
+                self.silence.check()
+                link.receive(self.silence)
             except DeadlineError:
                 raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
             return None
@@ -436,8 +437,9 @@ class Reading:
     def _send(self, method: str, body: dict[str, Any]) -> str:
         self.requests += 1
         reply = f"{self.inbox}.{self.requests}"
-        payload = json.dumps(body, separators=(",", ":")).encode()
+        payload = Question(method, body).payload
         self.connection.link.send(protocol.publish(self._api(method), payload, reply), self.deadline)
+        self.silence = self.deadline.within(SILENCE)
         return reply
 
     def _create_consumer(self) -> None:
@@ -457,7 +459,7 @@ class Reading:
         if not self.plan.payloads:
             config["headers_only"] = True
         subjects = self.plan.subjects
-        method = f"CONSUMER.CREATE.{self.plan.stream}.{name}"
+        method = names.consumer_create(self.plan.stream, name)
         if subjects and subjects != (">",):
             config["filter_subjects"] = list(subjects)
         body = {"stream_name": self.plan.stream, "config": config, "action": "create"}
@@ -473,16 +475,20 @@ class Reading:
         self.columns.direct = False
 
     def _allows_direct(self) -> bool:
-        return bool(self._ask(f"STREAM.INFO.{self.plan.stream}")["config"].get("allow_direct"))
+        return bool(part(self._ask(names.stream_info(self.plan.stream)), "config").get("allow_direct"))
 
     def _drain(self) -> None:
         """Take the rest of an answer off the connection, so that nothing is under way."""
         link = self.connection.link
         link.send(protocol.unsubscribe(self.columns.sid) + protocol.PING, self.deadline)
         self.columns.sid = 0
-        while True:
-            event = link.next_event(self.deadline)
-            if isinstance(event, protocol.Pong):
-                return
+        while not isinstance(event := link.next_event(self.deadline), protocol.Pong):
             if isinstance(event, protocol.Message) and event.sid == 1:
                 self._hear_about_gap(event)
+            self.deadline.check()
+
+
+def _bounds(info: dict[str, Any]) -> tuple[int, int]:
+    """Read the first and the last sequence of a stream."""
+    state = part(info, "state")
+    return number(state, "first_seq"), number(state, "last_seq")

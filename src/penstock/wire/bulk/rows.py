@@ -43,6 +43,7 @@ class Source:
         self._max_size = max_size
         self._known: set[str] = set()
         self.given = 0
+        self.has_headers = False  # whether a row so far may have an id of its own
         if subject is not None:
             self._check_subject(subject, 0)
 
@@ -72,6 +73,7 @@ class Source:
         maps = None
         names = values = lists = None
         if "headers" in batch.schema.names and not pa.types.is_null(batch.column("headers").type):
+            self.has_headers = True
             headers = self._headers(self._cast(batch.column("headers"), HEADERS, "headers"))
             maps, names = offsets(headers), texts(headers.keys)
             lists, values = offsets(headers.items), texts(headers.items.values)

@@ -21,6 +21,7 @@ __all__ = [
     "Stored",
     "api_error",
     "number",
+    "part",
     "read_ack",
     "read_answer",
     "read_json",
@@ -94,6 +95,14 @@ def text(answer: Mapping[str, Any], name: str, default: str = _MUST) -> str:
         return default
     if not isinstance(found, str) or any("\ud800" <= char <= "\udfff" for char in found):
         raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no text.", place=0)
+    return found
+
+
+def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Give a field that is an object."""
+    found = answer.get(name)
+    if not isinstance(found, dict):
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no object.", place=0)
     return found
 
 

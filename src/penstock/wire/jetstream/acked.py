@@ -1,0 +1,186 @@
+"""Acknowledged publish: messages that were sent and wait for their acks, a bounded number of them.
+
+::
+
+    sent ──► STORED      its ack came: forgotten, and `on_stored` is told its sequence
+         ──► REFUSED     it is not stored and never will be: forgotten, and `refused` keeps the first of them
+         ──► PASSING     it is not stored and may be taken a moment later: it stands in `again`
+         ──► UNKNOWN     the same, and it may be stored: that is safe as long as the stream remembers its id
+
+Messages are told apart by numbers, which drivers write into the reply subjects. The clock is the driver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
+from penstock.wire.jetstream.answers import Stored, read_ack
+from penstock.wire.jetstream.verdicts import Verdict, judge
+
+__all__ = ["Window", "confirm", "number_behind", "ranges"]
+
+Item = TypeVar("Item")
+_DIGITS = 19  # of the largest sequence
+
+
+def confirm(payload: bytes, status: int | None, stream: str) -> Stored:
+    """Read what answered a message that was meant for `stream`; an ack of another stream is an error."""
+    ack = read_ack(payload, status)
+    if ack.stream != stream:
+        raise JetStreamError(
+            f"Stream {ack.stream} stored the message, and it was meant for {stream}.",
+            remedy=f"Another stream captures the subject now: publish on subjects of {stream}.",
+            description=f"stream {ack.stream} took it",
+        )
+    return ack
+
+
+def number_behind(subject: str, prefix: str) -> int:
+    """Read the number of a message out of the subject that its answer came on."""
+    try:
+        return int(subject[len(prefix) :])
+    except ValueError:
+        raise RemoteProtocolError(f"An answer came on {subject[:80]!r}, which ends with no number of ours.") from None
+
+
+def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Give numbers as ranges `[start, end)`."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
+        else:
+            found.append((number, number + 1))
+    return found
+
+
+class _Sending(Generic[Item]):
+    """Messages that were sent together: `item` is what the driver sends them from, `left` how many have no ack."""
+
+    __slots__ = ("at", "item", "left", "size")
+
+    def __init__(self, item: Item, left: int, size: int, at: float) -> None:
+        self.item, self.left, self.size, self.at = item, left, size, at
+
+
+class Window(Generic[Item]):
+    """The messages of one publisher that have no ack yet.
+
+    `most` messages and `most_bytes` bound them. `safe` is how many seconds after its first sending a message may be
+    sent again, because the stream still knows its id.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        most: int,
+        most_bytes: int,
+        safe: float,
+        on_stored: Callable[[int, int, bool], None] = lambda number, sequence, duplicate: None,
+    ) -> None:
+        self.stream = stream
+        self.most = most
+        self.most_bytes = most_bytes
+        self.safe = safe
+        self.on_stored = on_stored
+        self.size = 0
+        self.again: set[int] = set()
+        self.refused: tuple[int, PenstockError] | None = None
+        self.trouble: PenstockError | None = None  # why something must be sent again
+        self._waiting: dict[int, _Sending[Item]] = {}
+        self._lost: set[int] = set()
+        # What nearly every ack looks like, so that thousands of them need no JSON.
+        self._plain = b'{"stream":"%s","seq":' % stream.encode()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._waiting
+
+    def get(self, number: int) -> Item | None:
+        """Give what a message is sent from, None where it waits no more."""
+        sending = self._waiting.get(number)
+        return None if sending is None else sending.item
+
+    @property
+    def room(self) -> int:
+        """How many messages may follow now; none while some must be sent again first."""
+        return 0 if self.again or self.size >= self.most_bytes else max(0, self.most - len(self._waiting))
+
+    def fits(self, size: int) -> bool:
+        """Tell whether a message of this size may follow now; alone, any may."""
+        return not self._waiting or (len(self._waiting) < self.most and self.size + size <= self.most_bytes)
+
+    def add(self, item: Item, number: int, size: int, now: float, count: int = 1) -> None:
+        """Note that `count` messages are sent for the first time, numbered from `number`, `size` bytes in all."""
+        sending = _Sending(item, count, size, now)
+        self._waiting.update(dict.fromkeys(range(number, number + count), sending))
+        self.size += size
+
+    def read(self, payload: bytes, status: int | None = None) -> tuple[int, bool]:
+        """Read an ack: the sequence, and whether the message was there before; raises what `confirm` does."""
+        digits = payload[len(self._plain) : -1]
+        if digits.isdigit() and len(digits) <= _DIGITS and payload.startswith(self._plain) and payload[-1] == 125:
+            return int(digits), False
+        ack = confirm(payload, status, self.stream)
+        return ack.sequence, ack.duplicate
+
+    def hear(self, number: int, payload: bytes, status: int | None = None) -> Verdict | None:
+        """Take the answer to a message; None where it waits no more, because this is a copy of its answer."""
+        if number not in self._waiting:
+            return None
+        try:
+            sequence, duplicate = self.read(payload, status)
+        except (JetStreamError, NoRespondersError) as error:
+            verdict = judge(error)
+            if verdict is Verdict.REFUSED:
+                self.forget(number)
+                self.refused = self.refused or (number, error)
+            else:
+                self.again.add(number)
+                self.trouble = error
+                if verdict is Verdict.UNKNOWN:
+                    self._lost.add(number)
+            return verdict
+        self.forget(number)
+        self.on_stored(number, sequence, duplicate)
+        return Verdict.STORED
+
+    def forget(self, number: int) -> None:
+        """Let go of a message whose fate is known."""
+        sending = self._waiting.pop(number, None)
+        if sending is not None:
+            self.again.discard(number)
+            self._lost.discard(number)
+            sending.left -= 1
+            if not sending.left:
+                self.size -= sending.size
+
+    def items(self) -> list[Item]:
+        """Give what each message is sent from, in the order of the numbers."""
+        return [self._waiting[number].item for number in sorted(self._waiting)]
+
+    # -- sending again --------------------------------------------------------------------------------------------
+
+    def is_safe(self, now: float) -> bool:
+        """Tell whether the stream still knows the id of the message that was sent first."""
+        return all(now - sending.at <= self.safe for sending in self._waiting.values())
+
+    def lose(self) -> None:
+        """Note that answers under way are lost: all that waits must be sent again, and may have been stored."""
+        self._lost.update(number for number in self._waiting if number not in self.again)
+        self.again = set(self._waiting)
+
+    def resend(self) -> list[tuple[int, Item]]:
+        """Give what must be sent again, in the order of the numbers; from now on it waits for its acks anew."""
+        numbers, self.again = sorted(self.again), set()
+        return [(number, self._waiting[number].item) for number in numbers]
+
+    @property
+    def unknown(self) -> list[tuple[int, int]]:
+        """The numbers of messages of which nobody knows whether they are stored."""
+        return ranges(number for number in self._waiting if number not in self.again or number in self._lost)

@@ -1,0 +1,129 @@
+"""Atomic batches (ADR-50): up to a thousand messages that are stored together or not at all.
+
+Every message says its batch and its place in it; the last one commits, and only its answer counts::
+
+    Nats-Batch-Id: <id>                 made up anew for every attempt
+    Nats-Batch-Sequence: <number>       from 1 on, without a gap
+    Nats-Batch-Commit: 1                on the last one
+
+What the answer to an attempt means::
+
+    an ack                                          STORED
+    10201, and an earlier attempt may be stored     STORED by that one: the server refuses ids that it knows
+    10176                                           PASSING: a new leader has not seen what the old one took; REFUSED
+                                                    in the end, because a message that the server drops does the same
+    any other error                                 as it is judged
+    no answer                                       UNKNOWN: with ids it may be sent again
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import JetStreamError, PenstockError
+from penstock.wire import frames
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.verdicts import Verdict, judge
+
+__all__ = ["MOST", "Attempts", "encode", "encode_rows", "marks", "new_id"]
+
+MOST = 1000  # the server's limit
+DUPLICATE = 10201
+INCOMPLETE = 10176
+_TRIES = 3  # for a batch that is incomplete: a message that the server drops makes it so for ever
+
+
+def new_id() -> str:
+    """Make up the id of a batch; no two batches may have the same."""
+    return secrets.token_hex(12)
+
+
+def marks(batch_id: str, number: int, *, commit: bool = False) -> dict[str, str]:
+    """Give the headers that make a message part of a batch."""
+    found = {names.BATCH_ID: batch_id, names.BATCH_SEQUENCE: str(number)}
+    return {**found, names.BATCH_COMMIT: "1"} if commit else found
+
+
+def encode(messages: Sequence[tuple[bytes, str, bytes]], batch_id: str, reply: bytes = b"") -> bytes:
+    """Write messages, each a subject, its own header lines and a payload, as the frames of a batch.
+
+    With `reply` the last one commits the batch and is answered there; without, the batch stays open.
+    """
+    found = []
+    for number, (subject, own, payload) in enumerate(messages, start=1):
+        last = bool(reply) and number == len(messages)
+        added = "".join(f"{name}: {value}\r\n" for name, value in marks(batch_id, number, commit=last).items())
+        header = f"NATS/1.0\r\n{own}{added}\r\n".encode()
+        where = b"%b %b" % (subject, reply) if last else subject
+        found.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(header), len(header) + len(payload), header, payload))
+    return b"".join(found)
+
+
+def encode_rows(
+    rows: frames.Rows,
+    first: int,
+    last: int,
+    batch_id: str,
+    *,
+    most_bytes: int = 1 << 40,
+    reply: str = "",
+    ids: bytes = b"",
+    id_offset: int = 0,
+) -> tuple[int, bytearray]:
+    """Write rows as the frames of a batch, up to about `most_bytes`; give the row behind the last, and the frames.
+
+    With `reply` the last row commits the batch and is answered on that subject with the number of rows behind it;
+    without, the batch stays open. Rows without an id get `ids`, their number and `id_offset`.
+    """
+    common: dict[str, Any] = {"counter": names.BATCH_SEQUENCE.encode(), "id_prefix": ids, "id_offset": id_offset}
+    name = f"{names.BATCH_ID}: {batch_id}\r\n".encode()
+    body = frames.Encoder(fixed=name, **common)
+    if not reply:
+        return body.write(rows, first, last, 1, most_bytes), body.take()
+    body.write(rows, first, last - 1, 1, most_bytes)
+    end = frames.Encoder(fixed=name + f"{names.BATCH_COMMIT}: 1\r\n".encode(), reply_prefix=reply.encode(), **common)
+    end.write(rows, last - 1, last, last - first, 1)
+    return last, body.take() + end.take()
+
+
+class Attempts:
+    """The attempts to store one batch, until its fate is known.
+
+    `ids`: every message has one, so that the batch may be sent again. `ours`: we made all of them up, so that a
+    duplicate can only be our own. `safe` is for how many seconds the stream remembers them.
+    """
+
+    def __init__(self, *, ids: bool, ours: bool, safe: float) -> None:
+        self.ids = ids
+        self.ours = ours
+        self.safe = safe
+        self.count = 0
+        self.lost = False
+        self._first = 0.0
+
+    def begin(self, now: float) -> str:
+        """Begin an attempt and give its batch id."""
+        self._first = self._first if self.count else now
+        self.count += 1
+        return new_id()
+
+    def judge(self, error: PenstockError) -> Verdict:
+        """Say what became of the batch, having what the last attempt came to instead of an ack."""
+        code = error.err_code if isinstance(error, JetStreamError) else None
+        if code == DUPLICATE:
+            return Verdict.STORED if self.ids and (self.lost or (self.ours and self.count > 1)) else Verdict.REFUSED
+        if code == INCOMPLETE:
+            return Verdict.PASSING if self.count < _TRIES else Verdict.REFUSED
+        verdict = judge(error)
+        self.lost = self.lost or verdict is Verdict.UNKNOWN
+        return verdict
+
+    def hindrance(self, now: float) -> str:
+        """Say why the batch cannot be sent again, nothing where it can."""
+        if not self.ids:
+            return "without ids nothing is sent twice"
+        if now - self._first > self.safe:
+            return "the stream's duplicate window is too short to send the batch again"
+        return ""

@@ -1,0 +1,162 @@
+"""Messages that a stream is asked for: from any replica (direct get, one or many at once), or from its leader.
+
+A direct get is answered by the messages themselves, in order. The server's headers stand behind the publisher's, which
+may have the same names::
+
+    Nats-Stream  Nats-Subject  Nats-Sequence  Nats-Time-Stamp  and, of many, Nats-Num-Pending  Nats-Last-Sequence
+
+Many end with a status: 204 EOB, with how many more there are in Nats-Num-Pending and, for the last messages of several
+subjects, what the stream ended with in Nats-UpTo-Sequence. 404: there is none. 408, 413: the server takes no request
+of this form. A replica may lag behind the leader; whoever must know that there is nothing more asks the leader.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import StatusKind, number, part, read_status, text
+from penstock.wire.protocol import decode_status
+
+__all__ = ["DirectGet", "Found", "nanoseconds", "question", "read_found", "read_message", "value", "whole"]
+
+_SUBJECT, _SEQUENCE, _TIME, _PENDING, _UP_TO = (
+    f"\r\n{name}:".encode()
+    for name in (names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING, names.UP_TO_SEQUENCE)
+)
+_DIGITS = 20
+
+
+def question(
+    sequence: int | None = None,
+    *,
+    subject: str | None = None,
+    last: str | None = None,
+    batch: int | None = None,
+    max_bytes: int | None = None,
+) -> dict[str, Any]:
+    """Ask for the message at `sequence`, for the first from there on that matches `subject`, or for the `last` of one.
+
+    With `batch`, for so many from there on, and only up to `max_bytes`, but at least one.
+    """
+    body = {"seq": sequence, "next_by_subj": subject, "last_by_subj": last, "batch": batch, "max_bytes": max_bytes}
+    return {name: item for name, item in body.items() if item is not None}
+
+
+def value(block: bytes, name: bytes) -> bytes:
+    r"""Give a header's value, nothing where there is none; of several the last, which is the server's.
+
+    `name` is written as it stands in the block, `b"\r\nNats-Sequence:"`.
+    """
+    place = block.rfind(name)
+    if place < 0:
+        return b""
+    start = place + len(name)
+    return block[start : block.find(b"\r\n", start)].strip()
+
+
+def whole(digits: bytes) -> int | None:
+    """Read a whole number of 64 bits; None for what is none."""
+    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS else None
+
+
+def nanoseconds(time: str) -> int | None:
+    """Read the server's time, exact to the nanosecond, which datetime is not; None for what is none."""
+    seconds, _, rest = time.removesuffix("Z").partition(".")
+    try:
+        moment = datetime.fromisoformat(f"{seconds}+00:00").timestamp()
+        return int(moment) * 1_000_000_000 + int(f"{rest:0<9}") if len(rest) <= 9 else None
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message that a stream holds."""
+
+    subject: str
+    sequence: int
+    payload: bytes
+    header: bytes
+    """The block of headers as it came, nothing where there is none; a direct get adds to the publisher's."""
+    time: str
+    """When it was stored, as the server writes it."""
+    pending: int | None = None
+    """How many follow, where many were asked for."""
+
+
+def read_found(payload: bytes, header: bytes | None) -> Found:
+    """Read a message that answers a direct get."""
+    block = header or b""
+    subject, sequence = value(block, _SUBJECT), whole(value(block, _SEQUENCE))
+    if not subject or sequence is None:
+        raise RemoteProtocolError("An answer to a direct get does not say its subject and sequence.")
+    time = value(block, _TIME).decode("utf-8", "replace")
+    return Found(subject.decode("utf-8", "replace"), sequence, payload, block, time, whole(value(block, _PENDING)))
+
+
+def read_message(answer: Mapping[str, Any]) -> Found:
+    """Read the leader's answer to STREAM.MSG.GET."""
+    message = part(answer, "message")
+    try:
+        payload, header = (base64.b64decode(text(message, name, ""), validate=True) for name in ("data", "hdrs"))
+    except (binascii.Error, ValueError):
+        raise RemoteProtocolError("A message of JetStream's answer is not written in base64.") from None
+    return Found(text(message, "subject"), number(message, "seq"), payload, header, text(message, "time", ""))
+
+
+class DirectGet:
+    """One direct get, from the request to the last of its answers."""
+
+    def __init__(self, stream: str, body: Mapping[str, Any]) -> None:
+        self.stream = stream
+        self.payload = json.dumps(body, separators=(",", ":")).encode()
+        self.answers: list[tuple[bytes, bytes | None]] = []
+        """The messages so far, each a payload and a header block."""
+        self.pending: int | None = None
+        """How many there are beyond these, where many were asked for and their end has come."""
+        self.up_to: int | None = None
+        """What the stream ended with, where the last messages of several subjects were asked for."""
+        self._many = "batch" in body or "multi_last" in body
+        self._error: PenstockError | None = None
+
+    def hear(self, payload: bytes, header: bytes | None) -> bool:
+        """Take an answer and tell whether it is the last one. What is wrong with it is raised by `result`."""
+        if header is None or header[8:9] == b"\r":
+            self.answers.append((payload, header))
+            return not self._many
+        try:
+            self._end(header)
+        except PenstockError as error:
+            self._error = error
+        return True
+
+    def _end(self, header: bytes) -> None:
+        code, description = decode_status(header)
+        status = read_status(code or 0, description)
+        if status.kind is StatusKind.END:
+            self.pending, self.up_to = whole(value(header, _PENDING)), whole(value(header, _UP_TO))
+        elif status.kind is StatusKind.NOBODY:
+            raise NoRespondersError(
+                f"Nobody gives messages of stream {self.stream}.", remedy="Is it there, and does it allow direct get?"
+            )
+        elif status.kind is not StatusKind.NONE:
+            raise JetStreamError(
+                f"Stream {self.stream} refuses a direct get: {description} ({code}).",
+                remedy="Is the server 2.11 or newer?",
+                code=code,
+                description=description,
+            )
+
+    def result(self) -> list[tuple[bytes, bytes | None]]:
+        """Give the messages, none where there are none."""
+        if self._error is not None:
+            raise self._error
+        return self.answers

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+from penstock.exports import exports
 from penstock.model import Consumer, Stream, parse_time
 
-__all__ = ["ConsumerInfo", "Copy", "Placed", "Position", "StreamInfo"]
+__all__ = ["ConsumerInfo", "Copy", "Placed", "SequenceInfo", "StreamInfo"]
+
+__getattr__ = exports(__name__, {}, deprecated={"Position": "penstock.info.SequenceInfo"})[0]
 
 _NANO = 1_000_000_000
 
@@ -104,7 +107,7 @@ class StreamInfo:
 
 
 @dataclass(frozen=True)
-class Position:
+class SequenceInfo:
     """A place in a consumer's deliveries: its own count, and the stream's sequence."""
 
     consumer: int
@@ -126,8 +129,8 @@ class ConsumerInfo:
     name: str
     config: Consumer
     created: datetime | None
-    delivered: Position
-    ack_floor: Position
+    delivered: SequenceInfo
+    ack_floor: SequenceInfo
     ack_pending: int
     """Deliveries that wait for their ack."""
     redelivered: int
@@ -153,8 +156,8 @@ class ConsumerInfo:
             name=content["name"],
             config=Consumer.from_json(content["config"]),
             created=_time(content.get("created")),
-            delivered=Position.from_json(content.get("delivered")),
-            ack_floor=Position.from_json(content.get("ack_floor")),
+            delivered=SequenceInfo.from_json(content.get("delivered")),
+            ack_floor=SequenceInfo.from_json(content.get("ack_floor")),
             ack_pending=content.get("num_ack_pending", 0),
             redelivered=content.get("num_redelivered", 0),
             waiting=content.get("num_waiting", 0),

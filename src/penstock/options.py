@@ -209,7 +209,7 @@ class ConnectionOptions:
             )
         # A comma in an unquoted password cuts it in two: no piece of such a list is safe to show.
         shown = MASK if "," in given and "@" in given else _hide_login(given)
-        addresses = [_Address.parse(item.strip(), shown) for item in given.split(",") if item.strip()]
+        addresses = [_ParsedUrl.parse(item.strip(), shown) for item in given.split(",") if item.strip()]
         if not addresses:
             raise OptionError("url is empty.", remedy=f"Give an address such as {DEFAULT_URL}.", option="url", value="")
         if len({address.scheme in ("ws", "wss") for address in addresses}) > 1:
@@ -345,7 +345,7 @@ def _hide_login(address: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Address:
+class _ParsedUrl:
     """One parsed URL: `url` is what is left of it without its login."""
 
     scheme: str
@@ -354,7 +354,7 @@ class _Address:
     password: str | None
 
     @classmethod
-    def parse(cls, text: str, shown: str) -> _Address:
+    def parse(cls, text: str, shown: str) -> _ParsedUrl:
         try:
             parts = urlsplit(text if "://" in text else f"nats://{text}")
             host, port = parts.hostname, parts.port

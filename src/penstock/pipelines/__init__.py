@@ -7,8 +7,9 @@ loaded when they are used, because pipeline files import this package, too.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.exports import exports
 
 if TYPE_CHECKING:
     from penstock.pipelines.history import replay as replay
@@ -24,27 +25,19 @@ if TYPE_CHECKING:
     from penstock.pipelines.tables import Table as Table
 
 _HOMES = {
-    "FlowProgress": "outcome",
-    "KeptTable": "tables",
-    "Outcome": "outcome",
-    "PipelineRun": "process",
-    "Project": "project",
-    "Table": "tables",
-    "replay": "history",
-    "run": "running",
-    "start": "running",
-    "start_position": "settings",
-    "target": "settings",
+    "FlowProgress": "penstock.pipelines.outcome",
+    "KeptTable": "penstock.pipelines.tables",
+    "Outcome": "penstock.pipelines.outcome",
+    "PipelineRun": "penstock.pipelines.process",
+    "Project": "penstock.pipelines.project",
+    "Table": "penstock.pipelines.tables",
+    "replay": "penstock.pipelines.history",
+    "run": "penstock.pipelines.running",
+    "start": "penstock.pipelines.running",
+    "start_position": "penstock.pipelines.settings",
+    "target": "penstock.pipelines.settings",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are the keys above, all text
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock.pipelines' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"penstock.pipelines.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -1,6 +1,7 @@
 """Penstock carries NATS streams through Spark and back, each message exactly once.
 
-The names here are the public face. They load when they are first used, so that `import penstock` stays quick.
+The names here are public, and so are those that the packages and modules of docs/reference/api.md export; every other
+module is not for users. Names load when they are first used, so that `import penstock` stays quick.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.server import Server as Server
 
 __version__ = "0.1.0"
+"""The version of this package, as PEP 440 writes it."""
 
 _HOMES = {
     "ConnectionOptions": "penstock.options",

@@ -18,9 +18,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.errors import OptionError
 
-__all__ = ["DEFAULT_URL", "ConnectionOptions", "is_hidden", "is_seed", "is_text", "mask_url"]
+# `is_hidden`, `is_seed` and `is_text` are for our own modules.
+__all__ = ["DEFAULT_URL", "ConnectionOptions", "mask_url"]
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+"""Where a program connects to that names no server."""
 MASK = "***"
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _SEED = re.compile(r"S[A-Z2-7]{57}")

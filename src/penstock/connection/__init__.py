@@ -4,6 +4,8 @@
 `lifeline` keeps it up, `transport` and `websocket` move its bytes, `subscription`, `messages` and `requests` are what
 it hands out, `asking` is the one way to ask JetStream, `jetstream` that API with nats-py's names, `stock` gives a
 client of nats-py itself.
+
+The names that it exports are public; its modules are not for users.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The web console: streams, consumers, messages, pipelines and transfers in a browser, and as JSON. It only reads.
 
 `Console` serves it on this machine, `Settings` says how. What it stands on is an extra, `penstock[console]`, and is
-loaded when a name is used.
+loaded when a name is used. The names that it exports are public; its modules are not for users.
 """
 
 from __future__ import annotations

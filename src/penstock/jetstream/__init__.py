@@ -1,6 +1,7 @@
 """JetStream: streams and consumers declared as data, publishing and consuming exactly once, ack samples.
 
 The names load when they are first used, so that a command that needs one of them does not wait for all.
+The names that it exports are public; its modules are not for users.
 """
 
 from __future__ import annotations

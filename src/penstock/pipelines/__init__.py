@@ -3,6 +3,8 @@
 The pipeline itself is ordinary `pyspark.pipelines`: a `spark-pipeline.yaml` and files with tables, flows and sinks.
 This package starts Spark for it, as a child that can be killed at any moment and goes on where it was. Names are
 loaded when they are used, because pipeline files import this package, too.
+
+The names that it exports are public; its modules are not for users.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 adds what goes beside a query: `assemble` for chunked messages, `ProgressListener` for lag and rates, `functions` for
 payloads, `session` and `check` for a Spark that is known to work. Names are loaded when they are used, because Spark
 imports this package on machines that may lack some of what they need.
+
+The names that it exports and those of `functions` are public; its other modules are not for users.
 """
 
 from __future__ import annotations

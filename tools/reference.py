@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import itertools
@@ -249,8 +250,12 @@ def models() -> str:
         kind = getattr(model, name)
         rows = []
         for field, sentence in field_sentences(kind).items():
-            item = kind.model_fields[field]
-            default = "required" if item.is_required() else item.default
+            if dataclasses.is_dataclass(kind):
+                given = next(item.default for item in dataclasses.fields(kind) if item.name == field)
+                default = "required" if given is dataclasses.MISSING else given
+            else:
+                item = kind.model_fields[field]
+                default = "required" if item.is_required() else item.default
             shown = "" if default in (None, [], {}) else f"`{default!r}`" if default != "required" else "required"
             rows.append((f"`{field}`", sentence, shown))
         text += ["", f"## `{name}`", "", _clean((kind.__doc__ or "").split("\n\n")[0]), ""]

@@ -27,6 +27,7 @@ from pydantic import (
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
+from penstock.wire.jetstream.answers import PubAck
 
 __all__ = [
     "Consumer",
@@ -440,30 +441,6 @@ class Message(ServerValue):
         except (ValueError, TypeError):
             raise InputError("Message: data is not base64.", remedy="Encode the payload in base64.") from None
         return super().from_json({**content, "data": data})
-
-
-class PubAck(ServerValue):
-    """What the server answers once a message is stored."""
-
-    wire_names: ClassVar[dict[str, str]] = {"sequence": "seq"}
-
-    stream: str
-    """The stream that took the message."""
-    sequence: int
-    """The message's sequence; that of the first copy, if it was a duplicate."""
-    duplicate: bool = False
-    """Whether a message with the same id was there already, so that nothing was stored."""
-    domain: str | None = None
-    """The JetStream domain of the stream."""
-    batch: str | None = None
-    """The batch that this ack ends."""
-    count: int | None = None
-    """How many messages the batch stored."""
-
-    @property
-    def seq(self) -> int:
-        """The sequence, under the server's name for it."""
-        return self.sequence
 
 
 _INNER: dict[str, type[ServerValue]] = {

@@ -48,15 +48,7 @@ class JetStream:
             headers = {**(headers or {}), names.EXPECTED_STREAM: stream}
         wait = timeout if timeout is not None else self._timeout
         reply = await self._connection.request(subject, payload, wait, headers=headers)
-        ack = read_ack(reply.data, reply.status)
-        return PubAck(
-            stream=ack.stream,
-            sequence=ack.sequence,
-            duplicate=ack.duplicate,
-            domain=ack.domain,
-            batch=ack.batch,
-            count=ack.count,
-        )
+        return read_ack(reply.data, reply.status)
 
     async def account_info(self) -> dict[str, Any]:
         """Give what the account uses of JetStream, and its limits."""

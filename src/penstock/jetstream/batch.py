@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from penstock.errors import DeadlineError, DisconnectedError, InputError, JetStreamError, PenstockError
+from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError, JetStreamError, PenstockError
 from penstock.jetstream.outgoing import Outgoing
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.answers import Stored
+from penstock.wire.jetstream.answers import PubAck
 from penstock.wire.jetstream.atomic import Attempts, marks
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
@@ -56,7 +56,7 @@ class Route:
     patience: float
     made_id: Callable[[Outgoing], str]
 
-    async def find(self, out: Outgoing, message_id: str) -> Stored | None:
+    async def find(self, out: Outgoing, message_id: str) -> PubAck | None:
         """Ask whether the stream knows the id of a message, and its sequence."""
         return await find_stored(self.client, self.stream, out.subject, message_id, self.ack_timeout)
 
@@ -78,7 +78,7 @@ async def _wait_out(route: Route, patience: Patience, error: PenstockError, what
     await asyncio.sleep(pause)
 
 
-async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> Stored | None:
+async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> PubAck | None:
     """Ask whether the stream knows an id, and its sequence.
 
     The condition cannot hold, and is checked after the id: a known id is acknowledged, an unknown one refused, and
@@ -104,7 +104,7 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
     attempts = Attempts(ids=True, ours=False, safe=route.patience)
     while True:
         try:
-            ack: Stored | None = await _attempt(route, messages, ids, attempts)
+            ack: PubAck | None = await _attempt(route, messages, ids, attempts)
         except PenstockError as error:
             verdict, ack = attempts.judge(error), None
             if verdict is Verdict.STORED:  # by an earlier attempt, whose answer was lost
@@ -117,7 +117,7 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
             return BatchAck(route.stream, "atomic", len(messages), ack.sequence, 0)
 
 
-async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attempts: Attempts) -> Stored:
+async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attempts: Attempts) -> PubAck:
     batch_id, last = attempts.begin(asyncio.get_running_loop().time()), len(messages)
     for number, (out, message_id) in enumerate(zip(messages, ids, strict=True), 1):
         headers = {**out.wire_headers(message_id), **marks(batch_id, number, commit=number == last)}
@@ -151,6 +151,12 @@ class _Feed:
     @property
     def empty(self) -> bool:
         return not self._again and self._next is None
+
+    @property
+    def first(self) -> Outgoing:
+        item = self._again[0] if self._again else self._next
+        assert item is not None
+        return item[0]
 
     def pop(self) -> tuple[Outgoing, str]:
         if self._again:
@@ -222,7 +228,8 @@ class _Ingest:
         try:
             subscription = await self._client.tap(batch.listen, self._heard)
             try:
-                await self._send_all()
+                with self._client.expecting(feed.first.subject, self._deny):
+                    await self._send_all()
             finally:
                 if not self._client.is_closed:
                     await subscription.unsubscribe()
@@ -253,6 +260,10 @@ class _Ingest:
             self._batch.hear(payload, None if block is None else decode_status(block)[0])
         except PenstockError as error:
             self._fault = self._fault or error
+        self._news.set()
+
+    def _deny(self, error: DeniedError) -> None:
+        self._fault = error
         self._news.set()
 
     def _settle(self) -> None:

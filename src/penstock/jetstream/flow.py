@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, PenstockError
+from penstock.errors import DeadlineError, DeniedError, DisconnectedError, JetStreamError, PenstockError
 from penstock.jetstream.batch import find_stored
 from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing
 from penstock.model import PubAck
@@ -37,6 +37,7 @@ log = logging.getLogger("penstock.jetstream")
 
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 _ALONE_FIRST, _ALONE_MOST = 8, 4096
+_SUBJECTS = 1000  # that are remembered at a time
 # How a message says what it expects before it, and how the server says that it is not so.
 _CHECKS = {
     "id": (names.EXPECTED_LAST_ID, WRONG_LAST_ID),
@@ -80,6 +81,8 @@ class Flow:
         self._mending = False
         self.is_open = False
         self._subscription: Subscription | None = None
+        self._subjects: set[str] = set()  # of what was sent, so that a denial of one is heard
+        self._denials = ExitStack()
 
     async def open(self, patience: float, replicas: int, *, sole_writer: bool) -> None:
         """Listen for acks; `sole_writer` lets a replicated stream check the order by sequence."""
@@ -94,6 +97,7 @@ class Flow:
     async def close(self) -> None:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
         self.is_open = False
+        self._denials.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -129,8 +133,24 @@ class Flow:
             item.awaited = awaited
             self._window.add(item, item.number, out.size, asyncio.get_running_loop().time())
             item.chained = self._strict and not alone
+            if out.subject not in self._subjects:
+                self._heed(out.subject)
             await self._launch(item)
         return item
+
+    def _heed(self, subject: str) -> None:
+        """Have messages on a subject fail at once where the server does not permit them."""
+        if len(self._subjects) >= _SUBJECTS:
+            self._denials.close()
+            self._subjects.clear()
+        self._subjects.add(subject)
+
+        def deny(error: DeniedError) -> None:
+            for item in self._window.items():
+                if item.out.subject == subject:
+                    self._fail(item, error)
+
+        self._denials.enter_context(self._client.expecting(subject, deny))
 
     async def drained(self) -> None:
         """Wait until nothing is on its way."""
@@ -249,9 +269,11 @@ class Flow:
         while True:
             await asyncio.sleep(min(self._ack_timeout / 4, 0.25))
             now = asyncio.get_running_loop().time()
-            if self._client.is_closed:
+            denied = self._subscription.error if self._subscription is not None else None
+            if self._client.is_closed or denied is not None:
                 for item in self._window.items():
-                    self._fail(item, DisconnectedError(f"The connection was closed before {item.id} was acknowledged."))
+                    gone = DisconnectedError(f"The connection was closed before {item.id} was acknowledged.")
+                    self._fail(item, denied or gone)
             elif not self._mending and any(now - item.sent > self._ack_timeout for item in self._window.items()):
                 self._break(others=False)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
-from penstock.wire.jetstream.answers import Stored, read_ack
+from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
 __all__ = ["Window", "confirm", "number_behind", "ranges"]
@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
 
 
-def confirm(payload: bytes, status: int | None, stream: str) -> Stored:
+def confirm(payload: bytes, status: int | None, stream: str) -> PubAck:
     """Read what answered a message that was meant for `stream`; an ack of another stream is an error."""
     ack = read_ack(payload, status)
     if ack.stream != stream:

@@ -223,12 +223,6 @@ SPELLING = {
     "penstock.channels.store",
     "penstock.chunks.persistent",
     "penstock.cli.consumer_read",
-    "penstock.jetstream.consume",
-    "penstock.jetstream.deadletter",
-    "penstock.jetstream.delivery",
-    "penstock.jetstream.outgoing",
-    "penstock.wire.bulk.atomic",
-    "penstock.wire.bulk.rows",
 }
 
 

@@ -21,10 +21,12 @@ from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
 from penstock.jetstream.outgoing import WRONG_LAST_SEQUENCE
 from penstock.model import Message, Stream, format_time, parse_time
-from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream.answers import PubAck, read_ack
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE, HEADER_PREFIX, MSG_ID
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.connection.messages import HeaderValues
 
 __all__ = ["DeadLetter", "DeadLetters"]
 
@@ -78,17 +80,6 @@ class DeadLetter:
         }
 
 
-class _Pairs(dict[str, str]):
-    """Headers that nats-py writes pair by pair, so that a name may have several values."""
-
-    def __init__(self, pairs: list[tuple[str, str]]) -> None:
-        super().__init__(pairs)
-        self._pairs = pairs
-
-    def items(self) -> Any:
-        return self._pairs  # nats-py only iterates over it
-
-
 class DeadLetters:
     """The dead letters of one stream, kept in the stream `dead`, `<stream>-DEAD` by default."""
 
@@ -125,7 +116,7 @@ class DeadLetters:
     async def put(self, delivery: Delivery, reason: str) -> None:
         """Keep a delivery as a dead letter; once, however often it is called."""
         place = delivery.place
-        try:  # nats-py keeps one value of each header; the stream has them all
+        try:  # a delivery has one value of each header; the stream has them all
             headers = (await assets.get_message(self._client, self.stream, place.sequence)).headers
         except NotFoundError:
             headers = {name: [value] for name, value in delivery.headers.items()}
@@ -147,7 +138,7 @@ class DeadLetters:
             "Headers": json.dumps(message.headers),
         }
         headers = {f"{_HEAD}{name}": value for name, value in facts.items()}
-        headers["Nats-Expected-Last-Subject-Sequence"] = "0"
+        headers[EXPECTED_LAST_SUBJECT_SEQUENCE] = "0"
         subject = f"{_SUBJECT}.{self.stream}.{consumer}.{message.sequence}"
         try:
             await self._publish(subject, message.data, headers)
@@ -156,14 +147,9 @@ class DeadLetters:
                 raise
             # The letter is there already: an earlier attempt wrote it.
 
-    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+    async def _publish(self, subject: str, data: bytes, headers: HeaderValues) -> PubAck:
         reply = await self._client.request(subject, data, timeout=10.0, headers=headers)
-        try:
-            answer = json.loads(reply.data)
-        except ValueError:
-            raise RemoteProtocolError(f"What answered on {subject} is no ack: {reply.data[:40]!r}.") from None
-        if answer.get("error"):
-            raise api_error(answer["error"])
+        return read_ack(reply.data, reply.status)
 
     async def collect(self) -> int:
         """Write letters for messages whose deliveries ran out unseen; give how many."""
@@ -222,19 +208,11 @@ class DeadLetters:
         were meant for the server, and with `Penstock-Redelivered`, which counts.
         """
         times = int(letter.headers.get(_AGAIN, ["0"])[-1]) + 1
-        pairs = [
-            (name, value)
-            for name, values in letter.headers.items()
-            for value in values
-            if not name.startswith("Nats-") and name != _AGAIN
-        ]
-        pairs += [(_AGAIN, str(times)), ("Nats-Msg-Id", f"{self.dead}.{letter.number}")]
-        reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=_Pairs(pairs))
-        answer = json.loads(reply.data)
-        if answer.get("error"):
-            raise api_error(answer["error"])
+        kept = {name: values for name, values in letter.headers.items() if not name.startswith(HEADER_PREFIX)}
+        kept |= {_AGAIN: [str(times)], MSG_ID: [f"{self.dead}.{letter.number}"]}
+        ack = await self._publish(letter.subject, letter.data, kept)
         await self._drop(letter.number)
-        return int(answer["seq"])
+        return ack.sequence
 
     async def _messages(self, subject: str) -> AsyncIterator[tuple[int, Message]]:
         number = 1

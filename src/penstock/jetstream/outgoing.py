@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream.subjects import subject_fault
+from penstock.wire.jetstream import names
 
 __all__ = ["DUPLICATE_IN_BATCH", "WRONG_LAST_ID", "WRONG_LAST_SEQUENCE", "Outgoing"]
 
 WRONG_LAST_ID = 10070
 WRONG_LAST_SEQUENCE = 10071
 DUPLICATE_IN_BATCH = 10201
-_OURS = ("Nats-Msg-Id", "Nats-Expected-", "Nats-TTL", "Nats-Batch-")
+_OURS = (names.MSG_ID, names.EXPECTED_PREFIX, names.TTL, names.BATCH_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Outgoing:
             raise InputError(f"The subject {self.subject!r} {fault}.", remedy="Publish to a plain subject.")
         if not isinstance(self.data, bytes | bytearray | memoryview):
             raise InputError(f"The payload for {self.subject} is {type(self.data).__name__}.", remedy="Give bytes.")
-        for name, value in {**self.headers, "Nats-Msg-Id": self.id or "-"}.items():
+        for name, value in {**self.headers, names.MSG_ID: self.id or "-"}.items():
             if not name or any(char in name for char in ": \r\n") or "\r" in value or "\n" in value:
                 raise InputError(f"The header {name!r} cannot be sent.", remedy="Names have no colon or space.")
         for name in self.headers:
@@ -71,15 +72,15 @@ class Outgoing:
 
     def wire_headers(self, message_id: str) -> dict[str, str]:
         """Give the headers that are sent."""
-        headers = {**self.headers, "Nats-Msg-Id": message_id}
+        headers = {**self.headers, names.MSG_ID: message_id}
         if self.ttl is not None:
-            headers["Nats-TTL"] = f"{round(parse_duration(self.ttl) * 1000)}ms"
+            headers[names.TTL] = f"{round(parse_duration(self.ttl) * 1000)}ms"
         if self.expect_last_sequence is not None:
-            headers["Nats-Expected-Last-Sequence"] = str(self.expect_last_sequence)
+            headers[names.EXPECTED_LAST_SEQUENCE] = str(self.expect_last_sequence)
         if self.expect_last_subject_sequence is not None:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(self.expect_last_subject_sequence)
+            headers[names.EXPECTED_LAST_SUBJECT_SEQUENCE] = str(self.expect_last_subject_sequence)
         if self.expect_last_id is not None:
-            headers["Nats-Expected-Last-Msg-Id"] = self.expect_last_id
+            headers[names.EXPECTED_LAST_ID] = self.expect_last_id
         return headers
 
     @property

@@ -1,13 +1,20 @@
-"""What the server says of a stream or a consumer: its configuration, and how it stands. Frozen values."""
+"""What the server says of a stream or a consumer: its configuration, and how it stands. Frozen values.
+
+The configuration is read when it is asked for: a list of names and figures does not wait for the model to load.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.exports import exports
-from penstock.model import Consumer, Stream, parse_time
+from penstock.times import parse_time
+
+if TYPE_CHECKING:
+    from penstock.model import Consumer, Stream
 
 __all__ = ["ConsumerInfo", "Copy", "Placed", "SequenceInfo", "StreamInfo"]
 
@@ -53,7 +60,7 @@ class Copy:
 class StreamInfo:
     """A stream as the server holds it."""
 
-    config: Stream
+    name: str
     created: datetime | None
     messages: int
     bytes: int
@@ -68,13 +75,20 @@ class StreamInfo:
     """How many messages are missing between the first and the last."""
     placed: Placed
     copies: tuple[Copy, ...] = ()
-    raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
 
+    @cached_property
+    def config(self) -> Stream:
+        """What the stream is configured to be."""
+        from penstock.model import Stream
+
+        return Stream.from_json(self.raw["config"])
+
     @property
-    def name(self) -> str:
-        """The stream's name."""
-        return self.config.name
+    def description(self) -> str:
+        """A sentence for people, or nothing."""
+        return self.raw["config"].get("description") or ""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -82,7 +96,7 @@ class StreamInfo:
         state = content["state"]
         copies = [*(content.get("sources") or []), *([content["mirror"]] if content.get("mirror") else [])]
         return cls(
-            config=Stream.from_json(content["config"]),
+            name=content["config"]["name"],
             created=_time(content.get("created")),
             messages=state.get("messages", 0),
             bytes=state.get("bytes", 0),
@@ -127,7 +141,6 @@ class ConsumerInfo:
 
     stream: str
     name: str
-    config: Consumer
     created: datetime | None
     delivered: SequenceInfo
     ack_floor: SequenceInfo
@@ -144,8 +157,20 @@ class ConsumerInfo:
     paused: bool
     pause_remaining: float | None
     placed: Placed
-    raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
+
+    @cached_property
+    def config(self) -> Consumer:
+        """What the consumer is configured to be."""
+        from penstock.model import Consumer
+
+        return Consumer.from_json(self.raw["config"])
+
+    @property
+    def description(self) -> str:
+        """A sentence for people, or nothing."""
+        return self.raw["config"].get("description") or ""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -154,7 +179,6 @@ class ConsumerInfo:
         return cls(
             stream=content["stream_name"],
             name=content["name"],
-            config=Consumer.from_json(content["config"]),
             created=_time(content.get("created")),
             delivered=SequenceInfo.from_json(content.get("delivered")),
             ack_floor=SequenceInfo.from_json(content.get("ack_floor")),

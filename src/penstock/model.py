@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import difflib
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -27,6 +27,8 @@ from pydantic import (
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
+from penstock.names import NAME
+from penstock.times import format_time, parse_time
 from penstock.wire.jetstream.answers import PubAck
 
 __all__ = [
@@ -44,27 +46,6 @@ __all__ = [
 ]
 
 _NANO = 1_000_000_000
-# A name is a token of API subjects and a folder in the store.
-NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
-
-
-def parse_time(text: str) -> datetime:
-    """Read an RFC 3339 time with up to nanoseconds; Python keeps microseconds, the rest is cut."""
-    try:
-        time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise InputError(
-            f"{text!r} is not a time{'' if time is None else ' with a zone'}.",
-            remedy="Write it as 2026-01-31T23:59:59Z.",
-        )
-    return time
-
-
-def format_time(time: datetime) -> str:
-    """Write a time as the server does, in UTC."""
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _to_seconds(value: Any) -> Any:
@@ -88,7 +69,7 @@ Time = Annotated[
 class ServerValue(BaseModel):
     """A frozen value whose JSON is the server's; unknown fields of the server are kept in `unknown`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     unknown: dict[str, Any] = Field(default_factory=dict, repr=False)
     """What the server said in fields that this version does not know."""

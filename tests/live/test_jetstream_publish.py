@@ -52,6 +52,12 @@ class LossyClient:
             return
         await self._client.publish(subject, payload, **about)
 
+    def send_checked(self, subject: bytes, payload: bytes, reply: bytes = b"", block: bytes | None = None) -> int:
+        if self._lose_message and self._lose_message(payload):
+            self.lost += 1
+            return 0
+        return self._client.send_checked(subject, payload, reply, block)
+
     async def tap(self, subject: str, handler: Any, **about: Any) -> Any:
         def sieve(name: bytes, reply: bytes, payload: bytes, block: bytes | None) -> Any:
             if self._lose_ack and self._lose_ack(payload):

@@ -49,10 +49,10 @@ def torn(seed: int, share: float):
     def wrap(task: Task) -> None:
         settle = task.bulk.settle
 
-        def unsteady(ticket, deadline):
+        def unsteady(stream, ticket, deadline):
             if dice.random() < share:
                 task.bulk.drop()
-            return settle(ticket, deadline)
+            return settle(stream, ticket, deadline)
 
         task.bulk.settle = unsteady
 
@@ -326,12 +326,12 @@ def test_a_server_that_is_away_for_a_while(unique, tmp_path):
         def shaken(task: Task) -> None:
             settle = task.bulk.settle
 
-            def count(ticket, deadline):
+            def count(stream, ticket, deadline):
                 settled.append(1)
                 if len(settled) in (5, 20):
                     server.nodes[0].kill()
                     server.nodes[0].start()
-                return settle(ticket, deadline)
+                return settle(stream, ticket, deadline)
 
             task.bulk.settle = count
 

@@ -31,11 +31,11 @@ class UnfencedWriter(NatsStreamWriter):
 
         store = TaskConnection.store
 
-        def stored(bulk: TaskConnection, messages: Any) -> int:
+        def stored(bulk: TaskConnection, stream: str, messages: Any) -> int:
             # Heads and claims keep their fences, or the protocol would not run at all; taking a lane loses its own.
             TaskConnection.post = post
             try:
-                return store(bulk, [_loose(message) for message in messages])
+                return store(bulk, stream, [_loose(message) for message in messages])
             finally:
                 TaskConnection.post = unfenced
 

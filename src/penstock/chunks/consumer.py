@@ -79,7 +79,7 @@ class StoredConsumer:
         self._name = ""
         self._task: asyncio.Task[None] | None = None
         self.delivered = 0
-        """Messages whose handler returned."""
+        """Messages whose handler returned, and that are acknowledged."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -173,8 +173,8 @@ class StoredConsumer:
         except Exception as error:
             await self._failed(message, chunk, error)
         else:
-            self.delivered += 1
             await self._settle(message.ack_sync(timeout=10.0))
+            self.delivered += 1
         finally:
             await end([beat])
 

@@ -21,19 +21,12 @@ if TYPE_CHECKING:
     from penstock.info import ConsumerInfo
     from penstock.jetstream.delivery import Delivery
 
-__all__ = ["add_to"]
+__all__ = ["next_", "redeliver", "sub"]
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer.")]
 Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what is shown.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("next")(next_)
-    app.command("sub")(sub)
-    app.command("redeliver")(redeliver)
 
 
 # -- next and sub ----------------------------------------------------------------------------------------------------
@@ -264,7 +257,7 @@ async def _pushed(
 def redeliver(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Only what this consumer gave up.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Only what this consumer gave up.")] = None,
     seq: Annotated[
         list[int] | None, typer.Option("--seq", metavar="SEQUENCE", help="Only these of the stream; repeat.")
     ] = None,

@@ -25,7 +25,7 @@ StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")
 def samples(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str, typer.Argument(metavar="[CONSUMER]", help="The consumer; all of the stream without.")] = "*",
+    name: Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer; all of the stream without.")] = "*",
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Draw the figures live, until Ctrl-C.")] = False,
     count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many events; 0 for never.")] = 0,
     wait: Annotated[

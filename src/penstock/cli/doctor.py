@@ -162,7 +162,7 @@ def _connection(given: Globals) -> Finding:
 
         client = await connect(given.options())
         try:
-            return str(client.connected_server_version)
+            return str(client.server_info.get("version"))
         finally:
             await client.close()
 

@@ -92,6 +92,8 @@ def hoist(group: Any, arguments: list[str]) -> list[str]:
             break
         if name in values and name not in own:
             take = 2 if values[name] and not joined else 1
+            if index + take > len(arguments):
+                raise OptionError(f"{name} has no value.", remedy=f"Write it behind {name}.", option=name)
             front += arguments[index : index + take]
             index += take
             continue

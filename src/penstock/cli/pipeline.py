@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from penstock.cli.globals import Globals
     from penstock.pipelines.outcome import Outcome
 
-__all__ = ["app"]
+__all__ = ["new", "replay", "reset", "run", "status", "switch_"]
 
-app = typer.Typer(name="pipeline", help="Make, run and look at Spark pipelines over NATS.", no_args_is_help=True)
-
-Folder = Annotated[str, typer.Argument(metavar="[DIR]", help="The folder of the pipeline.")]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="The folder of the pipeline.")]
 Storage = Annotated[
     str | None, typer.Option("--storage", metavar="DIR", help="Where its state lives, instead of where the spec says.")
 ]
@@ -33,7 +31,6 @@ Master = Annotated[
 Remote = Annotated[str | None, typer.Option("--remote", metavar="sc://...", help="A Spark Connect server to run on.")]
 
 
-@app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="The name of the pipeline, and of its folder.")],
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to make the folder.")] = ".",
@@ -46,7 +43,6 @@ def new(
     typer.echo(f"  penstock server run &\n  python {made}/traffic.py\n  penstock pipeline run {made}")
 
 
-@app.command("run")
 def run(
     ctx: typer.Context,
     folder: Folder = ".",
@@ -129,7 +125,6 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     }
 
 
-@app.command("status")
 def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as_json: Json = False) -> None:
     """Show how far each flow is, and how many messages wait for it."""
     from penstock.cli.stream_show import ago
@@ -165,7 +160,6 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
     )
 
 
-@app.command("reset")
 def reset(
     folder: Folder = ".",
     storage: Storage = None,
@@ -186,7 +180,6 @@ def reset(
     typer.echo("Reset. The next run reads everything again, and adds to the streams that it writes to.")
 
 
-@app.command("replay")
 def replay(
     ctx: typer.Context,
     folder: Folder = ".",
@@ -256,8 +249,7 @@ def replay(
         typer.echo(f"Switched: the next run goes on from here, into {_names(pairs)}.")
 
 
-@app.command("switch")
-def switch_lane(
+def switch_(
     folder: Folder = ".",
     to: Annotated[str | None, typer.Option("--to", metavar="NAME", help="The replay to go on from.")] = None,
     back: Annotated[bool, typer.Option("--back", help="Go on in the pipeline's own state again.")] = False,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
-from typer.core import TyperGroup
 
 from penstock.cli.globals import Globals
-from penstock.cli.tree import Suggesting
 from penstock.durations import parse_duration
-from penstock.errors import InputError
+from penstock.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
 
 __all__ = [
-    "aliases",
     "ask",
     "asking",
     "confirm",
@@ -33,6 +30,7 @@ __all__ = [
     "pick",
     "read_json",
     "session",
+    "shifted",
     "with_flags",
 ]
 
@@ -106,13 +104,27 @@ def pick(what: str, names: Sequence[str], given: str | None) -> str:
 
 
 def parse_until(text: str, option: str) -> datetime:
-    """Read a time, or a duration from now."""
-    from penstock.model import parse_time
+    """Read a time to come: a date, a time (in UTC if it names no zone), or a duration from now."""
+    from penstock.times import parse_time
 
-    if text[:4].isdecimal() and "-" in text:
-        stamp = text.replace(" ", "T", 1)
-        return parse_time(stamp if stamp.endswith("Z") or "+" in stamp else f"{stamp}Z")
-    return datetime.now(UTC) + timedelta(seconds=parse_duration(text, option=option))
+    if re.match(r"[0-9]{4}-", text):
+        day, _, clock = text.replace(" ", "T", 1).partition("T")
+        zoned = re.search(r"(Z|[+-][0-9:]+)$", clock)
+        return parse_time(f"{day}T{clock or '00:00:00'}{'' if zoned else 'Z'}")
+    return shifted(text, option, 1)
+
+
+def shifted(text: str, option: str, direction: int) -> datetime:
+    """Give the time that lies a duration before (-1) or after (1) now."""
+    try:
+        return datetime.now(UTC) + direction * timedelta(seconds=parse_duration(text, option=option))
+    except OverflowError:
+        raise OptionError(
+            f"{option} is {text!r}, which no calendar reaches.",
+            remedy='Write less, such as "1h" or "30d".',
+            option=option,
+            value=text,
+        ) from None
 
 
 def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -178,22 +190,3 @@ def with_flags(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
         return command
 
     return decorate
-
-
-def aliases(names: dict[str, str]) -> type[TyperGroup]:
-    """Make a kind of group in which commands also have other, hidden names: {"list": "ls"}.
-
-    The same command under another name costs nothing; registering it twice would build all its flags again.
-    """
-
-    class Group(Suggesting):
-        hidden_names = names
-
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            for name, target in names.items():
-                command = copy.copy(self.commands[target])
-                command.hidden = True
-                self.commands[name] = command
-
-    return Group

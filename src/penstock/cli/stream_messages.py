@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,35 +11,28 @@ import typer
 from penstock.cli.globals import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, progress, run
-from penstock.cli.session import asking, confirm, pick, read_json, session
+from penstock.cli.session import asking, confirm, pick, read_json, session, shifted
 from penstock.cli.stream_show import show_message, show_stream
-from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
+    from penstock.connection import Connection
     from penstock.model import Message
 
-__all__ = ["add_to"]
+__all__ = ["backup", "get", "restore", "rmm", "view"]
 
-Name = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
+Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
 PAGE = 25
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("view")(view)
-    app.command("get")(get)
-    app.command("rmm")(rmm)
-    app.command("backup")(backup)
-    app.command("restore")(restore)
 
 
 def view(
     ctx: typer.Context,
     name: Name = None,
-    size: Annotated[int, typer.Argument(min=1, max=PAGE, metavar="[SIZE]", help="Messages of a page.")] = 10,
-    start: Annotated[int, typer.Option("--id", min=1, metavar="SEQUENCE", help="Begin with this sequence.")] = 1,
+    size: Annotated[int, typer.Argument(min=1, max=PAGE, metavar="SIZE", help="Messages of a page.")] = 10,
+    start: Annotated[
+        int | None, typer.Option("--id", min=1, metavar="SEQUENCE", help="Begin with this sequence.")
+    ] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Begin so long ago.")] = None,
     subject: Annotated[str, typer.Option("--subject", help="Only messages that match.")] = ">",
     raw: Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")] = False,
@@ -47,10 +40,10 @@ def view(
     json: Json = False,
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
-    begin = None
-    if since is not None:
-        begin = datetime.now(UTC) - timedelta(seconds=parse_duration(since, option="--since"))
-    run(_view(ctx.obj, name, size, start, begin, subject, Sieve(everything, subject), raw, json))
+    if start is not None and since is not None:
+        raise InputError("--id and --since are given together.", remedy="Leave one of them out.")
+    begin = None if since is None else shifted(since, "--since", -1)
+    run(_view(ctx.obj, name, size, start or 1, begin, subject, Sieve(everything, subject), raw, json))
 
 
 async def _view(
@@ -96,7 +89,7 @@ async def _view(
 def get(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
-    sequence: Annotated[int | None, typer.Argument(min=1, metavar="[SEQUENCE]", help="Its sequence.")] = None,
+    sequence: Annotated[int | None, typer.Argument(min=1, metavar="SEQUENCE", help="Its sequence.")] = None,
     last_for: Annotated[
         str | None, typer.Option("-S", "--last-for", metavar="SUBJECT", help="The last message of this subject.")
     ] = None,
@@ -110,16 +103,8 @@ def get(
 
 
 async def _get(given: Globals, name: str, sequence: int | None, last_for: str | None, sieve: Sieve, json: bool) -> None:
-    from penstock.jetstream import assets
-
     async with session(given) as client:
-        try:
-            message = await assets.get_message(client, name, sequence, last_for=last_for)
-        except NotFoundError as error:
-            if error.err_code == 10059:
-                raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
-            what = f"no message {sequence}" if sequence else f"no message on {last_for}"
-            raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None
+        message = await _message(client, name, sequence, last_for)
     if not sieve.shows(message.subject):
         raise InputError(
             f"Message {message.sequence} of stream {name} is a marker of the Spark sink, no data.",
@@ -129,6 +114,18 @@ async def _get(given: Globals, name: str, sequence: int | None, last_for: str | 
         print_json(message.to_json())
     else:
         show_message(message)
+
+
+async def _message(client: Connection, name: str, sequence: int | None, last_for: str | None = None) -> Message:
+    from penstock.jetstream import assets
+
+    try:
+        return await assets.get_message(client, name, sequence, last_for=last_for)
+    except NotFoundError as error:
+        if error.err_code == 10059:
+            raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
+        what = f"no message {sequence}" if sequence else f"no message on {last_for}"
+        raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None
 
 
 def rmm(
@@ -145,7 +142,7 @@ async def _rmm(given: Globals, name: str, sequence: int, force: bool) -> None:
     from penstock.jetstream import assets
 
     async with session(given) as client:
-        message = await assets.get_message(client, name, sequence)
+        message = await _message(client, name, sequence)
         confirm(f"Really remove message {sequence} on {message.subject} from Stream {name}", force)
         await assets.delete_message(client, name, sequence)
     typer.echo(f"Removed message {sequence} from Stream {name}.")

@@ -10,10 +10,20 @@ The names that it exports are public; its modules are not for users.
 
 from __future__ import annotations
 
-from penstock.connection.asking import api_request, insist, patiently
+from penstock.connection.asking import api_request, direct_get, insist, patiently, store_frames
 from penstock.connection.connecting import connect
 from penstock.connection.connection import Connection
 from penstock.connection.messages import Msg
 from penstock.connection.subscription import Subscription
 
-__all__ = ["Connection", "Msg", "Subscription", "api_request", "connect", "insist", "patiently"]
+__all__ = [
+    "Connection",
+    "Msg",
+    "Subscription",
+    "api_request",
+    "connect",
+    "direct_get",
+    "insist",
+    "patiently",
+    "store_frames",
+]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -94,16 +94,17 @@ class Connection(BaseConnection):
             self._loop.call_soon(self._write_out)
         return self._outbox.publish(name, answer, block, content)
 
-    def reply_to(self, reply: bytes, payload: bytes, answer: bytes = b"") -> int:
-        """Publish to a reply subject as the server gave it, which needs no check; otherwise as `send`."""
-        if len(payload) > self._most:
-            check_size(len(reply) + len(answer) + 24, len(payload), self._most, as_text(reply))
+    def send_checked(self, subject: bytes, payload: bytes, reply: bytes = b"", block: bytes | None = None) -> int:
+        """Publish as `send` does, with subjects and a header block that need no check: the server's own, or ours."""
+        size = len(payload) if block is None else len(payload) + len(block)
+        if size > self._most:
+            check_size(len(subject) + len(reply) + 24, size, self._most, as_text(subject))
         if not self._writes:
-            self._check_publishable(len(payload) + len(reply) + len(answer) + 24)
+            self._check_publishable(size + len(subject) + len(reply) + 24)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
-        return self._outbox.publish(reply, answer, None, payload)
+        return self._outbox.publish(subject, reply, block, payload)
 
     def post(self, frames: bytes) -> bool:
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
@@ -255,6 +256,22 @@ class Connection(BaseConnection):
         Every request of a connection shares one subscription; `old_style` is taken for nats-py's sake.
         """
         return await self._requests.ask(subject, payload, timeout, headers)
+
+    async def exchange(
+        self,
+        make: Callable[[bytes], bytes],
+        hear: Callable[[bytes, bytes | None], bool],
+        subjects: Collection[str],
+        timeout: float | None = None,
+    ) -> None:
+        """Send ready frames in one piece and hear their answers: many messages at once, or many answers to one.
+
+        `make` gives the frames for the reply subject that it gets; `hear` gets payload and header block of every
+        answer, tells whether it was the last one, and must not raise; `subjects` are those that the frames go to.
+        Nothing is kept for a later connection: DisconnectedError at once where there is none, or where it breaks before
+        the last answer. DeniedError at once where the server denies one of the subjects, else DeadlineError.
+        """
+        await self._requests.exchange(make, hear, subjects, timeout)
 
     def _fail_requests(self, error: DeniedError, inbox: Subscription | None) -> int:
         return self._requests.denied(error, inbox)

@@ -83,7 +83,7 @@ class Msg:
             raise LocalProtocolError(f"The message on {self.subject} wants no answer.", remedy="Look at its reply.")
         if headers or type(data) is not bytes:
             await self._connection.publish(self.reply, data, headers=headers)
-        elif self._connection.reply_to(self._reply, data) >= CHUNK:
+        elif self._connection.send_checked(self._reply, data) >= CHUNK:
             await self._connection.written()
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 """The JetStream API, one function a request: streams, consumers and stored messages.
 
-Names are checked before they become part of a subject. Declarations are checked by `rules` before they are sent.
+Names are checked before they become part of a subject. Declarations are checked by `rules` before they are sent; these
+and the model are imported where they are needed, because a list needs neither.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from penstock.errors import (
     RemoteProtocolError,
 )
 from penstock.info import ConsumerInfo, StreamInfo
-from penstock.jetstream.rules import check_consumer, check_stream
-from penstock.model import NAME, Consumer, Message, Stream, format_time
+from penstock.names import NAME
+from penstock.times import format_time
 from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.model import Consumer, Message, Stream
 
 __all__ = [
     "account_info",
@@ -107,12 +109,16 @@ async def account_info(client: Connection) -> dict[str, Any]:
 
 async def add_stream(client: Connection, stream: Stream) -> StreamInfo:
     """Create a stream; the same one again is no error, another one of that name is."""
+    from penstock.jetstream.rules import check_stream
+
     check_stream(stream)
     return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json(), again=True))
 
 
 async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
     """Give a stream another configuration; what the server cannot change, it refuses."""
+    from penstock.jetstream.rules import check_stream
+
     if not stream.sealed:  # sealing is an update that makes the server change other fields, too
         check_stream(stream)
     return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json(), again=True))
@@ -180,6 +186,8 @@ async def get_message(
     since: datetime | None = None,
 ) -> Message:
     """Read one stored message: by sequence, the last of a subject, or the next from a sequence or time on."""
+    from penstock.model import Message
+
     body: dict[str, Any]
     if last_for is not None:
         body = {"last_by_subj": last_for}
@@ -229,6 +237,8 @@ async def delete_message(client: Connection, stream: str, sequence: int, *, eras
 
 async def add_consumer(client: Connection, stream: str, consumer: Consumer, *, action: str = "create") -> ConsumerInfo:
     """Create a consumer; the same one again is no error, another one of that name is."""
+    from penstock.jetstream.rules import check_consumer
+
     check_consumer(consumer)
     name = consumer.durable or consumer.name
     method = f"CONSUMER.CREATE.{checked(stream, 'stream')}" + (f".{checked(name, 'consumer')}" if name else "")

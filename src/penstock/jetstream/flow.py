@@ -19,14 +19,15 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from penstock.connection.messages import CHUNK, as_bytes
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, JetStreamError, PenstockError
 from penstock.jetstream.batch import find_stored
-from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing
+from penstock.jetstream.outgoing import Outgoing
 from penstock.model import PubAck
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.acked import Window, number_behind
+from penstock.wire.jetstream.acked import Window
 from penstock.wire.jetstream.verdicts import may_ask_again
-from penstock.wire.protocol import decode_status
+from penstock.wire.protocol import decode_status, encode_headers
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
@@ -40,15 +41,26 @@ _ALONE_FIRST, _ALONE_MOST = 8, 4096
 _SUBJECTS = 1000  # that are remembered at a time
 # How a message says what it expects before it, and how the server says that it is not so.
 _CHECKS = {
-    "id": (names.EXPECTED_LAST_ID, WRONG_LAST_ID),
-    "sequence": (names.EXPECTED_LAST_SEQUENCE, WRONG_LAST_SEQUENCE),
+    "id": (names.EXPECTED_LAST_ID, names.WRONG_LAST_ID),
+    "sequence": (names.EXPECTED_LAST_SEQUENCE, names.WRONG_LAST_SEQUENCE),
 }
 
 
 class Pending:
     """One message between its first sending and its fate."""
 
-    __slots__ = ("attempts", "awaited", "chained", "failure", "future", "id", "lost", "number", "out", "sent")
+    __slots__ = (
+        "attempts",
+        "awaited",
+        "chained",
+        "failure",
+        "future",
+        "id",
+        "lost",
+        "number",
+        "out",
+        "sent",
+    )
 
     def __init__(self, number: int, out: Outgoing, message_id: str, future: asyncio.Future[PubAck]) -> None:
         self.number, self.out, self.id, self.future = number, out, message_id, future
@@ -89,8 +101,9 @@ class Flow:
         self._window.safe, self._replicas = patience, replicas
         if self._strict:
             self._chain = "id" if replicas == 1 else "sequence" if sole_writer else ""
-        self._inbox = f"{self._client.new_inbox()}."
-        self._subscription = await self._client.tap(f"{self._inbox}*.*", self._answered)
+        inbox = self._client.new_inbox()
+        self._loop, self._answers = asyncio.get_running_loop(), f"{inbox}.".encode()
+        self._subscription = await self._client.tap(f"{inbox}.*.*", self._answered)
         self.is_open = True
         self._spawn(self._watch())
 
@@ -126,16 +139,27 @@ class Flow:
 
     async def send(self, out: Outgoing, message_id: str, *, awaited: bool) -> Pending:
         """Wait for room, and send; callers get their turn in the order in which they came."""
-        async with self._turn:
-            alone = await self._room(out)
-            self._number += 1
-            item = Pending(self._number, out, message_id, asyncio.get_running_loop().create_future())
-            item.awaited = awaited
-            self._window.add(item, item.number, out.size, asyncio.get_running_loop().time())
-            item.chained = self._strict and not alone
-            if out.subject not in self._subjects:
-                self._heed(out.subject)
-            await self._launch(item)
+        if self._turn.locked() or (alone := self._goes(out)) is None:
+            async with self._turn:
+                while (alone := self._goes(out)) is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+                item = self._begin(out, message_id, awaited, alone)
+        else:
+            item = self._begin(out, message_id, awaited, alone)
+        if self._client.pending_data_size >= CHUNK:
+            await self._client.written()
+        return item
+
+    def _begin(self, out: Outgoing, message_id: str, awaited: bool, alone: bool) -> Pending:
+        self._number += 1
+        item = Pending(self._number, out, message_id, self._loop.create_future())
+        item.awaited = awaited
+        self._window.add(item, item.number, out.size, self._loop.time())
+        item.chained = self._strict and not alone
+        if out.subject not in self._subjects:
+            self._heed(out.subject)
+        self._launch(item)
         return item
 
     def _heed(self, subject: str) -> None:
@@ -166,43 +190,43 @@ class Flow:
             self._base = None
             yield
 
-    async def _room(self, out: Outgoing) -> bool:
-        """Wait until a message may go; tell whether it goes alone."""
-        while True:
-            if not self.is_open:
-                raise DisconnectedError("The publisher was closed.")
-            alone = out.expects or (self._strict and (not self._chain or self._base is None or self._alone > 0))
-            if self._clear.is_set() and (not len(self._window) or (not alone and self._window.fits(out.size))):
-                return alone
-            self._changed.clear()
-            await self._changed.wait()
+    def _goes(self, out: Outgoing) -> bool | None:
+        """Tell whether a message goes alone; None while it may not go."""
+        if not self.is_open:
+            raise DisconnectedError("The publisher was closed.")
+        alone = (self._strict and (not self._chain or self._base is None or self._alone > 0)) or out.expects
+        if self._clear.is_set() and (not len(self._window) or (not alone and self._window.fits(out.size))):
+            return alone
+        return None
 
-    async def _launch(self, item: Pending) -> None:
+    def _launch(self, item: Pending) -> None:
         """Send one message, for the first time or again."""
-        headers = item.out.wire_headers(item.id)
+        out = item.out
+        headers = out.wire_headers(item.id)
         if item.chained and self._base is not None:
             headers[_CHECKS[self._chain][0]] = self._base
             self._base = item.id if self._chain == "id" else str(int(self._base) + 1)
         item.attempts += 1
         item.failure = None
-        item.sent = asyncio.get_running_loop().time()
-        reply = f"{self._inbox}{item.number}.{item.attempts}"
+        item.sent = self._loop.time()
+        reply = b"%b%d.%d" % (self._answers, item.number, item.attempts)
         try:
-            await self._client.publish(item.out.subject, item.out.data, reply=reply, headers=headers)
+            data = out.data if type(out.data) is bytes else bytes(out.data)
+            self._client.send_checked(as_bytes(out.subject), data, reply, encode_headers(headers))
         except PenstockError as error:
             self._refused(item, error)
 
     # -- answers -----------------------------------------------------------------------------------
 
     def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
-        where, _, attempt = subject.decode().rpartition(".")
-        item = self._window.get(number_behind(where, self._inbox))
+        number, _, attempt = subject[len(self._answers) :].partition(b".")
+        item = self._window.get(int(number)) if number.isdigit() and len(number) < 19 else None
         if item is None:
-            return  # a late copy of an answer
+            return  # a late copy of an answer, or no answer at all
         try:
             sequence, duplicate = self._window.read(payload, None if block is None else decode_status(block)[0])
         except PenstockError as error:
-            if attempt == str(item.attempts):
+            if attempt == b"%d" % item.attempts:
                 self._refused(item, error)
         else:
             self._settle(item, sequence, duplicate)
@@ -335,7 +359,7 @@ class Flow:
             if attempt:
                 await asyncio.sleep(_BACKOFF[min(attempt - 1, len(_BACKOFF) - 1)])
             self.retries += 1
-            await self._launch(item)
+            self._launch(item)
             deadline = loop.time() + self._ack_timeout
             while item.number in self._window and item.failure is None:
                 left = deadline - loop.time()

@@ -162,7 +162,15 @@ class Server:
                 raise
             try:
                 root = options.root or run / "store"
-                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                try:
+                    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                except OSError as error:
+                    raise OptionError(
+                        f"The store {root} cannot be made: {error.strerror}.",
+                        remedy="Name another folder.",
+                        option="store",
+                        value=str(root),
+                    ) from None
                 guard.hold(options.root)
                 deployment = Deployment(options, binary, guard, root, self._token, None)
                 _bring_up(deployment)

@@ -18,15 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, MarkerError, PenstockError
-from penstock.spark.connections import new_batch_id
 from penstock.spark.digests import Bag, from_bytes
 from penstock.spark.markers import DIGEST_SIZE, journal_body
 from penstock.spark.messages import Messages
-from penstock.spark.query_markers import SEQUENCE_IN_DOUBT, WRONG_SEQUENCE, Epoch, Journal, QueryMarkers, Slot, Taken
-from penstock.wire import frames
+from penstock.spark.query_markers import Epoch, Journal, QueryMarkers, Slot, Taken
+from penstock.wire.jetstream.atomic import encode_rows, new_id
 from penstock.wire.jetstream.names import (
-    BATCH_ID,
-    BATCH_SEQUENCE,
+    CONDITION_FAILED,
+    DUPLICATE_IN_BATCH,
     EXPECTED_LAST_SUBJECT_SEQUENCE,
     EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
     TTL,
@@ -36,7 +35,6 @@ from penstock.wire.patience import Deadline
 
 __all__ = ["Task", "TaskOutcome"]
 
-DUPLICATE = 10201  # a batch holds a message id that the stream knows
 HELD_BYTES = 64 * 1024 * 1024  # of journals that a replaying task keeps instead of reading them twice
 
 
@@ -160,8 +158,8 @@ class Task:
             while first < end:
                 while len(self._under_way) >= self._lanes:
                     self._settle()
-                batch_id = new_batch_id()
-                last, content = _encode(messages, first, end, batch_id, self._size)
+                batch_id = new_id()
+                last, content = encode_rows(messages.rows, first, end, batch_id, most_bytes=self._size)
                 part = digests[first * DIGEST_SIZE : last * DIGEST_SIZE]
                 self._post(_AtomicBatch(messages, first, last, part, batch_id), content)
                 first = last
@@ -170,10 +168,10 @@ class Task:
         """Send a batch whose rows are known, under a name that no batch had before."""
         while len(self._under_way) >= self._lanes:
             self._settle()
-        batch = replace(batch, batch_id=new_batch_id())
+        batch = replace(batch, batch_id=new_id())
         content = bytearray()
         if batch.messages is not None:
-            _, content = _encode(batch.messages, batch.first, batch.last, batch.batch_id, None)
+            _, content = encode_rows(batch.messages.rows, batch.first, batch.last, batch.batch_id)
         self._post(batch, content)
 
     def _post(self, batch: _AtomicBatch, content: bytearray) -> None:
@@ -203,12 +201,12 @@ class Task:
         try:
             if batch.failure is not None:
                 raise batch.failure
-            self.bulk.settle(batch.ticket, Deadline(2 * self.bulk.timeout))
+            self.bulk.settle(self.markers.subjects.stream, batch.ticket, Deadline(2 * self.bulk.timeout))
         except JetStreamError as error:
-            if error.err_code == DUPLICATE:
+            if error.err_code == DUPLICATE_IN_BATCH:
                 self._under_way.popleft()
                 self._divide(batch)
-            elif error.err_code in (WRONG_SEQUENCE, SEQUENCE_IN_DOUBT):
+            elif error.err_code in CONDITION_FAILED:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
                 if self.markers.owner(slot.lanes[batch.lane]) != self.task:
                     assert self._epoch is not None
@@ -301,14 +299,6 @@ class Task:
                     remedy="Many tasks at once, or a cluster without a leader: raise the option patience.",
                     seconds=self.markers.patience,
                 )
-
-
-def _encode(messages: Messages, first: int, last: int, batch_id: str, size: int | None) -> tuple[int, bytearray]:
-    """Write the frames of rows, up to about `size` bytes; give the row behind the last one, and the frames."""
-    fixed = f"{BATCH_ID}: {batch_id}\r\n".encode()
-    encoder = frames.Encoder(fixed=fixed, counter=BATCH_SEQUENCE.encode())
-    last = encoder.write(messages.rows, first, last, 1, 2**31 - 1 if size is None else size)
-    return last, encoder.take()
 
 
 def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple[Taken, list[bytes]]:

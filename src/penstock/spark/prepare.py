@@ -12,8 +12,8 @@ from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
 from penstock.spark.messages import SinkStream
 from penstock.spark.sink_options import SinkOptions
-from penstock.wire.jetstream.answers import read_ack
-from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE
+from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
 
 __all__ = ["Prepared", "prepare"]
 
@@ -146,9 +146,9 @@ def _lay_origin(bulk: TaskConnection, name: str) -> None:
     subject = origin_subject(name)
     answer = bulk.request(subject, origin_body(), headers={EXPECTED_LAST_SUBJECT_SEQUENCE: "0"})
     try:
-        read_ack(answer.payload, answer.status)
+        confirm(answer.payload, answer.status, name)
     except JetStreamError as error:
-        if error.err_code not in (10071, 10164):  # another query was faster
+        if error.err_code not in CONDITION_FAILED:  # another query was faster
             raise
 
 

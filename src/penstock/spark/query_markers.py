@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
-from penstock.spark.connections import HeldMessage, TaskConnection
+from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import (
     Head,
     MarkerSubjects,
@@ -24,15 +24,15 @@ from penstock.spark.markers import (
     read_lane,
     seal_body,
 )
+from penstock.wire.jetstream.direct import Found
+from penstock.wire.jetstream.names import CONDITION_FAILED, TTL
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
-from penstock.wire.jetstream.names import TTL
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
 __all__ = ["Epoch", "Journal", "QueryMarkers", "Slot"]
 
-WRONG_SEQUENCE, SEQUENCE_IN_DOUBT = 10071, 10164  # the second one: another write of the subject is under way
 MOST = 900  # messages of one batch of seals
 CLAIM_BYTES = 256 * 1024  # of one message of claims
 STALE = 5.0  # seconds that a server which is no leader any more may go on answering
@@ -99,7 +99,7 @@ class QueryMarkers:
     def head(self) -> Head | None:
         """Ask the stream's leader for the head."""
         found = self.patiently(lambda: self.bulk.last(self.subjects.stream, self.subjects.head))
-        return None if found is None else Head.read(found.body, found.sequence)
+        return None if found is None else Head.read(found.payload, found.sequence)
 
     def join(self) -> Epoch | None:
         """Get the right to write this batch; None where all of it is stored already.
@@ -200,19 +200,19 @@ class QueryMarkers:
         messages = [message]
         if head.state == "open":
             messages.insert(0, (self.subjects.anchor, self._keep, anchor_body(head.batch)))
-        self._attempt(lambda: self.bulk.store(messages))
+        self._attempt(lambda: self.bulk.store(self.subjects.stream, messages))
 
     def _seal(self, head: Head) -> None:
         """Close every lane that earlier runs of this batch opened: none of their tasks can store anything more."""
         lanes = {
             found.subject
             for found in self.scan(self.subjects.all, head.anchor, head.sequence)
-            if self.subjects.is_of_task(found.subject) and read_lane(found.body)[0]["kind"] == "open"
+            if self.subjects.is_of_task(found.subject) and read_lane(found.payload)[0]["kind"] == "open"
         }
         ordered = sorted(lanes)
         for start in range(0, len(ordered), MOST):
             seals = [(lane, self._keep, seal_body(self.run)) for lane in ordered[start : start + MOST]]
-            self.patiently(lambda seals=seals: self.bulk.store(seals))  # type: ignore[misc]  # mypy types no defaults of a lambda
+            self.patiently(lambda seals=seals: self.bulk.store(self.subjects.stream, seals))  # type: ignore[misc]  # mypy types no defaults of a lambda
 
     # -- lanes ----------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class QueryMarkers:
             fresh = {EXPECTED: "0"} if first else {}
             messages = [(lanes[0], guard, body), (lanes[1], {**self._keep, **fresh}, body)]
             messages += [(lane, self._keep, body) for lane in lanes[2:]]
-            last = self._attempt(lambda messages=messages: self.bulk.store(messages))  # type: ignore[misc]  # as above
+            last = self._attempt(lambda messages=messages: self.bulk.store(self.subjects.stream, messages))  # type: ignore[misc]  # as above
             if last is not None:
                 break
             head = self.head()
@@ -242,7 +242,7 @@ class QueryMarkers:
         slot = Slot(lanes, list(range(last - count + 1, last + 1)), [])
         if not first:
             for found in self.scan(self.subjects.slot(epoch.sequence, partition), epoch.sequence, last):
-                fields, digests = read_lane(found.body)
+                fields, digests = read_lane(found.payload)
                 if fields["kind"] == "rows":
                     slot.journals.append(Journal(found.sequence, str(fields["id"]), digests))
                 elif fields["kind"] == "open" and fields["run"] == self.run and fields["task"] > task:
@@ -255,7 +255,7 @@ class QueryMarkers:
         found = self.patiently(lambda: self.bulk.last(self.subjects.stream, lane))
         if found is None:
             return None
-        fields, _ = read_lane(found.body)
+        fields, _ = read_lane(found.payload)
         return int(fields["task"]) if fields["kind"] == "open" and fields["run"] == self.run else None
 
     def taken(self, epoch: Epoch, partition: int) -> PenstockError:
@@ -271,7 +271,7 @@ class QueryMarkers:
         """Give what earlier runs stored of this batch, in the order of the stream."""
         for found in self.scan(self.subjects.all, epoch.anchor, epoch.sequence):
             if self.subjects.is_of_task(found.subject):
-                fields, digests = read_lane(found.body)
+                fields, digests = read_lane(found.payload)
                 if fields["kind"] == "rows":
                     yield Journal(found.sequence, str(fields["id"]), digests)
 
@@ -283,7 +283,7 @@ class QueryMarkers:
         if last is None:
             return claims, 0
         for found in self.scan(self.subjects.claims(epoch.sequence), epoch.sequence, last.sequence):
-            fields, taken = read_claim(found.body)
+            fields, taken = read_claim(found.payload)
             if fields["kind"] == "claim":
                 claims.setdefault(int(fields["partition"]), {}).update(taken)
         return claims, last.sequence
@@ -297,7 +297,7 @@ class QueryMarkers:
         ]
         fence = {EXPECTED: str(expected), **self._keep}
         messages.append((self.subjects.claims_fence(epoch.sequence), fence, fence_body(partition)))
-        return self._attempt(lambda: self.bulk.store(messages)) is not None
+        return self._attempt(lambda: self.bulk.store(self.subjects.stream, messages)) is not None
 
     def _has_anchor(self, anchor: int) -> bool:
         found = self.patiently(lambda: self.bulk.following(self.subjects.stream, self.subjects.anchor, anchor))
@@ -309,7 +309,7 @@ class QueryMarkers:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def scan(self, subject: str, start: int, end: int) -> Iterator[HeldMessage]:
+    def scan(self, subject: str, start: int, end: int) -> Iterator[Found]:
         """Give the messages that match, from `start` up to and with the one at `end`, which must be among them.
 
         That one was stored by us, so a reader that shows it has everything before it. A scan that begins at the
@@ -357,7 +357,7 @@ class QueryMarkers:
         try:
             return action()
         except PenstockError as error:
-            wrong = isinstance(error, JetStreamError) and error.err_code in (WRONG_SEQUENCE, SEQUENCE_IN_DOUBT)
+            wrong = isinstance(error, JetStreamError) and error.err_code in CONDITION_FAILED
             if not wrong and not may_ask_again(error):
                 raise
             if not wrong:

@@ -14,7 +14,9 @@ __all__ = [
     "BATCH_ID",
     "BATCH_PREFIX",
     "BATCH_SEQUENCE",
+    "CONDITION_FAILED",
     "CONSUMER_STALLED",
+    "DUPLICATE_IN_BATCH",
     "EXPECTED_LAST_ID",
     "EXPECTED_LAST_SEQUENCE",
     "EXPECTED_LAST_SUBJECT_SEQUENCE",
@@ -24,6 +26,7 @@ __all__ = [
     "FAST_INGEST",
     "FLOW_CONTROL",
     "HEADER_PREFIX",
+    "INCOMPLETE_BATCH",
     "INCREMENT",
     "KV_OPERATION",
     "LAST_CONSUMER",
@@ -34,6 +37,7 @@ __all__ = [
     "METRIC_ACK",
     "MSG_ID",
     "MSG_SIZE",
+    "NO_MESSAGE",
     "NUM_PENDING",
     "PENDING_BYTES",
     "PENDING_MESSAGES",
@@ -56,6 +60,9 @@ __all__ = [
     "TIME",
     "TTL",
     "UP_TO_SEQUENCE",
+    "WRITE_UNDER_WAY",
+    "WRONG_LAST_ID",
+    "WRONG_LAST_SEQUENCE",
     "api_prefix",
     "check_name",
     "consumer_create",
@@ -77,6 +84,16 @@ __all__ = [
     "stream_snapshot",
     "stream_update",
 ]
+
+# -- error codes: refusals of which whoever asked knows what they mean ------------------------------------------------
+
+NO_MESSAGE = 10037
+WRONG_LAST_ID = 10070
+WRONG_LAST_SEQUENCE = 10071
+WRITE_UNDER_WAY = 10164  # replicas are still busy with another message that has a condition on the same subject
+CONDITION_FAILED = frozenset({WRONG_LAST_SEQUENCE, WRITE_UNDER_WAY})
+INCOMPLETE_BATCH = 10176
+DUPLICATE_IN_BATCH = 10201
 
 # -- headers ---------------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.channels.link import frame
+from penstock.channels.wire import frame
 from penstock.connection import Connection
 
 if TYPE_CHECKING:
-    from penstock.channels.feed import Feed
+    from penstock.channels.group_delivery import GroupDelivery
 
-__all__ = ["Outlet"]
+__all__ = ["ClientWriter"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -26,17 +26,17 @@ _FULL = 4 * 1024 * 1024
 _LOOK_AGAIN = 0.01
 
 
-class Outlet:
-    """Gathers frames, and lets feeds decide what to send, once for each turn of the event loop."""
+class ClientWriter:
+    """Gathers frames, and lets deliveries decide what to send, once for each turn of the event loop."""
 
-    def __init__(self, client: Connection, may_send: Callable[[], bool]) -> None:
-        self.client = client
+    def __init__(self, connection: Connection, may_send: Callable[[], bool]) -> None:
+        self.connection = connection
         self.messages = 0
         self.bytes = 0
         self._may_send = may_send
         self._frames: list[bytes] = []
         self._gathered = 0
-        self._awake: dict[Feed, None] = {}
+        self._awake: dict[GroupDelivery, None] = {}
         self._loop = asyncio.get_running_loop()
         self._scheduled: asyncio.Handle | None = None
         self._ended = False
@@ -44,12 +44,12 @@ class Outlet:
     @property
     def up(self) -> bool:
         """Whether anything can be sent, and may be."""
-        return self.client.is_connected and self._may_send() and not self._ended
+        return self.connection.is_connected and self._may_send() and not self._ended
 
     @property
     def full(self) -> bool:
         """Whether the server is slow to take what we send."""
-        return self._gathered + self.client.unsent > _FULL
+        return self._gathered + self.connection.unsent > _FULL
 
     def send(self, subject: str, payload: bytes, reply: str = "") -> None:
         """Send a message with this turn's others."""
@@ -59,7 +59,7 @@ class Outlet:
         self._schedule()
 
     def answer(self, reply: bytes, payload: bytes) -> None:
-        """Answer a request, where the requester waits for an answer."""
+        """Answer a request, if the requester waits for an answer."""
         if reply:
             made = frame(reply, payload)
             self._frames.append(made)
@@ -76,14 +76,14 @@ class Outlet:
         if self._scheduled is None:
             self._schedule()
 
-    def wake(self, feed: Feed) -> None:
-        """Let a feed look, this turn, for what it can send."""
-        self._awake[feed] = None
+    def wake(self, delivery: GroupDelivery) -> None:
+        """Let a group's delivery look, this turn, for what it can send."""
+        self._awake[delivery] = None
         self._schedule()
 
-    def later(self, feed: Feed) -> None:
-        """Let a feed look again when the server may have caught up."""
-        self._loop.call_later(_LOOK_AGAIN, self.wake, feed)
+    def later(self, delivery: GroupDelivery) -> None:
+        """Let a group's delivery look again when the server may have caught up."""
+        self._loop.call_later(_LOOK_AGAIN, self.wake, delivery)
 
     def _schedule(self) -> None:
         if self._scheduled is None and not self._ended:
@@ -92,9 +92,9 @@ class Outlet:
     def _turn(self) -> None:
         self._scheduled = None
         awake, self._awake = self._awake, {}
-        for feed in awake:
+        for delivery in awake:
             try:
-                feed.pump()
+                delivery.pump()
             except Exception:  # one subscription's trouble must not stop the others
                 log.exception("Channels: a delivery failed.")
         self.flush()
@@ -104,7 +104,7 @@ class Outlet:
         frames, self._frames = self._frames, []
         self._gathered = 0
         if frames and self.up:
-            self.client.post(b"".join(frames))
+            self.connection.post(b"".join(frames))
 
     def end(self) -> None:
         """Send what was gathered, and nothing after it."""

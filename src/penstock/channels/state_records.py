@@ -1,4 +1,4 @@
-"""What is remembered of clients and subscriptions, as JSON in the state stream.
+"""The records of the state stream: what is remembered of clients, subscriptions and their groups, as JSON.
 
 Golden tests freeze the formats: a gateway must read what an older one wrote.
 """
@@ -15,14 +15,14 @@ from penstock.errors import RemoteProtocolError
 
 __all__ = [
     "ClientRecord",
+    "GroupRecord",
     "MemberRecord",
-    "Position",
     "decode_client",
+    "decode_group",
     "decode_member",
-    "decode_position",
     "encode_client",
+    "encode_group",
     "encode_member",
-    "encode_position",
     "pack",
     "unpack",
 ]
@@ -61,7 +61,7 @@ class MemberRecord:
 
 
 @dataclass(frozen=True)
-class Position:
+class GroupRecord:
     """How far a group came, and what each member, by its number, has not acknowledged."""
 
     last: int
@@ -172,14 +172,14 @@ def decode_member(content: bytes) -> MemberRecord:
     )
 
 
-def encode_position(group: Group) -> bytes:
+def encode_group(group: Group) -> bytes:
     """Write how far a group came. One record for all members: they change together or not at all."""
     most = max(1, MOST_RANGES // max(1, len(group.members)))
     pending = {str(member.number): pack(member.pending, most) for member in group.members if member.pending}
     return _write({"last": group.last, "pending": pending})
 
 
-def decode_position(content: bytes) -> Position:
+def decode_group(content: bytes) -> GroupRecord:
     """Read how far a group came."""
     fields = _read(content, "position")
-    return Position(fields["last"], {int(number): unpack(ranges) for number, ranges in fields["pending"].items()})
+    return GroupRecord(fields["last"], {int(number): unpack(ranges) for number, ranges in fields["pending"].items()})

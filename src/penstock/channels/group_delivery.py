@@ -1,4 +1,4 @@
-"""A group at work: reads ahead what its members shall get, sends it, and sends it again when nobody acknowledges.
+"""The delivery of one group: reads ahead what its members shall get, sends it, and again when nobody acknowledges.
 
 The rules are in `delivery`; here are the clock, the reading and the sending.
 """
@@ -15,23 +15,25 @@ from typing import TYPE_CHECKING, Any
 from penstock.channels.delivery import Group, Member
 from penstock.channels.messages import encode
 from penstock.channels.wire import again
-from penstock.errors import DeadlineError, LinkError, PenstockError
+from penstock.connection.tasks import end
+from penstock.errors import PenstockError
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
-    from penstock.channels.messages import Stored
-    from penstock.channels.outlet import Outlet
+    from penstock.channels.client_writer import ClientWriter
+    from penstock.channels.messages import ChannelMessage
     from penstock.channels.state import State
     from penstock.channels.store import Store
 
-__all__ = ["Desk", "Feed"]
+__all__ = ["GroupDelivery", "Shared"]
 
 log = logging.getLogger("penstock.channels")
 
 _AHEAD = 512  # messages that one read asks for; the store bounds their bytes, too
 _LOW = 1024  # with fewer than this read ahead the next read begins, while these go out, unless they are large
 _LOW_BYTES = 512 * 1024
-_HELD = 128 * 1024 * 1024  # read ahead by all feeds together; beyond it each reads one message at a time
+_HELD = 128 * 1024 * 1024  # read ahead by all groups together; beyond it each reads one message at a time
 _LOOK = 32  # messages between two looks at whether the server still takes what we send
 _LOOK_BYTES = 256 * 1024  # or bytes
 _FULL = 0.01
@@ -39,19 +41,19 @@ _RETRY = 0.1
 _REFUSED = 1.0
 
 
-class Desk:
-    """What all feeds share: the outlet, the store, the state, and bounds on what they read at the same time."""
+class Shared:
+    """What the deliveries of all groups share: writer, store, state, and bounds on what they read at the same time."""
 
-    def __init__(self, outlet: Outlet, store: Store, state: State) -> None:
-        self.outlet = outlet
+    def __init__(self, writer: ClientWriter, store: Store, state: State) -> None:
+        self.writer = writer
         self.store = store
         self.state = state
         self.reads = asyncio.Semaphore(16)
-        self.held = 0  # bytes that feeds have read ahead
+        self.held = 0  # bytes that all have read ahead
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something on the side; it ends with the desk."""
+        """Run something on the side; it ends when `close` is called."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -62,17 +64,15 @@ class Desk:
             log.error("Channels: work on the side failed: %s", error, exc_info=error)
 
     async def close(self) -> None:
-        """Cancel what runs on the side."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End what runs on the side."""
+        await end(list(self._tasks))
 
 
-class Feed:
+class GroupDelivery:
     """Delivers one group's messages."""
 
-    def __init__(self, desk: Desk, channel: Channel, group: Group) -> None:
-        self.desk = desk
+    def __init__(self, shared: Shared, channel: Channel, group: Group) -> None:
+        self.shared = shared
         self.channel = channel
         self.group = group
         self._ahead: deque[tuple[int, bytes]] = deque()
@@ -94,26 +94,26 @@ class Feed:
 
     def _hold(self, size: int) -> None:
         self._ahead_bytes += size
-        self.desk.held += size
+        self.shared.held += size
 
     # -- new messages ------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Send every new message that may go out now."""
-        outlet, group = self.desk.outlet, self.group
-        if self._ended or not outlet.up:
+        writer, group = self.shared.writer, self.group
+        if self._ended or not writer.up:
             return
-        records, recent, now = self.channel.log, self.channel.recent, self._loop.time()
-        before, unlooked, most = group.last, 0, outlet.client.max_payload
-        while group.ready and group.last < records.last:
+        stream, recent, now = self.channel.stream, self.channel.recent, self._loop.time()
+        before, unlooked, most = group.last, 0, writer.connection.max_payload
+        while group.ready and group.last < stream.last:
             sequence = group.last + 1
-            if sequence < records.first:
-                group.skip_to(records.first - 1)
+            if sequence < stream.first:
+                group.skip_to(stream.first - 1)
                 continue
             if unlooked > _LOOK_BYTES or sequence % _LOOK == 0:
                 unlooked = 0
-                if outlet.full:
-                    outlet.later(self)
+                if writer.full:
+                    writer.later(self)
                     break
             content = recent.get(sequence)
             if content is None:
@@ -130,10 +130,10 @@ class Feed:
             if size > most:
                 self._skip(member, sequence)
             else:
-                outlet.deliver(member.inbox, content)
+                writer.deliver(member.inbox, content)
         if group.last != before:
-            self.desk.state.touch(group)
-        if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.desk.held < _HELD:
+            self.shared.state.touch(group)
+        if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.shared.held < _HELD:
             self._read_ahead()
         self.arm()
 
@@ -145,7 +145,7 @@ class Feed:
         self.group.drop(member, sequence)
 
     def _next_ahead(self) -> bytes | None:
-        """Take the next message out of what was read ahead; where some are missing in between, move over them."""
+        """Take the next message out of what was read ahead; if some are missing in between, move over them."""
         ahead, group = self._ahead, self.group
         while ahead and ahead[0][0] <= group.last:
             self._hold(-len(ahead.popleft()[1]))
@@ -161,18 +161,18 @@ class Feed:
         if self._reading or self._ended:
             return
         start = (self._ahead[-1][0] if self._ahead else self.group.last) + 1
-        if self._ahead and self._nothing == (start, self.channel.log.last):
+        if self._ahead and self._nothing == (start, self.channel.stream.last):
             return
-        if start <= self.channel.log.last and start not in self.channel.recent:
+        if start <= self.channel.stream.last and start not in self.channel.recent:
             self._reading = True
-            self.desk.spawn(self._read(start))
+            self.shared.spawn(self._read(start))
 
     async def _read(self, start: int) -> None:
-        records = self.channel.log
-        known = records.last
+        stream = self.channel.stream
+        known = stream.last
         try:
-            async with self.desk.reads:
-                found = await self.desk.store.read_on(records, start, _AHEAD if self.desk.held < _HELD else 1)
+            async with self.shared.reads:
+                found = await self.shared.store.read_on(stream, start, _AHEAD if self.shared.held < _HELD else 1)
             if self._ended:
                 return
             name, size = self.channel.name, 0
@@ -189,11 +189,11 @@ class Feed:
             await self._rest(error)
         finally:
             self._reading = False
-        self.desk.outlet.wake(self)
+        self.shared.writer.wake(self)
 
     async def _rest(self, error: PenstockError) -> None:
-        """Wait a little after a read that failed; longer where the server refuses it."""
-        brief = isinstance(error, LinkError | DeadlineError)
+        """Wait a little after a read that failed; longer if the server refuses it."""
+        brief = may_ask_again(error)
         log.log(logging.DEBUG if brief else logging.WARNING, "Channels: reading %s: %s", self.channel.name, error)
         await asyncio.sleep(_RETRY if brief else _REFUSED)
 
@@ -214,14 +214,14 @@ class Feed:
         self._timer = None
         if self._ended or self._redelivering:
             return
-        outlet = self.desk.outlet
-        if not outlet.up or outlet.full or self.group.hold:
+        writer = self.shared.writer
+        if not writer.up or writer.full or self.group.hold:
             self._timer = self._loop.call_later(_RETRY, self._ring)
             return
         due = self.group.due(self._loop.time())
         if due:
             self._redelivering = True
-            self.desk.spawn(self._redeliver(due))
+            self.shared.spawn(self._redeliver(due))
         else:
             self.arm()
 
@@ -230,7 +230,7 @@ class Feed:
             await self._send_again(due, stay=False)
         finally:
             self._redelivering = False
-        self.desk.outlet.wake(self)
+        self.shared.writer.wake(self)
 
     async def _send_again(self, due: list[tuple[Member, int]], *, stay: bool) -> None:
         """Send messages once more, a bounded part at a time."""
@@ -239,7 +239,7 @@ class Feed:
         while place < len(due):
             await self._room()
             member, sequence = due[place]
-            if sequence >= self.channel.log.first and (content := recent.get(sequence)) is not None:
+            if sequence >= self.channel.stream.first and (content := recent.get(sequence)) is not None:
                 self._send_one_again(member, sequence, content, stay=stay)
                 place += 1
                 continue
@@ -257,36 +257,36 @@ class Feed:
             place += done
 
     def _send_one_again(self, member: Member, sequence: int, content: bytes, *, stay: bool) -> None:
-        if self._ended or not member.online or not self.desk.outlet.up:
+        if self._ended or not member.online or not self.shared.writer.up:
             return
         sent = self.group.redeliver(member, sequence, self._loop.time(), stay=stay)
         if sent is not None:
             target, count = sent
             whole = again(content, count)
-            if len(whole) > self.desk.outlet.client.max_payload:
+            if len(whole) > self.shared.writer.connection.max_payload:
                 self._skip(target, sequence)
             else:
-                self.desk.outlet.deliver(target.inbox, whole)
+                self.shared.writer.deliver(target.inbox, whole)
             if target is not member:
-                self.desk.state.touch(self.group)
+                self.shared.state.touch(self.group)
 
     def _forget(self, member: Member, sequence: int) -> None:
         """Settle a message that the channel no longer has."""
         self.group.drop(member, sequence)
-        self.desk.state.touch(self.group)
+        self.shared.state.touch(self.group)
 
     async def _room(self) -> None:
         """Wait while the server is slow to take what we send."""
-        outlet = self.desk.outlet
-        while outlet.full and outlet.up and not self._ended:  # noqa: ASYNC110  # the socket's buffer tells nobody
+        writer = self.shared.writer
+        while writer.full and writer.up and not self._ended:  # noqa: ASYNC110  # the socket's buffer tells nobody
             await asyncio.sleep(_FULL)
 
-    async def _fetch(self, sequences: list[int]) -> tuple[dict[int, Stored], int]:
+    async def _fetch(self, sequences: list[int]) -> tuple[dict[int, ChannelMessage], int]:
         """Read messages, going on until the store answers: those that are there, and how many were looked at."""
         while True:
             try:
-                async with self.desk.reads:
-                    return await self.desk.store.fetch(self.channel.log, sequences)
+                async with self.shared.reads:
+                    return await self.shared.store.fetch(self.channel.stream, sequences)
             except PenstockError as error:
                 await self._rest(error)
 
@@ -294,7 +294,7 @@ class Feed:
 
     def resume(self, member: Member) -> None:
         """Send a durable that came back all it had pending, then let new messages flow."""
-        self.desk.spawn(self._resume(member))
+        self.shared.spawn(self._resume(member))
 
     async def _resume(self, member: Member) -> None:
         try:
@@ -302,12 +302,12 @@ class Feed:
             await self._send_again([(member, sequence) for sequence in waiting], stay=True)
         finally:
             self.group.hold = False
-        self.desk.outlet.wake(self)
+        self.shared.writer.wake(self)
 
     def restore(self) -> None:
         """Take up the work after a restart: what expired while nobody was there goes out first."""
         self.group.hold = any(member.pending for member in self.group.members)
-        self.desk.spawn(self._restore())
+        self.shared.spawn(self._restore())
 
     async def _restore(self) -> None:
         try:
@@ -316,7 +316,7 @@ class Feed:
                     await self._restore_member(member)
         finally:
             self.group.hold = False
-        self.desk.outlet.wake(self)
+        self.shared.writer.wake(self)
 
     async def _restore_member(self, member: Member) -> None:
         """Find out when each pending message expires: one ack wait after its time; send what has expired."""

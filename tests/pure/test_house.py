@@ -218,12 +218,7 @@ def test_nobody_waits_with_wait_for():
 # Modules that still spell header names of NATS themselves. The list must only get shorter: take the names from
 # `penstock.wire.jetstream.names`, and take the module off.
 SPELLING = {
-    "penstock.channels.catalog",
-    "penstock.channels.messages",
-    "penstock.channels.state",
-    "penstock.channels.store",
     "penstock.chunks.persistent",
-    "penstock.cli.consumer_read",
 }
 
 

@@ -347,7 +347,7 @@ def test_tables_hold_committed_files_only(tmp_path: Path):
 # -- what people see ---------------------------------------------------------------------------------------------------
 
 _DRAW = """
-from penstock.cli.board import board, print_summary
+from penstock.cli.pipeline_show import board, print_summary
 from penstock.pipelines.outcome import OBSERVED, Outcome
 
 outcome = Outcome()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from penstock.cli.board import board
 from penstock.cli.output import print_table, run
+from penstock.cli.pipeline_show import board
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.board import board, print_summary
 from penstock.cli.output import Json, print_json, print_table
+from penstock.cli.pipeline_show import board, print_summary
 
 if TYPE_CHECKING:
-    from penstock.cli.globals import Globals
+    from penstock.cli.global_flags import Globals
     from penstock.pipelines.outcome import Outcome
 
 __all__ = ["new", "replay", "reset", "run", "status", "switch_"]

@@ -10,11 +10,17 @@ The names that it exports are public; its modules are not for users.
 
 from __future__ import annotations
 
-from penstock.connection.asking import api_request, direct_get, insist, patiently, store_frames
+from penstock.connection.asking import api_request
+from penstock.connection.asking import direct_get as direct_get  # this and the next three are for our own rooms
+from penstock.connection.asking import insist as insist
+from penstock.connection.asking import patiently as patiently
+from penstock.connection.asking import store_frames as store_frames
 from penstock.connection.connecting import connect
 from penstock.connection.connection import Connection
 from penstock.connection.messages import Msg
+from penstock.connection.stock import connect_nats_py
 from penstock.connection.subscription import Subscription
+from penstock.credentials import inline
 
 __all__ = [
     "Connection",
@@ -22,8 +28,6 @@ __all__ = [
     "Subscription",
     "api_request",
     "connect",
-    "direct_get",
-    "insist",
-    "patiently",
-    "store_frames",
+    "connect_nats_py",
+    "inline",
 ]

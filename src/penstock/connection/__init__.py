@@ -11,10 +11,6 @@ The names that it exports are public; its modules are not for users.
 from __future__ import annotations
 
 from penstock.connection.asking import api_request
-from penstock.connection.asking import direct_get as direct_get  # this and the next three are for our own rooms
-from penstock.connection.asking import insist as insist
-from penstock.connection.asking import patiently as patiently
-from penstock.connection.asking import store_frames as store_frames
 from penstock.connection.connecting import connect
 from penstock.connection.connection import Connection
 from penstock.connection.messages import Msg
@@ -22,12 +18,4 @@ from penstock.connection.stock import connect_nats_py
 from penstock.connection.subscription import Subscription
 from penstock.credentials import inline
 
-__all__ = [
-    "Connection",
-    "Msg",
-    "Subscription",
-    "api_request",
-    "connect",
-    "connect_nats_py",
-    "inline",
-]
+__all__ = ["Connection", "Msg", "Subscription", "api_request", "connect", "connect_nats_py", "inline"]

@@ -9,9 +9,8 @@ import os
 import pytest
 
 import penstock
-from penstock.chunks import Assembler, Publisher
-from penstock.chunks import flow as flow_module
-from penstock.chunks.flow import AHEAD, is_answerable
+from penstock.chunks import Assembler, Publisher, pacing
+from penstock.chunks.pacing import AHEAD, is_answerable
 from tests.live.chunks import receiving
 from tests.support import eventually
 
@@ -100,7 +99,7 @@ async def test_nobody_is_not_waited_for(nc, unique):
 
 async def test_a_receiver_that_is_gone_is_not_waited_for_for_ever(server, nc, unique, monkeypatch):
     """A reader that never comes back holds the publisher for a while; then the payload goes to the others."""
-    monkeypatch.setattr(flow_module, "_PATIENCE", 0.5)
+    monkeypatch.setattr(pacing, "_PATIENCE", 0.5)
     subject = unique("flow")
     other = await penstock.connect(server.url)
     async with (

@@ -19,21 +19,19 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
+from penstock.wire.protocol import decode_status
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg, Subscription
+    from penstock.connection import Connection, Subscription
 
-__all__ = ["AHEAD", "Flow", "Silence", "is_answerable", "receiver_name"]
+__all__ = ["AHEAD", "Pacing", "Silence", "is_answerable", "receiver_name"]
 
 AHEAD = 16 * 1024 * 1024
 """Bytes that a publisher is ahead of the slowest receiver at most, a quarter of what a server keeps for it."""
 _GRACE = 1.0  # seconds for the first receiver to answer, once for each publisher and subject
 _PATIENCE = 10.0  # seconds without an answer after which a receiver is not waited for any more
-_LOOK = 0.1
 _ANSWER = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,20})")
 _ANSWERABLE = re.compile(r"[^$.\s][^\s]*\.chunks\.[0-9]{1,20}")
 
@@ -65,18 +63,18 @@ class Silence:
             self._until.popitem(last=False)
 
 
-class Flow:
-    """What the receivers of one message have taken so far."""
+class Pacing:
+    """What the receivers of one message have taken so far; a message that is `over` is not waited for."""
 
-    def __init__(self, nc: Connection, subject: str, silence: Silence, check: Callable[[], None]) -> None:
+    def __init__(self, nc: Connection, subject: str, silence: Silence, over: asyncio.Future[None]) -> None:
         self._nc = nc
         self._subject = subject
         self._silence = silence
-        self._check = check
+        self._over = over
         self._inbox = ""
         self._subscription: Subscription | None = None
         self._taken: dict[bytes, tuple[int, float]] = {}  # by receiver: how far, and since when
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Future[None] = over.get_loop().create_future()
         self._waited = subject in silence
         self._nobody = False
 
@@ -84,17 +82,18 @@ class Flow:
         """Give the subject on which receivers answer a chunk that ends at `position`."""
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
-            self._subscription = await self._nc.subscribe(f"{self._inbox}.chunks.*", cb=self._answered)
+            self._subscription = await self._nc.tap(f"{self._inbox}.chunks.*", self._answered)
         return f"{self._inbox}.chunks.{position}"
 
-    async def _answered(self, message: Msg) -> None:
-        if message.headers and message.headers.get("Status") == "503":
+    def _answered(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
+        if block is not None and decode_status(block)[0] == 503:
             self._nobody = True  # the server knows that nobody listens
-        elif found := _ANSWER.fullmatch(message.data):  # a stream on the subject answers, too, and is no receiver
+        elif found := _ANSWER.fullmatch(data):  # a stream on the subject answers, too, and is no receiver
             name, position = found[1], int(found[2])
             if position > self._taken.get(name, (-1, 0.0))[0]:
                 self._taken[name] = (position, time.monotonic())
-        self._changed.set()
+        if not self._changed.done():
+            self._changed.set_result(None)
 
     async def wait(self, sent: int) -> None:
         """Wait until no receiver is further behind than it may be."""
@@ -106,25 +105,23 @@ class Flow:
             if not self._taken and not self._nobody:
                 self._silence.add(self._subject)
         while behind := [name for name, (position, _) in self._taken.items() if position < sent - AHEAD]:
-            now = time.monotonic()
             oldest = min(behind, key=lambda name: self._taken[name][1])
-            if (left := self._taken[oldest][1] + _PATIENCE - now) <= 0:
+            if not await self._moves(oldest, *self._taken[oldest]):
+                if self._over.done():
+                    return
                 del self._taken[oldest]  # it is gone, or stuck; its own limits hold from here
-                continue
-            before = dict(self._taken)
-            await self._until(lambda before=before: self._taken != before, left)  # type: ignore[misc]  # a lambda
 
-    async def _until(self, true: Callable[[], bool], seconds: float) -> None:
+    async def _moves(self, name: bytes, position: int, since: float) -> bool:
+        return await self._until(lambda: self._taken[name][0] > position, since + _PATIENCE - time.monotonic())
+
+    async def _until(self, true: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while not true() and (left := deadline - time.monotonic()) > 0:
-            self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, _LOOK)):
-                    await self._changed.wait()
-            self._check()
+        while not (found := true()) and not self._over.done() and (left := deadline - time.monotonic()) > 0:
+            self._changed = self._over.get_loop().create_future()
+            await asyncio.wait({self._changed, self._over}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return found
 
     async def close(self) -> None:
         """Stop listening for answers."""
         if self._subscription is not None and not self._nc.is_closed:
-            with suppress(PenstockError):
-                await self._subscription.unsubscribe()
+            await self._subscription.unsubscribe()

@@ -7,10 +7,10 @@ from typing import Self
 
 from penstock.chunks.store import join
 
-__all__ = ["Pieces"]
+__all__ = ["PayloadReader"]
 
 
-class Pieces(ABC):
+class PayloadReader(ABC):
     """Bytes in order: iterate over them as they come, or `read` as many as you want."""
 
     def __init__(self) -> None:

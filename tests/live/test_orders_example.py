@@ -27,7 +27,7 @@ from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
 from penstock.jetstream import assets
 from penstock.options import ConnectionOptions
-from penstock.pipelines.outcome import Batch
+from penstock.pipelines.outcome import MicroBatch
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 from penstock.server import Server
@@ -215,7 +215,7 @@ def result_of(*stages: Stage) -> Result:
     made.notes = [(1.0, "Killed Spark with SIGKILL <b>&"), (3.0, "Spark 4 is up")]
     made.top = [{"customer": "c-1", "name": "<script>alert(1)</script>", "orders": 3, "cents": 12345}]
     made.revenue = [("north", "2026-03-01T12:00:00Z", 500, 2), ("west", "2026-03-01T12:01:00Z", 700, 1)]
-    made.batches = [Batch(at=1.0, flow="incoming", number=0, rows=10, seconds=0.5, lag=0)]
+    made.batches = [MicroBatch(at=1.0, flow="incoming", number=0, rows=10, seconds=0.5, lag=0)]
     made.versions = {"Spark": "4.<b>"}
     return made
 

@@ -388,7 +388,7 @@ def test_names_are_loaded_when_they_are_used():
     """The package lists its names, loads each from its home, and knows no others."""
     assert dir(penstock.pipelines) == penstock.pipelines.__all__ == sorted(penstock.pipelines._HOMES)
     for name, home in penstock.pipelines._HOMES.items():
-        assert getattr(penstock.pipelines, name) is getattr(sys.modules[f"penstock.pipelines.{home}"], name)
+        assert getattr(penstock.pipelines, name) is getattr(sys.modules[home], name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         penstock.pipelines.nothing  # noqa: B018  # the access is the test
 

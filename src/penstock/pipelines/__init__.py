@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from penstock.exports import exports
 
 if TYPE_CHECKING:
-    from penstock.pipelines.history import replay as replay
+    from penstock.pipelines.order import RunOrder as RunOrder
     from penstock.pipelines.outcome import FlowProgress as FlowProgress
     from penstock.pipelines.outcome import Outcome as Outcome
     from penstock.pipelines.process import PipelineRun as PipelineRun
     from penstock.pipelines.project import Project as Project
+    from penstock.pipelines.replaying import replay as replay
     from penstock.pipelines.running import run as run
     from penstock.pipelines.running import start as start
     from penstock.pipelines.settings import start_position as start_position
@@ -32,8 +33,9 @@ _HOMES = {
     "Outcome": "penstock.pipelines.outcome",
     "PipelineRun": "penstock.pipelines.process",
     "Project": "penstock.pipelines.project",
+    "RunOrder": "penstock.pipelines.order",
     "Table": "penstock.pipelines.tables",
-    "replay": "penstock.pipelines.history",
+    "replay": "penstock.pipelines.replaying",
     "run": "penstock.pipelines.running",
     "start": "penstock.pipelines.running",
     "start_position": "penstock.pipelines.settings",

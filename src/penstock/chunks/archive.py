@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 from penstock.chunks.reading import PayloadReader
 from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers
 from penstock.connection import api_request
-from penstock.connection.asking import insist, patiently
+from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError
 from penstock.jetstream.scan import scan_headers
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import api_error
-from penstock.wire.jetstream.questions import Question
+from penstock.wire.jetstream.direct import question, read_message
 
 if TYPE_CHECKING:
     from penstock.chunks.consumer import StoredConsumer
@@ -202,20 +201,17 @@ class Archive:
 
     async def get(self, sequence: int, *, direct: bool = False, patience: float | None = None) -> tuple[Headers, bytes]:
         """Fetch one message of the stream; a leader that is being chosen is waited for, for `patience` seconds."""
-        seconds = self._nc.options.request_timeout
 
         async def get() -> tuple[Headers, bytes]:
             if not direct:
-                found = await self._nc.jetstream().get_msg(self.stream, sequence)
-                return {name: values[0] for name, values in found.headers.items()}, found.data
-            question = Question(names.direct_get(self.stream), {"seq": sequence})
-            subject = f"{self._nc.options.js_prefix}.{question.method}"
-            message = await insist(self._nc, subject, question.payload, seconds)
-            if message.status is not None:
-                raise api_error({"code": message.status, "description": message.description})
-            return read_headers(message.header_block), message.data
+                found = read_message(await api_request(self._nc, names.message_get(self.stream), question(sequence)))
+                return read_headers(found.header), found.payload
+            for body, block in await direct_get(self._nc, self.stream, question(sequence)):
+                return read_headers(block), body
+            raise NotFoundError(f"The stream {self.stream} holds no message {sequence}.", code=404)
 
-        return await patiently(get, seconds if patience is None else patience, self._nc, nobody=True)
+        seconds = 2 * self._nc.options.request_timeout if patience is None else patience
+        return await patiently(get, seconds, self._nc, nobody=True)
 
     async def holds(self, chunk: Chunk, sequence: int, patience: float) -> bool:
         """Tell whether the stream has this chunk, at this sequence."""

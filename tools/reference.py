@@ -166,7 +166,8 @@ def connection() -> str:
                 order,
                 "",
                 "A context is a file that `nats context add` writes: `NAME.json` in `$XDG_CONFIG_HOME/nats/context`.",
-                "We read contexts and never write them.",
+                "We read contexts and never write them. Options that a context has no field for may stand in its field",
+                '`penstock`, by the names above: `"penstock": {"tls_hostname": "nats.example", "ping_interval": 5}`.',
             ]
         )
         + "\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.private_names import private_uses
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -92,6 +93,9 @@ IMPURE = {
     "shutil",
     "nats",
 }
+# Private names of pyspark and nats-py that we use: where, which ("*" for all there), and why nothing public will do.
+# None at present; an entry is ("penstock.room", "_name"): "The reason."
+PRIVATE: dict[tuple[str, str], str] = {}
 
 
 def modules() -> Iterator[tuple[str, Path, ast.Module]]:
@@ -212,6 +216,61 @@ def test_only_the_door_imports_the_nats_client():
         if (target == "nats" or target.startswith("nats.aio.client")) and not name.startswith(allowed)
     ]
     assert not wrong
+
+
+def test_no_private_name_of_others_is_used():
+    """No private name of pyspark, py4j or nats-py is used but those listed with a reason, and each of these is used."""
+    trees = {name: tree for name, _, tree in modules()}
+    for folder in ("src/pyspark_nats", "tools", "benchmarks"):
+        trees |= {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in (ROOT / folder).rglob("*.py")}
+
+    def listed(module: str, name: str) -> Iterator[tuple[str, str]]:
+        for where, what in PRIVATE:
+            if (module == where or module.startswith(f"{where}.")) and what in ("*", name):
+                yield where, what
+
+    used = private_uses(trees)
+    assert not [f"{use.module}:{use.line} uses {use.name}" for use in used if not list(listed(use.module, use.name))]
+    assert {entry for use in used for entry in listed(use.module, use.name)} == PRIVATE.keys()
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("from pyspark.sql import SparkSession\nSparkSession(x)._jvm.x", ["_jvm"]),
+        ("from nats.aio.client import _secret", ["_secret"]),
+        ("import nats._inner.x", ["_inner"]),
+        ("from pyspark._globals import _NoValue", ["_NoValue", "_globals"]),
+        ("def f(spark): return spark._jsparkSession", ["_jsparkSession"]),
+        ("def f(spark): return spark.sparkContext._jsc.sc()", ["_jsc"]),
+        ("def f(x): return getattr(x, '_sc', None)", ["_sc"]),
+        ("def f(x): setattr(x, '_sc', 1); return vars(x)['_a'], x.__dict__['_b']", ["_a", "_b", "_sc"]),
+        ("import operator\noperator.attrgetter('_jdf')", ["_jdf"]),
+        # A name that we have, too, on something of theirs: by its type, where it comes from, or what it is kept in.
+        ("from nats.aio.client import Client\n_subs = 1\ndef f(x: Client | None): return x._subs", ["_subs"]),
+        ("import nats\n_subs = 1\nasync def f():\n  x = await nats.connect()\n  return x._subs", ["_subs"]),
+        (
+            "from nats.aio.client import Client\nclass A:\n  def __init__(self, c: 'Client'):\n    self._c = c\n"
+            "    self._subs = 1\n  def f(self): return self._c._subs",
+            ["_subs"],
+        ),
+        # A class on theirs: what it takes from it in silence, and what it overrides.
+        ("from nats.aio.client import Client\nclass A(Client):\n  def f(self): return self._ours", ["_ours"]),
+        ("from nats.aio.client import Client\nclass A(Client):\n  def _send_ping(self): pass", ["_send_ping"]),
+        (
+            "import nats.aio.client as nc\nclass A(nc.Client):\n  def _own(self): pass\n"
+            "class B(A):\n  def f(self): return self._own(), self._pongs",
+            ["_pongs"],
+        ),
+        # What is ours, the language's or another package's.
+        ("class A:\n  def __init__(self): self._x = 1\ndef f(a): return a._x, a.__dict__", []),
+        ("import os\nos._exit(1)\ndef f(p): return p._replace(x=1)", []),
+        ("from pyspark.sql import SparkSession\nSparkSession.__name__\nSparkSession.builder", []),
+    ],
+)
+def test_private_names_of_others_are_found(code: str, names: list[str]):
+    """The guard sees a private name however it is reached, and leaves alone what is ours."""
+    assert sorted(use.name for use in private_uses({"sample": ast.parse(code)})) == names
 
 
 def test_no_file_grows_past_500_lines():

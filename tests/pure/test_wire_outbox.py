@@ -1,66 +1,52 @@
-"""What is published, put together for one write: the frames of the protocol, counted, in either form of the code."""
+"""Frames put together before they are written: their bytes, their counts, and the room that they take."""
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from penstock.wire import dispatch
-from penstock.wire.protocol import encode_headers, publish
-from tests.wire_sets import PLAIN
-
-WORD = st.text("abcdefgh", min_size=1, max_size=300)
-MESSAGE = st.tuples(
-    WORD,
-    st.none() | WORD,
-    st.none() | st.dictionaries(WORD, st.text("xyz", max_size=20), min_size=1, max_size=3),
-    st.binary(max_size=300) | st.integers(60_000, 200_000).map(bytes),
-)
+from penstock.wire.dispatch import Outbox
 
 
-@pytest.fixture(scope="module", params=["plain", "in use"])
-def outbox(request):
-    """Make outboxes, as plain Python and as they are in use: compiled where there is a compiler."""
-    return PLAIN["dispatch"].Outbox if request.param == "plain" else dispatch.Outbox
+def test_frames_in_the_order_in_which_they_came():
+    """PUB and HPUB, with and without a reply, and ready frames between them, are one piece."""
+    outbox = Outbox()
+    outbox.publish(b"a.b", b"", None, b"one")
+    outbox.add(b"PUB c 0\r\n\r\n")
+    waiting = outbox.publish(b"d", b"r", b"NATS/1.0\r\nA: 1\r\n\r\n", b"two")
+    expected = b"PUB a.b 3\r\none\r\nPUB c 0\r\n\r\nHPUB d r 18 21\r\nNATS/1.0\r\nA: 1\r\n\r\ntwo\r\n"
+    assert waiting == outbox.size == len(expected)
+    assert outbox.take() == expected
+    assert (outbox.size, outbox.messages, outbox.bytes) == (0, 2, 24)
+    assert outbox.take() == b""
 
 
-@given(st.lists(MESSAGE, max_size=6))
-def test_frames_are_those_of_the_protocol(outbox, messages):
-    """Message by message, what waits is the frame that `protocol.publish` gives; a taken outbox begins anew."""
-    box = outbox()
-    for _ in range(2):
-        expected = b""
-        for subject, reply, headers, payload in messages:
-            block = None if headers is None else encode_headers(headers)
-            expected += publish(subject, payload, reply, block)
-            assert box.publish(subject.encode(), (reply or "").encode(), block, payload) == len(expected)
-        assert box.size == len(expected)
-        assert bytes(box.take()) == expected
-        assert box.size == 0
-        assert bytes(box.take()) == b""
-    assert box.messages == 2 * len(messages)
+@pytest.mark.parametrize("size", [1, 65_535, 65_536, 65_537, 3_000_000])
+def test_any_size_fits(size):
+    """What does not fit the room makes it larger, and what comes after that is whole, too."""
+    outbox = Outbox()
+    for letter in (b"x", b"y"):
+        outbox.add(letter * size)
+        outbox.add(b"end")
+        assert outbox.take() == letter * size + b"end"
+    outbox.add(b"small")
+    assert outbox.take() == b"small"
 
 
-@given(MESSAGE)
-def test_a_message_without_its_payload_is_the_front_of_its_frame(outbox, message):
-    """`begin` gives what stands before the payload, and counts the message as if it were whole."""
-    subject, reply, headers, payload = message
-    block = None if headers is None else encode_headers(headers)
-    whole, front = outbox(), outbox()
-    whole.publish(subject.encode(), (reply or "").encode(), block, payload)
-    front.begin(subject.encode(), (reply or "").encode(), block, len(payload))
-    assert (front.messages, front.bytes) == (whole.messages, whole.bytes)
-    assert bytes(front.take()) + payload + b"\r\n" == bytes(whole.take())
-
-
-@pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
-def test_ready_frames_stand_where_they_were_added(outbox, size):
-    """Frames that somebody else made keep their place between messages, also after much has waited."""
-    box = outbox()
-    box.publish(b"a", b"", None, bytes(size))
-    box.add(b"SUB b 1\r\n")
-    assert box.publish(b"c", b"d", None, b"e") == box.size
-    assert bytes(box.take()) == b"PUB a %d\r\n%b\r\nSUB b 1\r\nPUB c d 1\r\ne\r\n" % (size, bytes(size))
-    assert box.add(b"PING\r\n") == 6
-    assert bytes(box.take()) == b"PING\r\n"
+def test_a_burst_leaves_no_room_behind():
+    """After something large, small writes take as little memory again as before it: room costs time to clear."""
+    outbox = Outbox()
+    outbox.add(b"x" * 8_000_000)
+    outbox.take()
+    outbox.add(b"x")
+    outbox.take()
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            outbox.add(b"x" * 100)
+            assert len(outbox.take()) == 100
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000

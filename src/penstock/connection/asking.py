@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.connection.messages import HeaderValues, Msg, Payload
+from penstock.connection.requests import late
 from penstock.errors import (
     DeadlineError,
     NoRespondersError,
@@ -135,10 +136,11 @@ async def insist(
             raise
         except DeadlineError:
             if time.monotonic() >= deadline:
-                raise
+                raise late(subject, timeout) from None  # not only the last attempt took so long
             continue
         finally:
-            asking.cancel()
+            if not asking.cancel() and not asking.cancelled():
+                asking.exception()  # who was cancelled meanwhile does not ask for it
         # The connection broke: whether the question or its answer was lost makes no difference.
         await connection.standing(deadline - time.monotonic(), subject)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from penstock import contexts
-from penstock.connection.callbacks import Callbacks
+from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.connection import Connection
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
@@ -57,8 +57,8 @@ async def connect(
         disconnected=_one("disconnected_cb", disconnected_cb, on_disconnect),
         reconnected=_one("reconnected_cb", reconnected_cb, on_reconnect),
         closed=_one("closed_cb", closed_cb, on_close),
-        discovered=discovered_server_cb,
-        lame_duck=lame_duck_mode_cb,
+        discovered=_one("discovered_server_cb", discovered_server_cb, None),
+        lame_duck=_one("lame_duck_mode_cb", lame_duck_mode_cb, None),
     )
     connection = Connection(given, callbacks)
     await connection.open()
@@ -81,8 +81,8 @@ def _one(name: str, foreign: Any, own: Any) -> Any:
     if foreign is not None and own is not None:
         raise InputError(f"{name} is given under two names.", remedy="Leave one of them out.")
     found = foreign if own is None else own
-    if found is not None and not callable(found):
-        raise InputError(f"{name} is no function.", remedy="Give a coroutine function.")
+    if found is not None and not is_coroutine_function(found):
+        raise InputError(f"{name} is no coroutine function.", remedy="Give an `async def` function.")
     return found
 
 

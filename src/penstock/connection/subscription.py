@@ -65,12 +65,13 @@ class Subscription:
         self._queue: deque[Msg] = deque()
         self._pending_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._settled: asyncio.Future[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
         self.taker: Taker = tap or self._take
         if cb is not None:
             self._pump = asyncio.get_running_loop().create_task(self._call_back(cb))
+            connection.pumps.add(self._pump)
+            self._pump.add_done_callback(connection.pumps.discard)
 
     @property
     def pending_msgs(self) -> int:
@@ -128,6 +129,8 @@ class Subscription:
     def _pop(self) -> Msg:
         message = self._queue.popleft()
         self._pending_bytes -= len(message.data)
+        if self.dropped and not self._queue:
+            self._connection.caught_up(self)
         return message
 
     async def _call_back(self, cb: Callback) -> None:
@@ -143,8 +146,6 @@ class Subscription:
                     self._connection.report(error)
             if self.dropped:
                 self._connection.caught_up(self)
-            if self._settled is not None and not self._settled.done():
-                self._settled.set_result(None)
             if self.ended:
                 return
             self._idle = idle = loop.create_future()
@@ -245,22 +246,21 @@ class Subscription:
         if self._on_end is not None and (reason := error or gone) is not None:
             self._on_end(reason)
 
-    async def finish(self) -> None:
-        """Wait until everything in the queue was handled, then end."""
-        working = self._pump is not None and not self._pump.done() and self._idle is None
-        if working and asyncio.current_task() is not self._pump:
-            self._settled = asyncio.get_running_loop().create_future()
-            await self._settled
+    def finish(self) -> None:
+        """End when everything in the queue was handled."""
         self.ended = True
         self._wake_all()
 
-    async def stop(self) -> None:
-        """End the task that calls back, if it is not the one that asks for it."""
-        pump = self._pump
-        if pump is None or pump.done() or pump is asyncio.current_task():
+    async def handled(self, within: float) -> None:
+        """Wait until a callback has handled all that arrived; DeadlineError if that takes too long."""
+        if self._pump is None or self._pump is asyncio.current_task():
             return
-        pump.cancel()
-        await asyncio.wait({pump}, timeout=1.0)
+        if not (await asyncio.wait({self._pump}, timeout=within))[0]:
+            raise DeadlineError(
+                f"The callback of {self.subject} has not handled all that arrived within {within:g} s.",
+                seconds=within,
+                subject=self.subject,
+            )
 
 
 async def served(*subscriptions: Subscription, timeout: float = 10.0) -> None:

@@ -2,7 +2,7 @@
 
 The replay has a state of its own, under the storage of the pipeline, so that the pipeline itself goes on undisturbed.
 A new stream has the configuration of the old one; its own name stands before each subject, because two streams cannot
-capture the same subject.
+capture the same subject. It republishes nothing: whoever listens there has heard it once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from penstock.jetstream import assets
 from penstock.jetstream.topology import Topology, apply
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
-from penstock.pipelines.lanes import beside, check_can_switch, database, keep_lane, read_lane, switch
+from penstock.pipelines.lanes import begun_lane, beside, check_can_switch, database, keep_lane, switch
+from penstock.pipelines.order import Order
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
 from penstock.pipelines.running import apply_topology, blocking
@@ -95,7 +96,8 @@ def replay(
     place = beside(project, name)
     if switch_to_it:
         check_can_switch(project)
-    fresh = read_lane(project, name) is None
+    _check_targets(project, pairs)
+    fresh = begun_lane(project, name, start, pairs) is None
     apply_topology(project, found)
     blocking(_make_streams(project, found, pairs, fresh))
     lane = keep_lane(project, name, start, pairs)
@@ -119,6 +121,19 @@ def replay(
     if switch_to_it:
         switch(project, name)
     return Replay(outcome, compared, place.warehouse if remote is None else None, order.database)
+
+
+def _check_targets(project: Project, pairs: Mapping[str, str]) -> None:
+    """Refuse streams that are the pipeline's own, or two in one: a replay must have its streams to itself."""
+    own = {*pairs, *(project.topology.streams if project.topology is not None else ())}
+    for old, new in pairs.items():
+        if new in own:
+            raise InputError(
+                f"The replay would write into {new}, which is a stream of the pipeline itself.",
+                remedy=f"Name a new stream: --into {old}=NEW.",
+            )
+    if len(set(pairs.values())) < len(pairs):
+        raise InputError("The replay would write two streams into one.", remedy="Name a new stream for each.")
 
 
 async def _make_streams(project: Project, options: ConnectionOptions, pairs: Mapping[str, str], fresh: bool) -> None:
@@ -154,7 +169,11 @@ async def _config(client: Any, project: Project, name: str) -> Stream:
 def _beside(config: Stream, name: str) -> Stream:
     """Give the configuration of the stream that takes the place of another."""
     subjects = [f"{name}.{subject}" for subject in config.subjects or [config.name] if not is_marker(subject)]
-    return config.model_copy(update={"name": name, "subjects": [*subjects, marker_filter(name)]})
+    told = {
+        key: text for key, text in config.metadata.items() if not key.startswith("_nats.")
+    }  # the rest is the server's
+    update = {"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None, "metadata": told}
+    return config.model_copy(update=update)
 
 
 def compare_streams(options: ConnectionOptions, old: str, new: str) -> Comparison:

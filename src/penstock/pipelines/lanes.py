@@ -7,6 +7,7 @@ the streams that the replay filled. Switching back removes the file: the pipelin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from penstock.spark.positions import parse_position
 
 __all__ = [
     "Lane",
+    "begun_lane",
     "beside",
     "check_can_switch",
     "current_lane",
@@ -71,15 +73,21 @@ def database(project: Project, name: str, remote: str | None) -> str | None:
     return re.sub(r"\W", "_", f"{project.database or 'default'}_replay_{name}").lower()
 
 
-def keep_lane(project: Project, name: str, asked: str, into: Mapping[str, str]) -> Lane:
-    """Note what a replay is asked for; refused where it was begun otherwise, because its state is of the other kind."""
+def begun_lane(project: Project, name: str, asked: str, into: Mapping[str, str]) -> Lane | None:
+    """Give the replay to go on with, None for a new one; refused if it was begun otherwise, as its state was, too."""
     before = read_lane(project, name)
+    if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
+        raise InputError(
+            f"The replay {name} was begun from {before.asked} into {_pairs(before.into)}.",
+            remedy="Say the same again to go on with it, or give this one another name.",
+        )
+    return before
+
+
+def keep_lane(project: Project, name: str, asked: str, into: Mapping[str, str]) -> Lane:
+    """Note what a replay is asked for, once; `begun_lane` says what is refused."""
+    before = begun_lane(project, name, asked, into)
     if before is not None:
-        if (before.asked, dict(before.into)) != (asked, dict(into)):
-            raise InputError(
-                f"The replay {name} was begun from {before.asked} into {_pairs(before.into)}.",
-                remedy="Say the same again to go on with it, or give this one another name.",
-            )
         return before
     position = parse_position(asked, option="from")
     # All sources begin at the same moment, however long Spark takes to come to them.
@@ -97,10 +105,12 @@ def read_lane(project: Project, name: str) -> Lane | None:
     found = _read(path) if path is not None else None
     if found is None:
         return None
-    try:
-        return Lane(**found)
-    except TypeError:
-        raise InputError(f"{path} is not what a replay writes.", remedy="Give the replay another name.") from None
+    texts = [found.get(key) for key in ("name", "asked", "start")]
+    into = found.get("into")
+    if isinstance(into, dict) and all(isinstance(text, str) for text in (*texts, *into.values())):
+        with contextlib.suppress(TypeError):
+            return Lane(**found)
+    raise InputError(f"{path} is not what a replay writes.", remedy="Give the replay another name.")
 
 
 def current_lane(project: Project) -> Lane | None:
@@ -109,10 +119,11 @@ def current_lane(project: Project) -> Lane | None:
     switched = _read(local / "switched.json") if local is not None else None
     if switched is None:
         return None
-    lane = read_lane(project, str(switched["name"]))
+    name = str(switched.get("name", "without a name"))
+    lane = read_lane(project, name)
     if lane is None:
         raise InputError(
-            f"The pipeline {project.name} was switched to its replay {switched['name']}, which is gone.",
+            f"The pipeline {project.name} was switched to its replay {name}, which is gone.",
             remedy="Switch back: penstock pipeline switch --back.",
         )
     return lane

@@ -14,8 +14,9 @@ from penstock.contexts import load_options
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.lanes import beside, current_lane, database
+from penstock.pipelines.order import Order
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
 

@@ -89,9 +89,10 @@ def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineStat
 
 def _told(progress: Mapping[str, Any]) -> Iterator[FlowState]:
     """Give the flows that the newest run had something to do for; what it has planned, nobody told."""
+    newest = {batch["flow"]: batch["number"] for batch in progress["batches"]}
     for flow in progress["flows"]:
         if flow["batches"]:
-            yield FlowState(None, flow["name"], None, flow["batches"] - 1, flow["streams"], flow["state_bytes"])
+            yield FlowState(None, flow["name"], None, newest.get(flow["name"]), flow["streams"], flow["state_bytes"])
 
 
 async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:

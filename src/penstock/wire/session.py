@@ -117,6 +117,8 @@ class Session:
         """Whether what is sent is protected by TLS."""
         self.last_words: Complaint | None = None
         """What the server complained of before it hung up."""
+        self.complaint: Complaint | None = None
+        """What the error is about that `receive` gave last."""
         self.pings = 0
         """PINGs that wait for their PONG."""
         self.goodbye = False
@@ -238,6 +240,8 @@ class Session:
             self._pong()
         elif isinstance(event, protocol.Info):
             self.info = _checked(event.fields, self._strange)
+        elif isinstance(event, protocol.Message):
+            raise self._strange("it sends messages before it let us in")
         return None
 
     def _pong(self) -> None:
@@ -253,10 +257,11 @@ class Session:
         return Notice.LEARNT
 
     def _complaint(self, event: protocol.Err) -> PenstockError | None:
-        complaint = read_complaint(event.text)
+        complaint = read_complaint(event.text)  # as it is: a secret may be part of any word, and of a subject
         if complaint.closes:
             self.last_words = complaint  # the server hangs up next, and `ended` tells why
             return None
+        self.complaint = complaint
         return complaint_error(complaint, self.options.urls, text=self.options.scrub(complaint.text))
 
     # -- the end --------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from penstock.errors import PenstockError
 from penstock.examples.orders.play import CONF, Play, in_thread
 from penstock.examples.orders.traffic import Traffic
+from penstock.pipelines.order import Order
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.process import PipelineRun
 
 __all__ = ["Ongoing"]
 

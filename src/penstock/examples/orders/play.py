@@ -20,8 +20,9 @@ from penstock.examples.orders.ledger import Ledger, Plan
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
 from penstock.options import ConnectionOptions
+from penstock.pipelines.order import Order
 from penstock.pipelines.outcome import Batch, Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 

@@ -32,6 +32,8 @@ class Relay:
         self.flows = asyncio.Event()
         self.flows.set()
         self.url = ""
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -55,6 +57,7 @@ class Relay:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: bool) -> None:
         while data := await reader.read(65536):
+            await self._flowing.wait()
             if up:
                 self.up += len(data)
                 if self.record:
@@ -75,6 +78,14 @@ class Relay:
             await writer.drain()
         writer.close()
 
+    def hold(self) -> None:
+        """Carry nothing until `release`, both ways: a peer that is there, and neither reads nor writes."""
+        self._flowing.clear()
+
+    def release(self) -> None:
+        """Carry on."""
+        self._flowing.set()
+
     def cut(self) -> None:
         """Break every connection as a pulled cable would: what is on the way is lost."""
         self.cuts += 1
@@ -83,6 +94,7 @@ class Relay:
 
     async def end(self) -> None:
         self.flows.set()
+        self.release()
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

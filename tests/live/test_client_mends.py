@@ -1,4 +1,4 @@
-"""Where nats-py's client would trip over its own feet, ours goes on."""
+"""Where a client can trip over its own feet, ours goes on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import contextlib
 import pytest
 
 import penstock
-from penstock.connection import Connection
+from penstock.connection import lifeline
+from penstock.errors import DisconnectedError
 from tests.live.cable import relay
+from tests.live.connecting import listed
 from tests.support import eventually
 
 
@@ -35,23 +37,29 @@ async def test_a_cancelled_flush_does_not_stop_the_reading(server, unique):
 
 async def test_a_closed_connection_does_not_come_back(server, unique, monkeypatch):
     """A reconnection that misses its cancellation, as Python's own wait_for lets it, ends all the same."""
-    reached, connecting = asyncio.Event(), Connection._connect_to_server
+    reached, name = asyncio.Event(), unique("mends")
+    attempts, opening = [], lifeline.open_wire
 
-    async def deaf(client: Connection, address: object) -> None:
+    async def deaf(*given: object) -> None:
+        attempts.append(asyncio.current_task())
         reached.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
-        await connecting(client, address)
+        await opening(*given)
 
     async with relay(server) as wire:
-        nc = await penstock.connect(wire.url, reconnect_wait=0.05)
-        monkeypatch.setattr(Connection, "_connect_to_server", deaf)
+        nc = await penstock.connect(wire.url, name=name, reconnect_wait=0.05)
+        monkeypatch.setattr(lifeline, "open_wire", deaf)
         wire.cut()
         async with asyncio.timeout(20):
             await reached.wait()
             await nc.close()
         assert nc.is_closed
-        assert nc._reconnection_task.done()
+        assert not nc.is_connected
+        assert [task.done() for task in attempts] == [True]
+        await eventually(lambda: name not in [item.get("name") for item in listed(server)], "the server forgetting it")
+        with pytest.raises(DisconnectedError):
+            await nc.publish(name)
 
 
 async def test_closing_a_connection_that_just_broke_raises_nothing(server, unique):

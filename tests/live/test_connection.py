@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nats.js.errors
 import pytest
 
 import penstock
-from penstock.connection import api_request, connect
+from penstock.connection import Connection, api_request, connect
 from penstock.errors import (
     DeadlineError,
     DisconnectedError,
     InputError,
     JetStreamError,
-    LinkError,
     LocalProtocolError,
     LoginError,
     NoRespondersError,
@@ -150,7 +148,7 @@ async def test_a_domain_is_part_of_the_jetstream_prefix(logins: Server, user: Ke
     """With the domain's name JetStream answers, by both ways in; with another name nobody does."""
     async with await connect(plain(logins), nkey=user.seed, domain="hub") as nc:
         assert (await api_request(nc, "INFO"))["domain"] == "hub"
-        assert (await jetstream(nc).account_info()).domain == "hub"
+        assert (await nc.jetstream().account_info())["domain"] == "hub"
     async with await connect(plain(logins), nkey=user.seed, api_prefix="$JS.hub.API") as nc:
         assert (await api_request(nc, "INFO"))["domain"] == "hub"
     async with await connect(plain(logins), nkey=user.seed, domain="elsewhere") as nc:
@@ -230,7 +228,7 @@ async def test_refused_credentials(operated: Server, operator: Operator) -> None
         await refused(LoginError, "refuses the login with credentials", plain(operated), credentials=text)
 
 
-# -- JetStream and foreign errors ----------------------------------------------------------------------------
+# -- JetStream, and what goes wrong --------------------------------------------------------------------------
 
 
 async def test_api_request(server: Server, unique: Callable[..., str]) -> None:
@@ -273,7 +271,7 @@ async def test_what_only_asks_is_asked_again(
     server: Server, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A question whose answer is lost is asked again until its time is over; a change only if one says so."""
-    monkeypatch.setattr("penstock.connection.requests.AGAIN", 0.2)
+    monkeypatch.setattr("penstock.connection.asking.AGAIN", 0.2)
     prefix, asked = unique("api"), Counter[str]()
     async with await connect(server.url, api_prefix=prefix) as nc:
 
@@ -293,47 +291,93 @@ async def test_what_only_asks_is_asked_again(
         assert await api_request(nc, "STREAM.CREATE.T", timeout=30.0, again=True) == {"third": True}
 
 
-async def test_foreign_errors_become_ours(server: Server, unique: Callable[..., str]) -> None:
-    """What nats-py raises inside the block comes out as one of ours, with its cause."""
+async def test_every_failure_is_one_of_ours(server: Server, unique: Callable[..., str]) -> None:
+    """What goes wrong on a connection is raised as one of our errors, by the call that it concerns, with its facts."""
     async with await connect(server.url) as nc:
-        with pytest.raises(NoRespondersError, match="Nobody listens on nowhere") as caught:
-            await nc.request(unique("nowhere"), timeout=5)
-        assert isinstance(caught.value.__cause__, nats.errors.NoRespondersError)
+        nowhere = unique("nowhere")
+        with pytest.raises(NoRespondersError, match=f"Nobody listens on {nowhere}") as caught:
+            await nc.request(nowhere, timeout=5)
+        assert (caught.value.subject, caught.value.seconds) == (nowhere, 5)
         with pytest.raises(LocalProtocolError, match="larger than the server takes"):
             await nc.publish("big", b"x" * (nc.max_payload + 1))
-        with pytest.raises(LocalProtocolError, match="nats-py refuses what we send"):
+        with pytest.raises(LocalProtocolError, match="is no subject"):
             await nc.publish("bad subject\r\n", b"")
         with pytest.raises(NotFoundError, match="stream not found"):
-            await jetstream(nc).stream_info(unique("S"))
+            await nc.jetstream().stream_info(unique("S"))
         with pytest.raises(NoRespondersError):
-            await jetstream(nc).publish(unique("no.stream"), b"")
-        with pytest.raises(TlsError, match="as it was"):
-            raise TlsError("as it was")
-        with pytest.raises(ZeroDivisionError):
-            _ = 1 / 0
+            await nc.jetstream().publish(unique("no.stream"), b"")
     with pytest.raises(DisconnectedError, match="The connection is gone"):
         await nc.publish("late", b"")
 
 
+async def _late(nc: Connection, name: str) -> None:
+    await nc.subscribe(name)
+    await nc.request(name, timeout=0.05)
+
+
+async def _unflushed(nc: Connection, name: str) -> None:
+    await nc.flush(0)
+
+
+async def _nothing_came(nc: Connection, name: str) -> None:
+    await (await nc.subscribe(name)).next_msg(timeout=0.05)
+
+
+async def _nobody(nc: Connection, name: str) -> None:
+    await nc.request(name)
+
+
+async def _no_stream(nc: Connection, name: str) -> None:
+    await nc.jetstream().publish(name, b"")
+
+
+async def _no_consumer(nc: Connection, name: str) -> None:
+    await nc.jetstream().add_stream(name=name, subjects=[name])
+    await nc.jetstream().consumer_info(name, "nobody")
+
+
+async def _wrong_stream(nc: Connection, name: str) -> None:
+    await nc.jetstream().add_stream(name=name, subjects=[name])
+    await nc.jetstream().publish(name, b"", stream="another")
+
+
+async def _bad_header(nc: Connection, name: str) -> None:
+    await nc.publish(name, headers={"a b": "x"})
+
+
+async def _bad_value(nc: Connection, name: str) -> None:
+    await nc.publish(name, headers={"a": "x\r\ny"})
+
+
+async def _closed(nc: Connection, name: str) -> None:
+    await nc.close()
+    await nc.flush()
+
+
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("action", "kind"),
     [
-        (nats.errors.TimeoutError(), DeadlineError),
-        (nats.errors.FlushTimeoutError(), DeadlineError),
-        (TimeoutError(), DeadlineError),
-        (nats.errors.NoRespondersError(), NoRespondersError),
-        (nats.js.errors.NoStreamResponseError(), NoRespondersError),
-        (nats.js.errors.NotFoundError(code=404, err_code=10014), NotFoundError),
-        (nats.js.errors.BadRequestError(code=400, err_code=10071), JetStreamError),
-        (nats.errors.ConnectionReconnectingError(), DisconnectedError),
-        (nats.errors.OutboundBufferLimitError(), DisconnectedError),
-        (nats.errors.BadHeaderError("x"), LocalProtocolError),
-        (PenstockError("nats: 'odd'"), LinkError),
+        (_late, DeadlineError),
+        (_unflushed, DeadlineError),
+        (_nothing_came, DeadlineError),
+        (_nobody, NoRespondersError),
+        (_no_stream, NoRespondersError),
+        (_no_consumer, NotFoundError),
+        (_wrong_stream, JetStreamError),
+        (_bad_header, LocalProtocolError),
+        (_bad_value, LocalProtocolError),
+        (_closed, DisconnectedError),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+    ids=lambda value: value.__name__.strip("_"),
 )
-def test_each_foreign_error_has_a_kind(error: Exception, kind: type[PenstockError]) -> None:
-    """Every error of nats-py has exactly one class of ours, and a text that names the subject."""
-    ours = translate(error, "a.b")
-    assert type(ours) is kind
-    assert "a.b" in str(ours) or isinstance(ours, JetStreamError)
+async def test_each_failure_has_a_kind(server: Server, unique: Callable[..., str], action: Any, kind: type) -> None:
+    """Every way to fail has exactly one class of ours, and a text that names the subject or the reason."""
+    name = unique("kind")
+    async with await connect(server.url) as nc:
+        with pytest.raises(PenstockError) as caught:
+            await action(nc, name)
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is None
+    if kind in (DeadlineError, NoRespondersError) and action is not _unflushed:
+        assert caught.value.facts["subject"] == name
+        assert name in str(caught.value)

@@ -7,8 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+import pytest
+
 import penstock
+from penstock.errors import DisconnectedError
 from penstock.server import Server
+from tests.live.cable import relay
 
 
 @asynccontextmanager
@@ -57,16 +61,49 @@ async def test_flush_confirms_what_was_sent_before_it(server: Server, unique):
 
 
 async def test_a_flush_that_is_given_up_does_no_harm(server: Server):
-    """A flush that is cancelled leaves a connection that still works."""
+    """A flush that is cancelled, at whatever moment, leaves a connection that still works."""
     client = await penstock.connect(server.url)
+    given_up = 0
     try:
-        for _ in range(5):
+        for turns in range(12):
             task = asyncio.create_task(client.flush())
-            while not client._pongs:
+            for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            given_up += isinstance(outcome, asyncio.CancelledError)
             await client.flush()
+        assert given_up >= 3
         assert await client.rtt() > 0
     finally:
+        await client.close()
+
+
+async def test_a_flush_of_a_connection_that_is_closed_is_told_at_once(server: Server):
+    """Who waits in flush or confirm, or for a connection, when somebody closes it, gets DisconnectedError, and soon."""
+    async with relay(server) as wire:
+        client = await penstock.connect(wire.url)
+        wire.hold()
+        waiting = [asyncio.create_task(client.flush(60)), asyncio.create_task(client.confirm(client.stretch, 60))]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await client.close()
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [DisconnectedError, DisconnectedError]
+
+
+async def test_a_flush_at_a_break_is_told_at_once(server: Server):
+    """A flush whose stretch breaks raises DisconnectedError, not a deadline; the next one waits for the connection."""
+    async with relay(server) as wire:
+        client = await penstock.connect(wire.url, reconnect_wait=0.05)
+        wire.hold()
+        waiting = asyncio.create_task(client.flush(60))
+        await asyncio.sleep(0)
+        wire.cut()
+        async with asyncio.timeout(30):
+            with pytest.raises(DisconnectedError, match="is gone"):
+                await waiting
+            wire.release()
+            await client.flush(30)
+        assert client.stretch == 2
         await client.close()

@@ -20,10 +20,6 @@ from penstock.server import Server
 from tests.live.connecting import free_port, listed, plain, refused, works
 from tests.support import Authority, Pair, listening
 
-# aiohttp calls the way in which nats-py gives it a timeout old-fashioned; that is between the two of them.
-websocket_warnings = pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float':DeprecationWarning")
-
-
 # -- TLS -----------------------------------------------------------------------------------------------------
 
 
@@ -168,7 +164,6 @@ def websocket_server(port: int, tls: str) -> Iterator[Server]:
         yield running
 
 
-@websocket_warnings
 async def test_websocket() -> None:
     """A ws:// address carries the same protocol; refused logins and wrong ports are told as elsewhere."""
     port = free_port()
@@ -182,7 +177,6 @@ async def test_websocket() -> None:
         await refused(UnreachableError, "not the WebSocket port", f"ws://{monitor}", token="t0ken-x")
 
 
-@websocket_warnings
 async def test_secure_websocket(authority: Authority, pair: Pair) -> None:
     """A wss:// address has TLS of its own, checked in the same way."""
     port = free_port()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.connection.messages import HeaderValues, Msg, Payload
+from penstock.connection.requests import late
 from penstock.errors import (
     DeadlineError,
     NoRespondersError,
@@ -112,13 +113,19 @@ async def store_frames(
 
 
 async def insist(
-    connection: Connection, subject: str, payload: Payload, timeout: float, headers: HeaderValues | None = None
+    connection: Connection,
+    subject: str,
+    payload: Payload,
+    timeout: float,
+    headers: HeaderValues | None = None,
+    *,
+    again: float = AGAIN,
 ) -> Msg:
-    """Ask what may be asked twice: again after a while without an answer, and at once on a new connection."""
+    """Ask what may be asked twice: after `again` seconds without an answer, and at once on a new connection."""
     deadline = time.monotonic() + timeout
     while True:
         left = max(deadline - time.monotonic(), 0.01)
-        asking = asyncio.ensure_future(connection.request(subject, payload, min(left, AGAIN), headers=headers))
+        asking = asyncio.ensure_future(connection.request(subject, payload, min(left, again), headers=headers))
         broken = connection.broken
         try:
             waiting: set[asyncio.Future[Any]] = {asking, broken}
@@ -129,10 +136,11 @@ async def insist(
             raise
         except DeadlineError:
             if time.monotonic() >= deadline:
-                raise
+                raise late(subject, timeout) from None  # not only the last attempt took so long
             continue
         finally:
-            asking.cancel()
+            if not asking.cancel() and not asking.cancelled():
+                asking.exception()  # who was cancelled meanwhile does not ask for it
         # The connection broke: whether the question or its answer was lost makes no difference.
         await connection.standing(deadline - time.monotonic(), subject)
 

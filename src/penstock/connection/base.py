@@ -17,8 +17,9 @@ from penstock.connection.subscription import Subscription
 from penstock.errors import DeniedError, DisconnectedError, LoginError, PenstockError, SlowSubscriptionError
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
+from penstock.wire.complaints import Complaint
 from penstock.wire.dispatch import Outbox, Taker
-from penstock.wire.session import Notice
+from penstock.wire.session import Notice, Session
 
 __all__ = ["BaseConnection"]
 
@@ -36,8 +37,11 @@ class BaseConnection:
         self._takers: dict[int, Taker] = {}
         self._borrowers: dict[int, Taker] = {}
         self._subscriptions: dict[int, Subscription] = {}
+        self.pumps: set[asyncio.Task[Any]] = set()
+        """What calls back, for subscriptions that have a callback, those that ended and are not done included."""
         self._sid = 0
         self._outbox = Outbox()
+        self._posted: list[tuple[int, int]] = []  # where in the outbox stands what is of no use to another wire
         self._most = 1024 * 1024  # bytes of the largest message that the server takes
         self._writes = False  # whether what is published is written at once, and not kept
         self._scheduled = False
@@ -50,7 +54,7 @@ class BaseConnection:
         self._loop = asyncio.get_running_loop()
         self._standing = asyncio.Event()
         self._break: asyncio.Future[PenstockError] = self._loop.create_future()
-        self._expecting: dict[str, list[Callable[[DeniedError], None]]] = {}
+        self._expecting: dict[str, dict[object, Callable[[DeniedError], None]]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._lifeline = Lifeline(
             options,
@@ -59,6 +63,7 @@ class BaseConnection:
             stands=self._stands,
             broke=self._broke,
             failed=self._failed,
+            informed=self._informed,
             noticed=self._noticed,
             ended=self._ended,
         )
@@ -108,8 +113,8 @@ class BaseConnection:
 
     @property
     def max_payload(self) -> int:
-        """The largest message, headers included, that the server takes."""
-        return int(self.server_info.get("max_payload") or 1024 * 1024)
+        """The largest message, headers included, that the server takes, or took when there was a connection last."""
+        return self._most
 
     @property
     def connected_url(self) -> str | None:
@@ -179,7 +184,8 @@ class BaseConnection:
             if item.max_msgs:
                 frames.append(protocol.unsubscribe(item.id, item.max_msgs - item.delivered))
         wire.write(b"".join([*frames, self._outbox.take()]))
-        self._most, self._writes = wire.session.max_payload, not self._draining_pubs
+        self._informed(wire.session)
+        self._writes = not self._draining_pubs
         self._break = self._loop.create_future()
         self._standing.set()
         if self.stretch > 1:
@@ -187,15 +193,28 @@ class BaseConnection:
             log.warning("Connected to %s again.", self.options.url)
             self._teller.tell(self._callbacks.reconnected)
 
+    def _informed(self, session: Session) -> None:
+        self._most = session.max_payload
+
     def _broke(self, error: PenstockError) -> None:
         self._standing.clear()
         self._writes = False
+        self._drop_posted()
         self.last_error = error
         log.warning("Lost the connection to %s.", self.options.url)
         log.info("%s", error)
         if not self._break.done():
             self._break.set_result(error)
         self._teller.tell(self._callbacks.disconnected)
+
+    def _drop_posted(self) -> None:
+        """Keep what was published, and not what was posted: a new wire gets all subscriptions anew."""
+        if self._posted:
+            kept = self._outbox.take()
+            for start, end in reversed(self._posted):
+                del kept[start:end]
+            self._posted.clear()
+            self._outbox.add(bytes(kept))
 
     def _failed(self, error: PenstockError) -> None:
         self.last_error = error
@@ -226,16 +245,19 @@ class BaseConnection:
     def _denied(self, error: DeniedError) -> None:
         """Tell whoever is concerned that the server does not permit what was asked."""
         waiting = 0
+        wire = self._lifeline.wire
+        about = None if wire is None else wire.session.complaint
         if error.operation == "subscribe":
             for item in list(self._subscriptions.values()):
-                if item.subject == error.subject:
+                if about is not None and _concerns(about, item):
                     self.forget(item)
                     item.end(error)
                     waiting += self._fail_requests(error, item)
         elif error.subject is not None:
-            for fail in list(self._expecting.get(error.subject, ())):
-                fail(error)
-                waiting += 1
+            if about is None or not about.of_reply:  # else it is not where the message went
+                for fail in list(self._expecting.get(error.subject, {}).values()):
+                    fail(error)
+                    waiting += 1
             waiting += self._fail_requests(error, None)
         if waiting:
             self._errors += 1
@@ -278,3 +300,9 @@ class BaseConnection:
     def caught_up(self, subscription: Subscription) -> None:
         """Note that a subscription that dropped messages has handled what waited."""
         self._slow.discard(subscription.id)
+
+
+def _concerns(complaint: Complaint, subscription: Subscription) -> bool:
+    if complaint.sid is not None:
+        return complaint.sid == subscription.id
+    return (complaint.subject, complaint.queue or "") == (subscription.subject, subscription.queue)

@@ -9,11 +9,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Callbacks", "Teller"]
+__all__ = ["Callbacks", "Teller", "is_coroutine_function"]
 
 log = logging.getLogger("penstock.connection")
 
 _MOST = 1000  # calls that wait; a program that does not keep up with its own errors misses some, and the log says so
+
+
+def is_coroutine_function(given: object) -> bool:
+    """Tell what can be called and awaited, objects with an asynchronous call included."""
+    return asyncio.iscoroutinefunction(given) or (callable(given) and asyncio.iscoroutinefunction(type(given).__call__))
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Teller:
 
     def __init__(self) -> None:
         self._calls: deque[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """What makes the calls now, or made the last one."""
 
     def tell(self, callback: Callable[..., Awaitable[None]] | None, *facts: Any) -> None:
         """Call a callback after those that were told before."""
@@ -49,8 +55,8 @@ class Teller:
             log.warning("A callback of the connection is slower than what it is told; a call was left out.")
             return
         self._calls.append((callback, facts))
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if self.task is None or self.task.done():
+            self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         while self._calls:
@@ -61,6 +67,6 @@ class Teller:
                 log.exception("A callback of the connection failed.")
 
     async def finish(self, within: float) -> None:
-        """Wait until all calls were made, unless one of them waits for this."""
-        if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
-            await asyncio.wait({self._task}, timeout=within)
+        """Wait until all calls were made."""
+        if self.task is not None and not self.task.done():
+            await asyncio.wait({self.task}, timeout=within)

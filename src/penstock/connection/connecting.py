@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from penstock import contexts
-from penstock.connection.callbacks import Callbacks
+from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.connection import Connection
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 
-__all__ = ["connect", "gather"]
+__all__ = ["check_connection", "connect", "gather"]
 
 Callback = Callable[[], Awaitable[None]]
 
@@ -57,20 +57,32 @@ async def connect(
         disconnected=_one("disconnected_cb", disconnected_cb, on_disconnect),
         reconnected=_one("reconnected_cb", reconnected_cb, on_reconnect),
         closed=_one("closed_cb", closed_cb, on_close),
-        discovered=discovered_server_cb,
-        lame_duck=lame_duck_mode_cb,
+        discovered=_one("discovered_server_cb", discovered_server_cb, None),
+        lame_duck=_one("lame_duck_mode_cb", lame_duck_mode_cb, None),
     )
     connection = Connection(given, callbacks)
     await connection.open()
     return connection
 
 
+def check_connection(given: object) -> Connection:
+    """Refuse what is no connection of ours, such as a client of nats-py, before anything is done with it."""
+    if not isinstance(given, Connection):
+        kind = type(given)
+        raise InputError(
+            f"{kind.__module__}.{kind.__qualname__} is no connection of Penstock.",
+            remedy="Connect with penstock.connect: it takes the options of nats-py's connect, and its result has the "
+            "names of nats-py's client.",
+        )
+    return given
+
+
 def _one(name: str, foreign: Any, own: Any) -> Any:
     if foreign is not None and own is not None:
         raise InputError(f"{name} is given under two names.", remedy="Leave one of them out.")
     found = foreign if own is None else own
-    if found is not None and not callable(found):
-        raise InputError(f"{name} is no function.", remedy="Give a coroutine function.")
+    if found is not None and not is_coroutine_function(found):
+        raise InputError(f"{name} is no coroutine function.", remedy="Give an `async def` function.")
     return found
 
 

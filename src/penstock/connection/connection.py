@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.base import BaseConnection
-from penstock.connection.callbacks import Callbacks
+from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.lifeline import Phase
-from penstock.connection.messages import CHUNK, HeaderValues, Msg, Payload, as_bytes, as_text
+from penstock.connection.messages import LARGE, HeaderValues, Msg, Payload, as_bytes, as_text, is_lasting
 from penstock.connection.requests import Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
+from penstock.connection.tasks import end
 from penstock.errors import (
     DeadlineError,
     DeniedError,
@@ -41,6 +42,7 @@ __all__ = ["Connection"]
 
 log = logging.getLogger("penstock.connection")
 
+CHUNK = 64 * 1024  # bytes that are put together at most before they are written
 PENDING = 8 * 1024 * 1024  # bytes that wait for a connection that is being made again
 GOODBYE = 5.0  # seconds that a peer has to take what is on its way when we close
 DRAIN = 30.0  # seconds that callbacks have to handle what has arrived
@@ -54,6 +56,8 @@ class Connection(BaseConnection):
     def __init__(self, options: ConnectionOptions, callbacks: Callbacks) -> None:
         super().__init__(options, callbacks)
         self._requests = Requests(self)
+        self._closers: set[asyncio.Task[Any]] = set()
+        self._over = False  # everything is closed, and callbacks hear of it
 
     async def open(self) -> None:
         """Make the first connection."""
@@ -75,24 +79,41 @@ class Connection(BaseConnection):
 
         While the connection is being made again up to 8 MiB are kept and sent then; more is a DisconnectedError.
         """
-        if self.send(subject, payload, reply, headers) >= CHUNK:
+        if self.is_full(self.send(subject, payload, reply, headers)):
             await self.written()
+
+    def is_full(self, waiting: int) -> bool:
+        """Tell whether a publisher should wait, with `written`, so many bytes waiting here."""
+        wire = self._lifeline.wire
+        return waiting >= CHUNK or (wire is not None and wire.full)
 
     def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> int:
         """Publish a message without waiting for anything, and give how many bytes wait; `written` waits for room."""
         name = self._subjects.get(subject) or self._checked(subject)
         answer = (self._subjects.get(reply) or self._checked(reply)) if reply else b""
         block = protocol.encode_headers(headers) if headers else None
-        content = payload if type(payload) is bytes else bytes(payload)
+        content = payload if type(payload) is bytes or is_lasting(payload) else bytes(memoryview(payload))
         size = len(content) if block is None else len(content) + len(block)
         if size > self._most or len(name) + len(answer) > _LONG:
             check_size(len(name) + len(answer) + 24, size, self._most, subject)
         if not self._writes:
             self._check_publishable(size + len(name) + len(answer) + 24)
+        elif len(content) >= LARGE:
+            return self._send_apart(name, answer, block, content)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
-        return self._outbox.publish(name, answer, block, content)
+        return self._outbox.publish(name, answer, block, content if type(content) is bytes else bytes(content))
+
+    def _send_apart(self, name: bytes, answer: bytes, block: bytes | None, content: Payload) -> int:
+        """Write a large payload from where it is, behind what waits: copying it takes longer than writing thrice."""
+        wire = self._lifeline.wire
+        assert wire is not None
+        self._outbox.begin(name, answer, block, len(content))
+        self._write_out()
+        wire.write(content)
+        wire.write(b"\r\n")
+        return len(content)
 
     def send_checked(self, subject: bytes, payload: bytes, reply: bytes = b"", block: bytes | None = None) -> int:
         """Publish as `send` does, with subjects and a header block that need no check: the server's own, or ours."""
@@ -110,7 +131,8 @@ class Connection(BaseConnection):
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
         if self._lifeline.wire is None:
             return False
-        self._outbox.add(frames)
+        before = self._outbox.size
+        self._posted.append((before, self._outbox.add(frames)))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
@@ -129,6 +151,7 @@ class Connection(BaseConnection):
         self._scheduled = False
         wire = self._lifeline.wire
         if wire is not None and self._outbox.size:
+            self._posted.clear()
             wire.write(self._outbox.take())
 
     def _checked(self, subject: str) -> bytes:
@@ -143,7 +166,9 @@ class Connection(BaseConnection):
     def _check_publishable(self, size: int) -> None:
         self.check_open()
         if self._draining_pubs:
-            raise DisconnectedError("The connection is being drained.", remedy="Publish before that.")
+            raise DisconnectedError(
+                "The connection is being drained.", remedy="Publish before that.", urls=self.options.urls
+            )
         if self._outbox.size + size > PENDING:
             raise DisconnectedError(
                 f"The connection is gone, and {self._outbox.size:,} bytes wait already for it to come back.",
@@ -168,9 +193,10 @@ class Connection(BaseConnection):
         A queue group gets each message once. A subscription that the server denies fails: reading from it raises
         DeniedError, and the error callback is told.
         """
-        if cb is not None and not asyncio.iscoroutinefunction(cb) and not callable(cb):
+        if cb is not None and not is_coroutine_function(cb):
             raise InputError("cb is no coroutine function.", remedy="Give an async function of one message.")
-        return self._subscribe(
+        self._check_subscribable()
+        return self.subscribed(
             subject,
             queue,
             cb=cb,
@@ -180,12 +206,21 @@ class Connection(BaseConnection):
             pending_bytes_limit=pending_bytes_limit,
         )
 
-    async def tap(self, subject: str, handler: Taker, *, queue: str = "", lend: bool = False) -> Subscription:
+    async def tap(
+        self,
+        subject: str,
+        handler: Taker,
+        *,
+        queue: str = "",
+        lend: bool = False,
+        on_end: Callable[[PenstockError], None] | None = None,
+    ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
         A handler must not raise. One that returns an awaitable stops the reading until that is done: that is back
         pressure. With `lend` the payload is a view of the place that it was received into, and is gone when the
-        handler is done: what is to be kept must be copied.
+        handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
+        come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -196,12 +231,18 @@ class Connection(BaseConnection):
                 self.report(error)
                 return None
 
-        return self._subscribe(subject, queue, tap=guarded, lend=lend)
+        self._check_subscribable()
+        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end)
 
-    def _subscribe(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
+    def _check_subscribable(self) -> None:
         self.check_open()
         if self._draining:
-            raise DisconnectedError("The connection is being drained.", remedy="Subscribe before that.")
+            raise DisconnectedError(
+                "The connection is being drained.", remedy="Subscribe before that.", urls=self.options.urls
+            )
+
+    def subscribed(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
+        """Subscribe, also while the connection is being drained: callbacks may still ask."""
         self._sid += 1
         frame = protocol.subscribe(subject, self._sid, queue or None)
         check_size(len(frame), 0, 1, subject)
@@ -228,13 +269,18 @@ class Connection(BaseConnection):
         self._command(protocol.unsubscribe(subscription.id, count))
 
     async def drain_subscription(self, subscription: Subscription) -> None:
-        """Stop a subscription at the server, and wait until what it had sent was handled."""
-        self._command(protocol.unsubscribe(subscription.id))
+        """Stop a subscription at the server, and wait until what it had sent was handled.
+
+        DisconnectedError if the connection breaks meanwhile: what the server had sent may be lost.
+        """
         try:
-            await self.flush(DRAIN)
+            if self.is_connected:
+                self._command(protocol.unsubscribe(subscription.id))
+                await self.confirm(self.stretch, DRAIN)
         finally:
-            self.forget(subscription)
-            await subscription.finish()
+            self.forget(subscription)  # before a new wire could subscribe again
+            subscription.finish()
+        await subscription.handled(DRAIN)
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -285,12 +331,12 @@ class Connection(BaseConnection):
     @contextmanager
     def expecting(self, subject: str, fail: Callable[[DeniedError], None]) -> Iterator[None]:
         """Have `fail` called at once, within the block, when the server denies publishing to `subject`."""
-        listeners = self._expecting.setdefault(subject, [])
-        listeners.append(fail)
+        listeners = self._expecting.setdefault(subject, {})
+        listeners[key := object()] = fail
         try:
             yield
         finally:
-            listeners.remove(fail)
+            del listeners[key]
             if not listeners and self._expecting.get(subject) is listeners:
                 del self._expecting[subject]
 
@@ -375,7 +421,9 @@ class Connection(BaseConnection):
                     await self.flush(DRAIN)
                 for item in subscriptions:
                     self.forget(item)
-                    await item.finish()
+                    item.finish()
+                if working := self.pumps - {asyncio.current_task()}:  # those of ended subscriptions, too
+                    await asyncio.wait(working)
                 self._draining_pubs = True
                 self._writes = False
                 if self.is_connected:
@@ -393,14 +441,20 @@ class Connection(BaseConnection):
     async def _shut(self) -> None:
         if self._closing is None or self._closing.cancelled():
             self._closing = self._loop.create_task(self._shut_down())
-        if self._closing is not asyncio.current_task():
+        task = asyncio.current_task()
+        assert task is not None
+        if self._over and task is self._teller.task:  # the closed callback, which the end waits for
+            return
+        self._closers.add(task)  # a callback, perhaps: the end must not wait for who waits for it, nor cancel it
+        try:
             await asyncio.shield(self._closing)
+        finally:
+            self._closers.discard(task)
 
     async def _shut_down(self) -> None:
         self._write_out()
-        before = self._lifeline.phase
-        await self._lifeline.close(GOODBYE)
-        reason = self._gone()
+        before, reason = self._lifeline.phase, self._gone()
+        await self._lifeline.close(GOODBYE, reason)
         self._outbox.take()
         self._writes = False
         if not self._break.done():
@@ -412,12 +466,13 @@ class Connection(BaseConnection):
         self._takers.clear()
         self._borrowers.clear()
         for item in subscriptions:
-            item.end()
-        for item in subscriptions:
-            await item.stop()
+            item.end(gone=reason)
+        await end(self.pumps - self._closers, within=1.0)
+        self._over = True
         if before is not Phase.CONNECTING:
             self._teller.tell(self._callbacks.closed)
-        await self._teller.finish(GOODBYE)
+        if self._teller.task not in self._closers:
+            await self._teller.finish(GOODBYE)
 
     async def __aenter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock import __version__, credentials
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
-from penstock.errors import LinkError, PenstockError, RemoteProtocolError
+from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError
 from penstock.options import ConnectionOptions
 from penstock.wire.dispatch import Taker
 from penstock.wire.servers import Address, Servers, most_telling
@@ -39,7 +39,8 @@ class Lifeline:
     """One connection to a cluster, over as many wires as it takes.
 
     `stands` is called when a wire is open, `broke` with the reason when it is gone, `failed` for every attempt that
-    came to nothing, `noticed` for what the server says besides, and `ended` when no attempt is left.
+    came to nothing, `informed` when the server says something new of itself, `noticed` for what it says besides, and
+    `ended` when no attempt is left.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Lifeline:
         stands: Callable[[], None],
         broke: Callable[[PenstockError], None],
         failed: Callable[[PenstockError], None],
+        informed: Callable[[Session], None],
         noticed: Callable[[Notice | PenstockError], None],
         ended: Callable[[PenstockError], None],
     ) -> None:
@@ -65,7 +67,7 @@ class Lifeline:
         """What wires that are gone handed out."""
         self._takers, self._borrowers = takers, borrowers
         self._stands, self._broke, self._failed = stands, broke, failed
-        self._noticed, self._ended = noticed, ended
+        self._informed, self._noticed, self._ended = informed, noticed, ended
         self._context: ssl.SSLContext | None = None
         self._was_secure = False
         self._task: asyncio.Task[None] | None = None
@@ -112,6 +114,9 @@ class Lifeline:
         )
         wire = Wire(session, self._takers, self._borrowers, self._heard)
         await open_wire(wire, self._tls_context, timeout)
+        if self.phase is Phase.CLOSED:  # meanwhile, and the cancellation passed by
+            wire.abort()
+            raise asyncio.CancelledError
         self._was_secure = self._was_secure or session.secure
         now = time.monotonic()
         self.servers.stands(address.url, now)
@@ -132,6 +137,7 @@ class Lifeline:
             self._ponged()
             return
         if notice in (Notice.LEARNT, Notice.LAME_DUCK) and wire is not None:
+            self._informed(wire.session)
             fresh = self.servers.learn(wire.session.info, wire.session.url)
             if notice is Notice.LEARNT and not fresh:
                 return
@@ -157,6 +163,9 @@ class Lifeline:
         wire = self.wire
         if wire is None:
             return
+        if wire.held:  # its answers wait with everything else; that is no sign of death
+            self._ticker = self._loop.call_later(self.options.ping_interval, self._tick)
+            return
         if self._unanswered >= MOST_PINGS:
             error = wire.session.ended(f"it left {self._unanswered} pings unanswered")
             wire.on_lost = None
@@ -178,11 +187,11 @@ class Lifeline:
         self.bytes += wire.bytes
         wire.on_lost = None
         self.servers.lost(wire.session.url, time.monotonic())
-        waiters, self._pongs = self._pongs, deque()
-        for waiter in waiters:
-            if waiter is not None and not waiter.done():
-                waiter.set_exception(error)
-                waiter.exception()  # who gave up waiting is not told
+        if not isinstance(error, DisconnectedError):  # what is under way ends for the same reason, and nothing is known
+            gone = DisconnectedError(f"The connection to {wire.session.url} broke: {error}", urls=self.options.urls)
+            gone.__cause__ = error
+            error = gone
+        self._fail_pings(error)
         again = self.options.reconnect and self.options.reconnect_attempts != 0
         self.phase = Phase.RECONNECTING if again else Phase.CLOSED
         self._broke(error)
@@ -205,19 +214,28 @@ class Lifeline:
         self.phase = Phase.CLOSED
         self._ended(error)
 
+    def _fail_pings(self, error: PenstockError) -> None:
+        """Tell whoever waits for the server to confirm what it got that it will not."""
+        waiters, self._pongs = self._pongs, deque()
+        for waiter in waiters:
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # who gave up waiting is not told
+
     def _stop_ticking(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
 
-    async def close(self, within: float) -> None:
-        """Close for good; what is on its way to the server has `within` seconds."""
+    async def close(self, within: float, reason: PenstockError) -> None:
+        """Close for good; what is on its way to the server has `within` seconds, who waits for it gets the reason."""
         self.phase = Phase.CLOSED
         self._stop_ticking()
+        wire, self.wire = self.wire, None
         if self._task is not None:
             await end([self._task])
-        wire, self.wire = self.wire, None
         if wire is not None:
             self.messages += wire.messages
             self.bytes += wire.bytes
+            self._fail_pings(reason)
             await wire.close(within)

@@ -11,11 +11,11 @@ from penstock.wire.protocol import decode_headers, decode_status
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["CHUNK", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text"]
+__all__ = ["LARGE", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text", "is_lasting"]
 
 Payload = bytes | bytearray | memoryview
 
-CHUNK = 64 * 1024  # bytes that are put together at most before they are written
+LARGE = 128 * 1024  # bytes of a payload that is not put together with others
 
 HeaderValues = Mapping[str, str | Iterable[str]]
 
@@ -28,8 +28,22 @@ def as_text(raw: bytes) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """Give the bytes of a subject."""
-    return text.encode("utf-8", "surrogateescape")
+    """Give the bytes of a subject; LocalProtocolError for one that no bytes stand for."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise LocalProtocolError(f"{text[:200]!r} is no subject.", remedy="Take lone surrogates out.") from None
+
+
+def is_lasting(payload: Payload) -> bool:
+    """Tell a large view of bytes, which nobody can change while it waits for the socket, from any other payload."""
+    return (
+        type(payload) is memoryview
+        and len(payload) >= LARGE
+        and type(payload.obj) is bytes
+        and payload.itemsize == 1
+        and payload.c_contiguous
+    )
 
 
 class Msg:
@@ -83,7 +97,7 @@ class Msg:
             raise LocalProtocolError(f"The message on {self.subject} wants no answer.", remedy="Look at its reply.")
         if headers or type(data) is not bytes:
             await self._connection.publish(self.reply, data, headers=headers)
-        elif self._connection.send_checked(self._reply, data) >= CHUNK:
+        elif self._connection.is_full(self._connection.send_checked(self._reply, data)):
             await self._connection.written()
 
     def __repr__(self) -> str:

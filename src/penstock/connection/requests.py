@@ -17,12 +17,22 @@ if TYPE_CHECKING:
     from penstock.connection.connection import Connection
     from penstock.connection.subscription import Subscription
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "late"]
 
 _NOBODY = b"NATS/1.0 503"
 
 Make = Callable[[bytes], bytes]
 Hear = Callable[[bytes, bytes | None], bool]
+
+
+def late(subject: str, seconds: float) -> DeadlineError:
+    """Give the error for a question that has no answer in time."""
+    return DeadlineError(
+        f"No answer on {subject} in time ({seconds:g} s).",
+        remedy="Is whoever answers there busy, or gone? A longer timeout may help.",
+        seconds=seconds,
+        subject=subject,
+    )
 
 
 class _Waiting:
@@ -53,13 +63,14 @@ class Requests:
         """Send a request and wait for its answer."""
         if timeout is None:
             timeout = self._connection.options.request_timeout
-        reply = await self._new_reply()
+        reply = self._new_reply()
         key = reply.encode()
         future: asyncio.Future[Msg] = self._loop.create_future()
         self._waiting[key] = _Waiting((subject,), future, timeout)
         timer = self._loop.call_later(timeout, self._late, key)
         try:
-            await self._connection.publish(subject, payload, reply, headers)
+            # Who asks waits anyway, and must not wait for a server that takes no more beyond the timeout.
+            self._connection.send(subject, payload, reply, headers)
             return await future
         finally:
             timer.cancel()
@@ -69,7 +80,7 @@ class Requests:
         """Send ready frames, and hear answers until one of them is the last."""
         if timeout is None:
             timeout = self._connection.options.request_timeout
-        key = (await self._new_reply()).encode()
+        key = self._new_reply().encode()
         if not self._connection.post(make(key)):
             self._connection.check_open()
             raise DisconnectedError(
@@ -98,9 +109,10 @@ class Requests:
             broken.remove_done_callback(broke)
             self._waiting.pop(key, None)
 
-    async def _new_reply(self) -> str:
+    def _new_reply(self) -> str:
         if self.inbox is None or self.inbox.ended:
-            self.inbox = await self._connection.tap(f"{self._prefix}*", self._answered)
+            self._connection.check_open()
+            self.inbox = self._connection.subscribed(f"{self._prefix}*", "", tap=self._answered)
         self._number += 1
         return f"{self._prefix}{self._number}"
 
@@ -126,14 +138,7 @@ class Requests:
     def _late(self, key: bytes) -> None:
         waiting = self._waiting.pop(key, None)
         if waiting is not None and not waiting.future.done():
-            waiting.future.set_exception(
-                DeadlineError(
-                    f"No answer on {waiting.subject} in time ({waiting.timeout:g} s).",
-                    remedy="Is whoever answers there busy, or gone? A longer timeout may help.",
-                    seconds=waiting.timeout,
-                    subject=waiting.subject,
-                )
-            )
+            waiting.future.set_exception(late(waiting.subject, waiting.timeout))
 
     def denied(self, error: DeniedError, inbox: Subscription | None) -> int:
         """Fail what the server denied: what was sent to the subject of the error, or all where our inbox was denied."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.connection.connection import Connection
     from penstock.wire.dispatch import Taker
 
-__all__ = ["PENDING_BYTES", "PENDING_MESSAGES", "Subscription"]
+__all__ = ["PENDING_BYTES", "PENDING_MESSAGES", "Subscription", "served"]
 
 PENDING_MESSAGES = 512 * 1024
 PENDING_BYTES = 128 * 1024 * 1024
@@ -42,6 +42,7 @@ class Subscription:
         pending_msgs_limit: int = PENDING_MESSAGES,
         pending_bytes_limit: int = PENDING_BYTES,
         tap: Taker | None = None,
+        on_end: Callable[[PenstockError], None] | None = None,
     ) -> None:
         self._connection = connection
         self.id = sid
@@ -58,17 +59,19 @@ class Subscription:
         self.ended = False
         self._cb = cb
         self._future = future
+        self._on_end = on_end
         self._messages_limit = pending_msgs_limit if pending_msgs_limit > 0 else 1 << 62
         self._bytes_limit = pending_bytes_limit if pending_bytes_limit > 0 else 1 << 62
         self._queue: deque[Msg] = deque()
         self._pending_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._settled: asyncio.Future[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
         self.taker: Taker = tap or self._take
         if cb is not None:
             self._pump = asyncio.get_running_loop().create_task(self._call_back(cb))
+            connection.pumps.add(self._pump)
+            self._pump.add_done_callback(connection.pumps.discard)
 
     @property
     def pending_msgs(self) -> int:
@@ -126,6 +129,8 @@ class Subscription:
     def _pop(self) -> Msg:
         message = self._queue.popleft()
         self._pending_bytes -= len(message.data)
+        if self.dropped and not self._queue:
+            self._connection.caught_up(self)
         return message
 
     async def _call_back(self, cb: Callback) -> None:
@@ -141,8 +146,6 @@ class Subscription:
                     self._connection.report(error)
             if self.dropped:
                 self._connection.caught_up(self)
-            if self._settled is not None and not self._settled.done():
-                self._settled.set_result(None)
             if self.ended:
                 return
             self._idle = idle = loop.create_future()
@@ -226,8 +229,11 @@ class Subscription:
         self._connection.check_open()
         await self._connection.drain_subscription(self)
 
-    def end(self, error: PenstockError | None = None) -> None:
-        """Let whoever waits go; what waits in the queue is dropped where a callback would get it."""
+    def end(self, error: PenstockError | None = None, *, gone: PenstockError | None = None) -> None:
+        """Let whoever waits go; what waits in the queue is dropped where a callback would get it.
+
+        `error` is why the server does not serve it, `gone` why there is no connection any more.
+        """
         if error is not None:
             self.error = error
         self.ended = True
@@ -237,20 +243,40 @@ class Subscription:
         self._wake_all()
         if self._future is not None and not self._future.done():
             self._future.cancel()
+        if self._on_end is not None and (reason := error or gone) is not None:
+            self._on_end(reason)
 
-    async def finish(self) -> None:
-        """Wait until everything in the queue was handled, then end."""
-        working = self._pump is not None and not self._pump.done() and self._idle is None
-        if working and asyncio.current_task() is not self._pump:
-            self._settled = asyncio.get_running_loop().create_future()
-            await self._settled
+    def finish(self) -> None:
+        """End when everything in the queue was handled."""
         self.ended = True
         self._wake_all()
 
-    async def stop(self) -> None:
-        """End the task that calls back, if it is not the one that asks for it."""
-        pump = self._pump
-        if pump is None or pump.done() or pump is asyncio.current_task():
+    async def handled(self, within: float) -> None:
+        """Wait until a callback has handled all that arrived; DeadlineError if that takes too long."""
+        if self._pump is None or self._pump is asyncio.current_task():
             return
-        pump.cancel()
-        await asyncio.wait({pump}, timeout=1.0)
+        if not (await asyncio.wait({self._pump}, timeout=within))[0]:
+            raise DeadlineError(
+                f"The callback of {self.subject} has not handled all that arrived within {within:g} s.",
+                seconds=within,
+                subject=self.subject,
+            )
+
+
+async def served(*subscriptions: Subscription, timeout: float = 10.0) -> None:
+    """Wait until the server serves subscriptions of one connection: DeniedError if it does not permit one of them.
+
+    Where that fails, they are all ended.
+    """
+    try:
+        if subscriptions:
+            await subscriptions[0]._connection.flush(timeout)
+        for item in subscriptions:
+            if item.error is not None:
+                raise item.error
+    except BaseException:
+        for item in subscriptions:
+            if not item.ended:
+                item._connection.unsubscribe(item)
+                item.end()
+        raise

@@ -35,7 +35,7 @@ UNSENT_HIGH, UNSENT_LOW = (
 class Transport(Protocol):
     """What a wire needs of a transport, as asyncio has it."""
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send."""
 
     def close(self) -> None:
@@ -133,31 +133,34 @@ class Wire(asyncio.BufferedProtocol):
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        parser = self._parser
+        parser, session = self._parser, self.session
         try:
-            while parser.start < parser.end:
-                place, count, wait = hand_out(parser.buffer, parser.start, parser.end, self._takers, self._borrowers)
-                if count:
-                    self.messages += count
-                    self.bytes += place - parser.start
-                    parser.take(place)
-                    if wait is not None:
-                        self._hold(wait)
-                        break
+            while parser.start < parser.end and session.state is not State.CLOSED:
+                # Who has not let us in yet, perhaps without TLS, has no messages for anybody.
+                if session.state is State.OPEN:
+                    start = parser.start
+                    place, count, wait = hand_out(parser.buffer, start, parser.end, self._takers, self._borrowers)
+                    if count:
+                        self.messages += count
+                        self.bytes += place - start
+                        parser.take(place)
+                        if wait is not None:
+                            self._hold(wait)
+                            break
                 event = parser.next_event()
                 if event is None:
                     break
-                if isinstance(event, protocol.Message):
+                if isinstance(event, protocol.Message) and session.state is State.OPEN:
                     if (wait := self._hand_over(event)) is not None:
                         self._hold(wait)
                         break
-                elif (notice := self.session.receive(event)) is not None:
+                elif (notice := session.receive(event)) is not None:
                     self._noticed(notice)
         except RemoteProtocolError as error:
-            self._fail(self.session.broken(error))
+            self._fail(session.broken(error))
         except LinkError as error:
             self._fail(error)
-        if answers := self.session.take():
+        if answers := session.take():
             self.write(answers)
 
     def _hand_over(self, event: protocol.Message) -> Any:
@@ -198,10 +201,15 @@ class Wire(asyncio.BufferedProtocol):
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send; nothing happens where the connection is gone, which `on_lost` has told."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+
+    @property
+    def held(self) -> bool:
+        """Whether a taker holds up the reading, so that nothing is heard of the server."""
+        return self._held is not None
 
     @property
     def full(self) -> bool:
@@ -228,6 +236,8 @@ class Wire(asyncio.BufferedProtocol):
             notice = await asyncio.shield(self._step)
             self._step = self._loop.create_future()
             if notice is Notice.OPENED:
+                if self._failure is not None:  # it let us in and hung up before we noticed either
+                    raise self._failure
                 return
             secured = await self._loop.start_tls(
                 self._transport,  # type: ignore[arg-type]  # one of asyncio's, as only TCP gets here

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.connection import Msg
-from penstock.connection.messages import CHUNK, as_bytes
+from penstock.connection.messages import as_bytes
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.wire.jetstream import pull
@@ -188,7 +188,7 @@ class Delivery(Msg):
     async def _answer(self, body: bytes, *, settles: bool) -> None:
         if settles:
             self._settle()
-        if self._connection.send_checked(self._reply, body) >= CHUNK:
+        if self._connection.is_full(self._connection.send_checked(self._reply, body)):
             await self._connection.written()
 
     async def _confirmed(self, body: bytes, timeout: str | float, *, settles: bool) -> None:

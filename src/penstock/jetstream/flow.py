@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.connection.messages import CHUNK, as_bytes
+from penstock.connection.messages import as_bytes
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, JetStreamError, PenstockError
 from penstock.jetstream.batch import find_stored
 from penstock.jetstream.outgoing import Outgoing
@@ -147,7 +147,7 @@ class Flow:
                 item = self._begin(out, message_id, awaited, alone)
         else:
             item = self._begin(out, message_id, awaited, alone)
-        if self._client.pending_data_size >= CHUNK:
+        if self._client.is_full(self._client.pending_data_size):
             await self._client.written()
         return item
 

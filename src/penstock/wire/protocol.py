@@ -1,7 +1,7 @@
 # cython: language_level=3, annotation_typing=False, binding=True
 """The NATS client protocol with no I/O: bytes in, events out, and bytes for what a client sends.
 
-What a server sends (every line ends with CR LF, fields are separated by blanks)::
+What a server sends (every line ends with CR LF and holds neither before that; blanks or tabs separate its words)::
 
     INFO {json}
     MSG <subject> <sid> [reply] <size>            then <size> bytes and CR LF
@@ -80,6 +80,7 @@ VERSION = b"NATS/1.0"
 Headers = dict[str, list[str]]
 
 _SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.]+(?:\.[^\s\x00-\x20\x7f.]+)*")
+_QUEUE = re.compile(r"[^\s\x00-\x20\x7f]+")
 _NAME = re.compile(r"[!-9;-~]+")  # printable ASCII but the colon
 _STATUS = re.compile(rb"NATS/1\.0(?:[ \t]+([0-9]{3})(?:[ \t]+([^\r\n]*?))?)?[ \t]*")
 
@@ -205,7 +206,7 @@ def encode_headers(headers: Mapping[str, str | Iterable[str]]) -> bytes:
         for value in (values,) if isinstance(values, str) else values:
             if "\r" in value or "\n" in value:
                 raise LocalProtocolError(f"The value of header {name} holds a line break.", remedy="Take it out.")
-            lines.append(f"{name}: {value}".encode())
+            lines.append(_written(f"{name}: {value}", "strict"))
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
 
@@ -240,9 +241,24 @@ def publish(subject: str, payload: bytes, reply: str | None = None, header: byte
 
 
 def subscribe(subject: str, sid: int, queue: str | None = None) -> bytes:
-    """Write SUB."""
+    """Write SUB; bytes that are no UTF-8, as `surrogateescape` decodes them, come out again as they were."""
     check_subject(subject, wildcards=True)
-    return f"SUB {subject} {sid}\r\n".encode() if queue is None else f"SUB {subject} {queue} {sid}\r\n".encode()
+    if queue is None:
+        return _written(f"SUB {subject} {sid}\r\n", "surrogateescape")
+    if not _QUEUE.fullmatch(queue):
+        raise LocalProtocolError(
+            f"{queue[:200]!r} is no name for a queue group.", remedy="Write a name without blanks."
+        )
+    return _written(f"SUB {subject} {queue} {sid}\r\n", "surrogateescape")
+
+
+def _written(text: str, errors: str) -> bytes:
+    try:
+        return text.encode("utf-8", errors)
+    except UnicodeEncodeError:
+        raise LocalProtocolError(
+            f"{text[:80]!r} cannot be written as UTF-8.", remedy="Take lone surrogates out."
+        ) from None
 
 
 def unsubscribe(sid: int, after: int | None = None) -> bytes:
@@ -390,6 +406,8 @@ class Parser:
         if stop == start or self.buffer[stop - 1] != 13:
             raise self._error("A line does not end with CR LF")
         line = bytes(self.buffer[start : stop - 1])
+        if b"\r" in line:
+            raise self._error("A line holds a CR before its end")
         words = line.split(None, 1)
         kind = words[0].upper() if words and line[0] not in b" \t" else b""
         if kind == b"MSG" or kind == b"HMSG":

@@ -14,6 +14,7 @@ from penstock.options import ConnectionOptions
 __all__ = ["Address", "Servers", "most_telling"]
 
 MOST_LEARNT = 1000  # addresses that are kept of what servers tell
+BRIEF = 2  # connections in a row that may end as soon as they stood before the server gets a pause
 JITTER = 0.25  # share of the wait that is left to chance, so that a thousand clients do not come back at once
 
 
@@ -27,6 +28,10 @@ class Address:
     """How often it was tried since a connection to it last stood."""
     allowed: float = 0.0
     """When it may be tried again, in the caller's clock."""
+    stood: float = 0.0
+    """When a connection to it last began to stand."""
+    brief: int = 0
+    """How many connections to it in a row ended as soon as they stood."""
 
 
 class Servers:
@@ -82,13 +87,21 @@ class Servers:
         """Note that a connection stands there."""
         if (address := self._known.get(url)) is not None:
             address.attempts = 0
-            address.allowed = now
+            address.allowed = address.stood = now
 
     def lost(self, url: str, now: float) -> None:
-        """Note that the connection there is gone: others come first, and it gets a moment itself."""
+        """Note that the connection there is gone: others come first, and it gets a moment itself.
+
+        One that lets in and hangs up again and again gets as long as one that lets nobody in.
+        """
         if (address := self._known.get(url)) is not None:
-            wait = min(self._options.reconnect_wait, 0.1) if len(self._known) == 1 else self._options.reconnect_wait
-            address.allowed = now + wait * JITTER * self._chance.random()
+            wait = self._options.reconnect_wait
+            address.brief = address.brief + 1 if now - address.stood < wait else 0
+            if address.brief > BRIEF:
+                address.allowed = now + wait * (1 + JITTER * self._chance.random())
+            else:
+                short = min(wait, 0.1) if len(self._known) == 1 else wait
+                address.allowed = now + short * JITTER * self._chance.random()
 
 
 def _urls(told: Iterable[object], scheme: str) -> Iterable[str]:

@@ -117,6 +117,8 @@ class Session:
         """Whether what is sent is protected by TLS."""
         self.last_words: Complaint | None = None
         """What the server complained of before it hung up."""
+        self.complaint: Complaint | None = None
+        """What the error is about that `receive` gave last."""
         self.pings = 0
         """PINGs that wait for their PONG."""
         self.goodbye = False
@@ -238,6 +240,8 @@ class Session:
             self._pong()
         elif isinstance(event, protocol.Info):
             self.info = _checked(event.fields, self._strange)
+        elif isinstance(event, protocol.Message):
+            raise self._strange("it sends messages before it let us in")
         return None
 
     def _pong(self) -> None:
@@ -253,11 +257,12 @@ class Session:
         return Notice.LEARNT
 
     def _complaint(self, event: protocol.Err) -> PenstockError | None:
-        complaint = read_complaint(self.options.scrub(event.text))
+        complaint = read_complaint(event.text)  # as it is: a secret may be part of any word, and of a subject
         if complaint.closes:
             self.last_words = complaint  # the server hangs up next, and `ended` tells why
             return None
-        return complaint_error(complaint, self.options.urls)
+        self.complaint = complaint
+        return complaint_error(complaint, self.options.urls, text=self.options.scrub(complaint.text))
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -288,7 +293,8 @@ class Session:
                 + self._hint_first(),
                 urls=self.options.urls,
             )
-        words = f": the server said {self.last_words.text}" if self.last_words else f": {reason}" if reason else ""
+        said = self.options.scrub(self.last_words.text) if self.last_words else ""
+        words = f": the server said {said}" if said else f": {reason}" if reason else ""
         return DisconnectedError(
             f"The connection to {self.url} is gone{words}.",
             remedy="Is the server still running?",

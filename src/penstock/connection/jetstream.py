@@ -15,7 +15,7 @@ from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import read_ack
-from penstock.wire.jetstream.direct import read_headers, read_message
+from penstock.wire.jetstream.direct import question, read_headers, read_message
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -89,9 +89,8 @@ class JetStream:
 
     async def get_msg(self, stream: str, seq: int | None = None, subject: str | None = None) -> Message:
         """Read one stored message: by its sequence, or the last of a subject."""
-        body = {"seq": seq} if seq is not None else {"last_by_subj": subject}
-        found = (await self._ask(names.message_get(stream), body))["message"]
-        return stored_message(stream, found)
+        body = question(seq, last=None if seq is not None else subject)
+        return stored_message(stream, await self._ask(names.message_get(stream), body))
 
     async def get_last_msg(self, stream: str, subject: str) -> Message:
         """Read the last message of a subject."""

@@ -19,9 +19,9 @@ from penstock.jetstream.rules import (
     stream_subjects,
 )
 from penstock.jetstream.size import estimate, header_size, record_size
-from penstock.jetstream.subjects import covers, is_literal, overlap, subject_fault
 from penstock.model import Consumer, Stream
 from penstock.sizes import format_size, parse_size
+from penstock.subjects import covers, is_literal, overlap, subject_fault
 
 # -- subjects --------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 
-from penstock.spark.pushdown import Pushed, covers, narrow, overlaps, prefix_to_subject, push, without_overlap
+from penstock.spark.pushdown import Pushed, narrow, prefix_to_subject, push, without_overlap
+from penstock.subjects import covers, overlap
 
 SEQUENCE, TIME, SUBJECT, STREAM = ("sequence",), ("time",), ("subject",), ("stream",)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -80,9 +81,9 @@ def test_a_prefix_never_loses_a_subject(subject: str, length: int):
 def test_relations_of_subjects(one: str, other: str, subject: str):
     """Covering and overlapping agree with what matches."""
     both = matches(one, subject) and matches(other, subject)
-    assert overlaps(one, other) or not both
+    assert overlap(one, other) or not both
     assert not covers(one, other) or not matches(other, subject) or matches(one, subject)
-    assert overlaps(one, other) == overlaps(other, one)
+    assert overlap(one, other) == overlap(other, one)
 
 
 @given(st.lists(patterns, min_size=1, max_size=3), st.lists(patterns, min_size=1, max_size=3), literals)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-from penstock.jetstream.subjects import subject_fault
+from penstock.subjects import subject_fault
 from penstock.wire.jetstream import names
 
 __all__ = ["Outgoing"]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from penstock.errors import InputError
-from penstock.jetstream.subjects import covers, overlap, subject_fault
 from penstock.model import Consumer, Stream
+from penstock.subjects import covers, overlap, subject_fault
 
 __all__ = [
     "check_consumer",

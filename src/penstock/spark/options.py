@@ -22,7 +22,8 @@ from penstock.durations import parse_duration
 from penstock.errors import OptionError
 from penstock.options import ConnectionOptions
 from penstock.spark.positions import Position, parse_position
-from penstock.spark.pushdown import overlaps, without_overlap
+from penstock.spark.pushdown import without_overlap
+from penstock.subjects import overlap
 
 __all__ = ["CONNECTION", "SOURCE", "Option", "SourceOptions", "connection_fields", "parse_options", "refuse_unknown"]
 
@@ -125,7 +126,7 @@ def subjects(name: str, value: str) -> tuple[str, ...]:
             _refuse(name, value, f"holds {item!r}, which is no subject.", "Write tokens joined by dots; > only last.")
     found = without_overlap(found)
     for one, other in combinations(found, 2):
-        if overlaps(one, other):
+        if overlap(one, other):
             _refuse(
                 name,
                 value,

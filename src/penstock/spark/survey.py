@@ -19,7 +19,7 @@ from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, spread
 from penstock.spark.positions import Position
-from penstock.spark.pushdown import overlaps
+from penstock.subjects import overlap
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import names
 
@@ -81,7 +81,7 @@ class StreamState:
     def hides_markers(self) -> bool:
         """Whether the sink's markers may lie among the data, so that only their subjects tell them from it."""
         own = self.config.get("subjects") or (">",)  # a mirror has the subjects of whatever it copies
-        return any(overlaps(subject, f"{MARKER_ROOT}.>") for subject in own if not subject.startswith(MARKER_ROOT))
+        return any(overlap(subject, f"{MARKER_ROOT}.>") for subject in own if not subject.startswith(MARKER_ROOT))
 
     @property
     def next(self) -> int:
@@ -154,7 +154,7 @@ class Survey:
         if self.subjects is None:
             return state.hides_markers
         named = any(item.startswith(MARKER_ROOT) for item in self.subjects)
-        return not named and any(overlaps(item, f"{MARKER_ROOT}.>") for item in self.subjects)
+        return not named and any(overlap(item, f"{MARKER_ROOT}.>") for item in self.subjects)
 
     def state(self, name: str) -> StreamState:
         """Ask for a stream's state; InputError where it does not exist."""

@@ -16,11 +16,11 @@ from penstock.console import Console, Settings
 from penstock.jetstream import assets
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.progress import ProgressFile, progress_folder
 from penstock.pipelines.project import Project
 from penstock.pipelines.replays import keep_replay, switch, switch_back
-from penstock.pipelines.template import write_project
 from penstock.server import Server
 from penstock.spark.offsets import Mark, Offset
 from tests.live.browser import Browser, fill

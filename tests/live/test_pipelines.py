@@ -24,6 +24,7 @@ from penstock.errors import InputError, NotFoundError, PipelineError, Unreachabl
 from penstock.jetstream.topology import Topology
 from penstock.model import Republish, Stream
 from penstock.pipelines import Project, replay, run, start
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.process import PipelineRun, _session, is_running
 from penstock.pipelines.progress import read_progress
@@ -32,7 +33,6 @@ from penstock.pipelines.replaying import Comparison, _beside, _make_streams, com
 from penstock.pipelines.replays import beside, keep_replay, switch
 from penstock.pipelines.running import apply_topology, blocking
 from penstock.pipelines.state import pipeline_state
-from penstock.pipelines.template import write_project
 from penstock.server import Server
 from tests.pipelines.projects import api, count
 from tests.pure.test_pipeline_state import checkpoint, offset

@@ -112,6 +112,16 @@ def test_a_minimum_and_its_delay(query, streams, unique, eventually):
     assert eventually(running.batch) == [12, 13, 14]
 
 
+def test_headers_that_a_publisher_took_from_the_server(query, streams, unique):
+    """A message that carries the server's own headers, with other values, does not mislead the planning."""
+    name = streams.make(unique("forged"))
+    forged = {"Nats-Sequence": "1", "Nats-Num-Pending": "0", "Nats-Subject": "elsewhere", "Nats-Stream": "other"}
+    streams.fill(name, [("want" if number % 3 else "skip", b"%d" % number, forged) for number in range(90)])
+    running = query(stream=name, subjects=f"{name}.want", maxMessagesPerTrigger="20")
+    wanted = [number + 1 for number in range(90) if number % 3]
+    assert [running.batch() for _ in range(4)] == [wanted[:20], wanted[20:40], wanted[40:60], None]
+
+
 def test_what_is_not_for_us_is_no_batch_and_no_lag(query, streams, unique):
     """Messages on other subjects neither move the query nor show as lag."""
     name = streams.make(unique("idle"))

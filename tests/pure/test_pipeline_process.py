@@ -22,11 +22,11 @@ from penstock.options import ConnectionOptions
 from penstock.pipelines import start
 from penstock.pipelines.child import _Mouth, _reason
 from penstock.pipelines.listening import Listening, _first_line
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.order import RunOrder
 from penstock.pipelines.process import PipelineRun, _conf, _kill_session, _session, _sudden, _take_lock, is_running
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import _order, blocking
-from penstock.pipelines.template import write_project
 
 JAVA = "spark.driver.extraJavaOptions"
 NOWHERE = ConnectionOptions("nats://127.0.0.1:1")

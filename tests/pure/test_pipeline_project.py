@@ -17,9 +17,9 @@ import yaml
 
 import penstock.pipelines
 from penstock.errors import InputError
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.project import Project
 from penstock.pipelines.settings import VARIABLE, Target, encode, start_position, target
-from penstock.pipelines.template import write_project
 
 GOOD: dict[str, Any] = {"name": "shop", "storage": "state", "libraries": [{"glob": {"include": "flows/**"}}]}
 

@@ -17,6 +17,7 @@ from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.pipelines import progress as progress_module
 from penstock.pipelines.checkpoints import FlowState, read_flows
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.outcome import FlowProgress, MicroBatch, Outcome
 from penstock.pipelines.process import _take_lock, is_running
 from penstock.pipelines.progress import NAME, ProgressFile, progress_folder, read_progress
@@ -34,7 +35,6 @@ from penstock.pipelines.replays import (
     switch_back,
 )
 from penstock.pipelines.state import PipelineState, pipeline_state, reset_pipeline, state_paths
-from penstock.pipelines.template import write_project
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "golden" / "pipeline_state.json").read_text())
 NOWHERE = ConnectionOptions("nats://127.0.0.1:1")

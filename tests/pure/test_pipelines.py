@@ -20,6 +20,7 @@ import pytest
 from penstock.errors import InputError, OptionError, PipelineError
 from penstock.pipelines.checkpoints import read_flows
 from penstock.pipelines.eventlog import EventLog
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.outcome import OBSERVED, Outcome
 from penstock.pipelines.process import _take_lock
 from penstock.pipelines.project import Project
@@ -28,7 +29,6 @@ from penstock.pipelines.replays import beside, current_replay, database, keep_re
 from penstock.pipelines.settings import VARIABLE, encode, start_position, target
 from penstock.pipelines.state import state_paths
 from penstock.pipelines.tables import Table
-from penstock.pipelines.template import write_project
 
 
 def offset(next_sequence: int, stream: str = "ORDERS") -> str:

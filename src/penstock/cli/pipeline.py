@@ -36,7 +36,7 @@ def new(
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to make the folder.")] = ".",
 ) -> None:
     """Make a small pipeline that runs: topology, spec, transformations, sample traffic and a test."""
-    from penstock.pipelines.template import write_project
+    from penstock.pipelines.new_project import write_project
 
     made = write_project(Path(folder), name)
     typer.echo(f"Made {made}. To try it:")

@@ -6,18 +6,16 @@ flight and in order, consuming with acks, declarations that are planned and appl
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import api_request
 from penstock.connection.messages import HeaderValues
-from penstock.errors import NotFoundError, RemoteProtocolError
+from penstock.errors import InputError, NotFoundError, RemoteProtocolError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import read_ack
-from penstock.wire.protocol import decode_headers
+from penstock.wire.jetstream.direct import read_headers, read_message
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -129,19 +127,12 @@ def _declared(kind: type[Any], config: Any, fields: dict[str, Any]) -> Any:
     return config.model_copy(update=fields) if fields else config
 
 
-def stored_message(stream: str, found: dict[str, Any]) -> Message:
+def stored_message(stream: str, answer: dict[str, Any]) -> Message:
     """Read a message as STREAM.MSG.GET gives it."""
+    found = read_message(answer)
+    fields = {"subject": found.subject, "sequence": found.sequence, "time": found.time, "stream": stream}
+    fields |= {"data": answer["message"].get("data") or "", "headers": read_headers(found.header)}
     try:
-        block = base64.b64decode(found.get("hdrs") or "", validate=True)
-    except (binascii.Error, TypeError):
-        raise RemoteProtocolError(f"The headers of message {found.get('seq')} of {stream} are not base64.") from None
-    return Message.from_json(
-        {
-            "subject": found["subject"],
-            "data": found.get("data") or "",
-            "headers": decode_headers(block)[2] if block else {},
-            "sequence": found["seq"],
-            "time": found["time"],
-            "stream": stream,
-        }
-    )
+        return Message.from_json(fields)
+    except InputError:
+        raise RemoteProtocolError(f"Message {found.sequence} of {stream} has the time {found.time[:40]!r}.") from None

@@ -194,13 +194,11 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
         silence=route.ack_timeout,
     )
     while True:
-        ingest = _Ingest(route, feed, batch)
+        ingest = _Ingest(route, feed, batch, patience)
         error = await ingest.run()
         if error is None:
             break
         feed.rewind()
-        if batch.acked:
-            patience.moved()  # patience is for standing still
         if not may_ask_again(error):
             error.remedy = f"The {feed.done:,} messages before it are stored."
             raise error
@@ -215,8 +213,8 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
 class _Ingest:
     """Drives one fast batch to its end, or to the first thing that goes wrong."""
 
-    def __init__(self, route: Route, feed: _Feed, batch: Batch) -> None:
-        self._client, self._feed, self._batch = route.client, feed, batch
+    def __init__(self, route: Route, feed: _Feed, batch: Batch, patience: Patience) -> None:
+        self._client, self._feed, self._batch, self._patience = route.client, feed, batch, patience
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._acked = 0
@@ -269,13 +267,16 @@ class _Ingest:
     def _settle(self) -> None:
         if self._fault is not None:
             raise self._fault
-        self._feed.acknowledge(self._batch.acked - self._acked)
-        self._acked = self._batch.acked
+        if self._batch.acked > self._acked:
+            self._feed.acknowledge(self._batch.acked - self._acked)
+            self._acked = self._batch.acked
+            self._patience.moved()  # it is for standing still
 
     async def _hear(self) -> None:
         self._news.clear()
+        self._patience.deadline.check()  # acks without progress may come without end
         try:
-            async with asyncio.timeout(self._batch.patience):
+            async with asyncio.timeout(min(self._batch.patience, self._patience.deadline.left)):
                 await self._news.wait()
         except TimeoutError:
             silence = self._batch.silent()

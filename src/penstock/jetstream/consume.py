@@ -193,20 +193,26 @@ class Deliveries:
         if self._limit is not None and self._given >= self._limit:
             raise StopAsyncIteration
         self._fill()
-        while not self._queue:
-            if self._pulls.error is not None:
-                raise self._pulls.error
-            self._waiter = self._loop.create_future()
+        if not self._queue:
             try:
                 async with asyncio.timeout(self._wait):
-                    await self._waiter
+                    await self._arrival()
             except TimeoutError:
                 raise StopAsyncIteration from None
-            finally:
-                self._waiter = None
         self._due = max(1, min(len(self._queue), self._pulls.batch // 4))
         if self._limit is not None:
             self._due = min(self._due, self._limit - self._given)
+
+    async def _arrival(self) -> None:
+        """Wait for a delivery, whatever else the server says meanwhile."""
+        try:
+            while not self._queue:
+                if self._pulls.error is not None:
+                    raise self._pulls.error
+                self._waiter = self._loop.create_future()
+                await self._waiter
+        finally:
+            self._waiter = None
 
     async def take(self, count: int, *, wait: str | float = 5.0) -> list[Delivery]:
         """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over."""

@@ -28,6 +28,7 @@ __all__ = [
     "read_json",
     "read_status",
     "text",
+    "texts",
 ]
 
 _LARGEST = 2**64 - 1  # JetStream counts in 64 bits
@@ -79,12 +80,12 @@ def _printable(said: str) -> str:
     return whole if len(whole) <= _SHOWN else f"{whole[:_SHOWN]}…"
 
 
-def number(answer: Mapping[str, Any], name: str, default: int = _MUST) -> int:
-    """Give a field that is a whole number of 64 bits; an absent one is `default`, if there is one."""
+def number(answer: Mapping[str, Any], name: str, default: int = _MUST, *, least: int = 0) -> int:
+    """Give a field that is a whole number of 64 bits, at least `least`; an absent one is `default`, if there is one."""
     found = answer.get(name)
     if found is None and default is not _MUST:
         return default
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= _LARGEST:
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= _LARGEST:
         raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.", place=0)
     return found
 
@@ -96,6 +97,14 @@ def text(answer: Mapping[str, Any], name: str, default: str = _MUST) -> str:
         return default
     if not isinstance(found, str) or any("\ud800" <= char <= "\udfff" for char in found):
         raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no text.", place=0)
+    return found
+
+
+def texts(answer: Mapping[str, Any], name: str) -> list[str]:
+    """Give a field that is a list of texts; an absent one is empty."""
+    found = answer.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of texts.", place=0)
     return found
 
 

@@ -182,7 +182,7 @@ class Batch:
     @property
     def patience(self) -> float:
         """How many seconds to wait for the server to say something before `silent` is asked."""
-        return FINAL if self.is_broken else self._silence if self._pinged else self._ping
+        return min(FINAL, self._silence) if self.is_broken else self._silence if self._pinged else self._ping
 
     def silent(self) -> Silence:
         """Say what to do, the server having said nothing for that long."""

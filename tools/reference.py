@@ -95,7 +95,7 @@ def public_names() -> str:
 def _meaning(module: Any, name: str) -> str:
     """Give the first sentence on a name: its docstring's, or that under its assignment."""
     value = getattr(module, name)
-    if inspect.isclass(value) or inspect.isroutine(value):
+    if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
         return first_sentence(value.__doc__)
     body = ast.parse(inspect.getsource(module)).body
     for statement, following in itertools.pairwise(body):

@@ -487,8 +487,7 @@ def ours_consume(ack: str) -> Callable[[Any, str, int], Result]:
 
         begun = time.perf_counter()
         async with Deliveries(nc, STREAM, name, batch=2 * BATCH, limit=count) as deliveries:
-            async for delivery in deliveries:
-                await handle(delivery)
+            await deliveries.consume(handle)
         return time.perf_counter() - begun
 
     return run

@@ -11,13 +11,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import InputError, RemoteProtocolError
+from penstock.exports import exports
 from penstock.times import parse_time
 from penstock.wire.jetstream.answers import number, part, text
 
 if TYPE_CHECKING:
     from penstock.model import Consumer, Stream
 
-__all__ = ["ConsumerInfo", "Copy", "Placed", "Position", "StreamInfo"]
+__all__ = ["ConsumerInfo", "Copy", "Placed", "SequenceInfo", "StreamInfo"]
+
+__getattr__ = exports(__name__, {}, deprecated={"Position": "penstock.info.SequenceInfo"})[0]
 
 _NANO = 1_000_000_000
 
@@ -137,7 +140,7 @@ class StreamInfo:
 
 
 @dataclass(frozen=True)
-class Position:
+class SequenceInfo:
     """A place in a consumer's deliveries: its own count, and the stream's sequence."""
 
     consumer: int
@@ -157,8 +160,8 @@ class ConsumerInfo:
     stream: str
     name: str
     created: datetime | None
-    delivered: Position
-    ack_floor: Position
+    delivered: SequenceInfo
+    ack_floor: SequenceInfo
     ack_pending: int
     """Deliveries that wait for their ack."""
     redelivered: int
@@ -195,8 +198,8 @@ class ConsumerInfo:
             stream=text(content, "stream_name"),
             name=text(content, "name"),
             created=_time(content, "created"),
-            delivered=Position.from_json(_part(content, "delivered")),
-            ack_floor=Position.from_json(_part(content, "ack_floor")),
+            delivered=SequenceInfo.from_json(_part(content, "delivered")),
+            ack_floor=SequenceInfo.from_json(_part(content, "ack_floor")),
             ack_pending=number(content, "num_ack_pending", 0),
             redelivered=number(content, "num_redelivered", 0),
             waiting=number(content, "num_waiting", 0),

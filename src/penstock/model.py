@@ -66,7 +66,7 @@ Time = Annotated[
 ]
 
 
-class Wire(BaseModel):
+class ServerValue(BaseModel):
     """A frozen value whose JSON is the server's; unknown fields of the server are kept in `unknown`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -137,9 +137,9 @@ class Wire(BaseModel):
 
 
 def _write(name: str, value: Any) -> Any:
-    if isinstance(value, Wire):
+    if isinstance(value, ServerValue):
         return value.to_json()
-    if isinstance(value, list) and value and isinstance(value[0], Wire):
+    if isinstance(value, list) and value and isinstance(value[0], ServerValue):
         return [item.to_json() for item in value]
     if isinstance(value, datetime):
         return format_time(value)
@@ -154,7 +154,7 @@ def _is_inexact(name: str, value: Any, wrote: Any) -> bool:
     return name in _DURATIONS and wrote is not None and _write(name, value) != wrote
 
 
-def _input_error(kind: type[Wire], error: ValidationError) -> InputError:
+def _input_error(kind: type[ServerValue], error: ValidationError) -> InputError:
     """Say in one sentence what pydantic found."""
     said = []
     for item in error.errors(include_url=False, include_context=False):
@@ -171,7 +171,7 @@ def _input_error(kind: type[Wire], error: ValidationError) -> InputError:
     return InputError(f"{kind.__name__}: {whole}" + ("" if whole.endswith("?") else "."))
 
 
-class Placement(Wire):
+class Placement(ServerValue):
     """Where a stream's replicas may live."""
 
     cluster: str | None = None
@@ -180,7 +180,7 @@ class Placement(Wire):
     """Tags that a server must carry."""
 
 
-class ExternalStream(Wire):
+class ExternalStream(ServerValue):
     """How to reach a stream of another account or domain."""
 
     api: str
@@ -189,7 +189,7 @@ class ExternalStream(Wire):
     """The prefix of subjects on which messages are delivered."""
 
 
-class SubjectTransform(Wire):
+class SubjectTransform(ServerValue):
     """A rule that renames subjects."""
 
     src: str
@@ -198,7 +198,7 @@ class SubjectTransform(Wire):
     """The new subject, with wildcards by number."""
 
 
-class StreamSource(Wire):
+class StreamSource(ServerValue):
     """Another stream that a mirror or a sourcing stream copies from."""
 
     name: str
@@ -215,7 +215,7 @@ class StreamSource(Wire):
     """Where the other stream lives, if in another account or domain."""
 
 
-class Republish(Wire):
+class Republish(ServerValue):
     """A rule that publishes every stored message again, on a plain subject."""
 
     src: str
@@ -226,7 +226,7 @@ class Republish(Wire):
     """Leave the payload out."""
 
 
-class Stream(Wire):
+class Stream(ServerValue):
     """A stream as it is declared. The defaults are the safe ones: on disk, nothing limited, duplicates
     noticed."""
 
@@ -315,7 +315,7 @@ class Stream(Wire):
         return _checked_name(value)
 
 
-class Consumer(Wire):
+class Consumer(ServerValue):
     """A consumer as it is declared. The defaults are the safe ones: pull, every ack explicit, from the
     beginning."""
 
@@ -394,7 +394,7 @@ class Consumer(Wire):
         return None if value is None else _checked_name(value)
 
 
-class Message(Wire):
+class Message(ServerValue):
     """A stored message."""
 
     subject: str
@@ -424,7 +424,7 @@ class Message(Wire):
         return super().from_json({**content, "data": data})
 
 
-_INNER: dict[str, type[Wire]] = {
+_INNER: dict[str, type[ServerValue]] = {
     "placement": Placement,
     "external": ExternalStream,
     "subject_transforms": SubjectTransform,

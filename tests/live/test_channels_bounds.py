@@ -9,7 +9,8 @@ import pytest
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import NewMessage
 from penstock.channels.store import Store
-from penstock.connection import api_request, connect, store_frames
+from penstock.connection import api_request, connect
+from penstock.connection.asking import store_frames
 from penstock.errors import ChannelError, DeadlineError
 from tests.live.cable import relay
 from tests.live.stan import Got, until

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Connection, api_request, connect, direct_get, store_frames
+from penstock.connection import Connection, api_request, connect
+from penstock.connection.asking import direct_get, store_frames
 from penstock.errors import (
     DeadlineError,
     DeniedError,

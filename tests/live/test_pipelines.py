@@ -24,15 +24,15 @@ from penstock.errors import InputError, NotFoundError, PipelineError, Unreachabl
 from penstock.jetstream.topology import Topology
 from penstock.model import Republish, Stream
 from penstock.pipelines import Project, replay, run, start
-from penstock.pipelines.history import Comparison, _beside, _make_streams, compare_streams
-from penstock.pipelines.lanes import beside, keep_lane, switch
-from penstock.pipelines.order import Assignment, Order
+from penstock.pipelines.new_project import write_project
+from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.process import PipelineRun, _session, is_running
 from penstock.pipelines.progress import read_progress
 from penstock.pipelines.remote import stream_ages
+from penstock.pipelines.replaying import Comparison, _beside, _make_streams, compare_streams
+from penstock.pipelines.replays import beside, keep_replay, switch
 from penstock.pipelines.running import apply_topology, blocking
 from penstock.pipelines.state import pipeline_state
-from penstock.pipelines.new_project import write_project
 from penstock.server import Server
 from tests.pipelines.projects import api, count
 from tests.pure.test_pipeline_state import checkpoint, offset
@@ -144,20 +144,20 @@ def test_lag_is_asked_of_nats(options: penstock.ConnectionOptions, project: Proj
         ("readings", "GONE", 9, None),
     ]
     assert state.plain()["flows"][0]["complete"] is False
-    assert (state.running, state.lane, state.told) == (False, None, None)
+    assert (state.running, state.replay, state.told) == (False, None, None)
 
 
 def test_a_switched_pipeline_is_as_far_as_its_replay(options: penstock.ConnectionOptions, project: Project):
     """After a switch, the checkpoints of the replay count; those of the pipeline itself are as they were."""
     apply_topology(project, options)
-    lane = keep_lane(project, "v2", "all", {"ALERTS": "V2"})
+    kept = keep_replay(project, "v2", "all", {"ALERTS": "V2"})
     for there, following in ((project, 5), (beside(project, "v2"), 2)):
         assert there.local_storage is not None
         checkpoint(there.local_storage, "readings/readings", {0: [offset(READINGS=following)]}, [0])
     assert pipeline_state(project, options).flows[0].streams == {"READINGS": 5}
     switch(project, "v2")
     state = pipeline_state(project, options)
-    assert (state.flows[0].streams, state.lane) == ({"READINGS": 2}, lane)
+    assert (state.flows[0].streams, state.replay) == ({"READINGS": 2}, kept)
     assert state.plain()["replay"] == {"name": "v2", "into": {"ALERTS": "V2"}}
 
 
@@ -208,7 +208,7 @@ def test_a_stream_that_the_topology_does_not_have_is_asked_for(options: penstock
 
 def test_a_replay_that_is_refused_makes_nothing(options: penstock.ConnectionOptions, project: Project):
     """A bad place, name, address or stream, and a replay that was begun otherwise, leave the server as it was."""
-    keep_lane(project, "v2", "1", {"ALERTS": "V2"})
+    keep_replay(project, "v2", "1", {"ALERTS": "V2"})
     for says, given in (
         ("begun from 1 into ALERTS=V2", {"start": "2", "into": {"ALERTS": "V2"}, "name": "v2"}),
         ("begun from 1 into ALERTS=V2", {"start": "1", "into": {"ALERTS": "V3"}, "name": "v2"}),
@@ -263,7 +263,7 @@ def test_a_run_hides_its_secrets_and_leaves_nothing(
 ):
     """No login is in a command line or an environment, files are for this user alone, and all goes with a kill."""
     wanted = options.replace(tls_hostname="nats.example", request_timeout=7.5, name="mine")
-    with PipelineRun(project, wanted, Order(remote=silent, continuous=True)) as begun:
+    with PipelineRun(project, wanted, RunOrder(remote=silent, continuous=True)) as begun:
         place, environ = Path(f"/proc/{begun.pid}"), environment_of(begun.pid, eventually)
         for secret in secrets_of(options):
             assert secret not in (place / "cmdline").read_bytes()
@@ -297,13 +297,13 @@ def test_two_runs_of_one_pipeline_never_meet(
     options: penstock.ConnectionOptions, project: Project, silent: str, tmp_path: Path
 ):
     """The second of two runs is refused; of another storage it is another run."""
-    with PipelineRun(project, options, Order(remote=silent)):
+    with PipelineRun(project, options, RunOrder(remote=silent)):
         assert is_running(project)
         with pytest.raises(InputError, match="runs already"):
-            PipelineRun(project, options, Order(remote=silent)).start()
+            PipelineRun(project, options, RunOrder(remote=silent)).start()
         other = project.at(tmp_path / "other")
         assert not is_running(other)
-        with PipelineRun(other, options, Order(remote=silent)):
+        with PipelineRun(other, options, RunOrder(remote=silent)):
             assert is_running(other)
             assert pipeline_state(other, options).running
     assert not is_running(project)
@@ -318,7 +318,7 @@ def test_a_run_that_takes_too_long_is_ended(options: penstock.ConnectionOptions,
     assert not is_running(project)
     assert sorted(api(options, "STREAM.NAMES")["streams"]) == ["ALERTS", "READINGS"]
     with (
-        PipelineRun(project, options, Order(remote=silent)) as begun,
+        PipelineRun(project, options, RunOrder(remote=silent)) as begun,
         pytest.raises(PipelineError, match=r"is not done after 0\.1 s\. .*more time") as caught,
     ):
         begun.wait(0.1)
@@ -329,13 +329,13 @@ def test_a_switched_pipeline_runs_in_its_replay(
     options: penstock.ConnectionOptions, project: Project, silent: str, eventually: Callable[..., Any]
 ):
     """A run after a switch has the storage, the settings and the database of the replay."""
-    lane = keep_lane(project, "v2", "17", {"ALERTS": "V2"})
+    kept = keep_replay(project, "v2", "17", {"ALERTS": "V2"})
     switch(project, "v2")
-    begun = start(project, options=options, order=Order(remote=silent))
+    begun = start(project, options=options, order=RunOrder(remote=silent))
     try:
         assert begun.project == beside(project, "v2")
-        assert (begun.order.replay, begun.order.database) == (lane.settings, "default_replay_v2")
-        assert environment_of(begun.pid, eventually)["PENSTOCK_REPLAY"] == lane.settings
+        assert (begun.order.replay, begun.order.database) == (kept.settings, "default_replay_v2")
+        assert environment_of(begun.pid, eventually)["PENSTOCK_REPLAY"] == kept.settings
         with pytest.raises(InputError, match="runs"):
             switch(project, "v2")
     finally:
@@ -348,7 +348,7 @@ def test_a_child_goes_with_its_parent(
     """A child whose parent is gone ends itself and takes the folder with the connection along."""
     folder = tmp_path / "runs" / "mine"
     folder.mkdir()
-    given = Assignment(folder, project.spec, project.storage, (), {}, Order(remote=silent))
+    given = Assignment(folder, project.spec, project.storage, (), {}, RunOrder(remote=silent))
     order, context = given.hand_over(options)
     receive, send = os.pipe()
     with subprocess.Popen(

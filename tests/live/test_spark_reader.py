@@ -12,11 +12,11 @@ from penstock.channels.names import stream_name
 from penstock.errors import DataLossError, InputError, LinkError, LoginError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.spark.batch import NatsReader
+from penstock.spark.batch_reader import NatsReader
 from penstock.spark.options import SourceOptions
 from penstock.spark.provider import NatsDataSource
-from penstock.spark.rows import source_schema
-from penstock.spark.source import NatsStreamReader
+from penstock.spark.schema import source_schema
+from penstock.spark.stream_reader import NatsStreamReader
 from tests.spark.conftest import Streams
 
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import nats
 import pytest
 
-from penstock.connection import check_connection, connect, served
+from penstock.connection import connect
+from penstock.connection.connecting import check_connection
+from penstock.connection.subscription import served
 from penstock.errors import DeniedError, DisconnectedError, InputError, PenstockError
 from penstock.server import Server
 from tests.live.cable import relay

@@ -17,10 +17,10 @@ import penstock
 from penstock.errors import InputError, PipelineError
 from penstock.pipelines import Project, Table, replay, run
 from penstock.pipelines.checkpoints import read_flows
-from penstock.pipelines.lanes import switch_back
-from penstock.pipelines.process import PipelineRun, _session
-from penstock.pipelines.running import apply_topology
 from penstock.pipelines.new_project import write_project
+from penstock.pipelines.process import PipelineRun, _session
+from penstock.pipelines.replays import switch_back
+from penstock.pipelines.running import apply_topology
 from penstock.server import Server
 from tests.live.command import Command
 from tests.pipelines.projects import api, count, quick_project, send

@@ -12,7 +12,7 @@ import typer
 import typer.main
 
 from penstock.cli.app import app
-from penstock.cli.globals import Globals, hoist
+from penstock.cli.global_flags import Globals, hoist
 from penstock.cli.parsing import Verb
 from penstock.errors import OptionError
 from tests.live.command import imported

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.contexts import load_context, load_options, to_context
 from penstock.errors import ContextError, InputError, LoginError, OptionError, PipelineError
 from penstock.options import ConnectionOptions
-from penstock.pipelines.order import Assignment, Order
+from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.process import _environment
 from penstock.pipelines.settings import VARIABLE
 from tests.support import Authority, Key, Operator
@@ -54,7 +54,7 @@ CONNECTIONS = [
     ConnectionOptions(credentials=Operator().credentials()),
     ConnectionOptions(),
 ]
-ORDER = Order(
+ORDER = RunOrder(
     continuous=True,
     pause=2.5,
     master="spark://x:7077",
@@ -96,7 +96,7 @@ def test_every_option_of_a_connection_travels(tmp_path: Path, options: Connectio
 def test_no_option_is_forgotten_above():
     """Whoever adds an option to a connection, or to an order, gives it another value in this file."""
     assert set[str]().union(*map(changed, CONNECTIONS)) == {item.name for item in dataclasses.fields(ConnectionOptions)}
-    assert changed(ORDER) == {item.name for item in dataclasses.fields(Order)}
+    assert changed(ORDER) == {item.name for item in dataclasses.fields(RunOrder)}
 
 
 @given(
@@ -202,14 +202,14 @@ def test_a_context_that_no_parser_takes_is_an_error_of_ours(tmp_path: Path, text
 # -- the order ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", [ORDER, Order(), Order(pause=0)])
-def test_an_assignment_comes_back_as_it_was(order: Order):
+@pytest.mark.parametrize("order", [ORDER, RunOrder(), RunOrder(pause=0)])
+def test_an_assignment_comes_back_as_it_was(order: RunOrder):
     """Every field of an order, and of what goes with it, is the same on the other side."""
     given = dataclasses.replace(GIVEN, order=order)
     assert Assignment.from_json(given.to_json()) == given
     content = json.loads(given.to_json())
     assert content.keys() == {item.name for item in dataclasses.fields(Assignment)}
-    assert content["order"].keys() == {item.name for item in dataclasses.fields(Order)}
+    assert content["order"].keys() == {item.name for item in dataclasses.fields(RunOrder)}
 
 
 def fields() -> list[tuple[str, ...]]:
@@ -262,7 +262,7 @@ def test_what_is_no_assignment_at_all_is_refused(text: bytes):
 def test_a_pause_is_a_number_of_seconds(pause: Any):
     """A pause that no clock can wait for is refused when the order is made, long before Spark is up."""
     with pytest.raises(OptionError, match="pause is") as caught:
-        Order(pause=pause)
+        RunOrder(pause=pause)
     assert isinstance(caught.value, InputError)
 
 
@@ -330,16 +330,17 @@ def test_the_environment_of_a_child_names_no_other_server(monkeypatch: pytest.Mo
     for name in (*around, VARIABLE, "SPARK_LOCAL_IP", "SPARK_CONNECT_AUTHENTICATE_TOKEN"):
         monkeypatch.setenv(name, "around")
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3.11")
-    made = _environment(Order(), tmp_path / "nats.json")
+    made = _environment(RunOrder(), tmp_path / "nats.json")
     assert [made.get(name) for name in around] == [None, str(tmp_path / "nats.json"), None, None, None, None]
     assert (made.get(VARIABLE), made["PYSPARK_PYTHON"]) == (None, "/usr/bin/python3.11")
     assert made["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert (
-        made["SPARK_CONNECT_AUTHENTICATE_TOKEN"] != _environment(Order(), tmp_path)["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+        made["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+        != _environment(RunOrder(), tmp_path)["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
     )
-    away = _environment(Order(master="spark://x:7077", replay="{}"), tmp_path)
+    away = _environment(RunOrder(master="spark://x:7077", replay="{}"), tmp_path)
     assert (away["SPARK_LOCAL_IP"], away[VARIABLE]) == ("around", "{}")
-    assert _environment(Order(remote="sc://x"), tmp_path)["SPARK_CONNECT_AUTHENTICATE_TOKEN"] == "around"
+    assert _environment(RunOrder(remote="sc://x"), tmp_path)["SPARK_CONNECT_AUTHENTICATE_TOKEN"] == "around"
 
 
 @pytest.mark.parametrize("text", ['{"folder": "/x"}', None])

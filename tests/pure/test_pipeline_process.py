@@ -22,11 +22,11 @@ from penstock.options import ConnectionOptions
 from penstock.pipelines import start
 from penstock.pipelines.child import _Mouth, _reason
 from penstock.pipelines.listening import Listening, _first_line
-from penstock.pipelines.order import Order
+from penstock.pipelines.new_project import write_project
+from penstock.pipelines.order import RunOrder
 from penstock.pipelines.process import PipelineRun, _conf, _kill_session, _session, _sudden, _take_lock, is_running
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import _order, blocking
-from penstock.pipelines.new_project import write_project
 
 JAVA = "spark.driver.extraJavaOptions"
 NOWHERE = ConnectionOptions("nats://127.0.0.1:1")
@@ -42,7 +42,7 @@ def project(tmp_path: Path) -> Project:
 
 def test_settings_of_a_spark_on_this_machine(project: Project, tmp_path: Path):
     """A Spark of our own stays on loopback, keeps its catalog in the storage, and leaves nothing outside its folder."""
-    conf = _conf(project, Order(), tmp_path / "run")
+    conf = _conf(project, RunOrder(), tmp_path / "run")
     storage = project.local_storage
     assert (conf["spark.app.name"], conf["spark.ui.enabled"]) == ("sensors", "false")
     assert (conf["spark.driver.host"], conf["spark.driver.bindAddress"]) == ("127.0.0.1", "127.0.0.1")
@@ -58,7 +58,7 @@ def test_settings_of_a_spark_on_this_machine(project: Project, tmp_path: Path):
 
 def test_settings_of_a_spark_on_a_cluster(project: Project, tmp_path: Path):
     """Executors elsewhere must reach the driver, and a storage elsewhere has a catalog of its own."""
-    conf = _conf(project.at("s3a://bucket/x"), Order(master="spark://x:7077"), tmp_path)
+    conf = _conf(project.at("s3a://bucket/x"), RunOrder(master="spark://x:7077"), tmp_path)
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.sql.warehouse.dir"} & conf.keys()
     assert not [name for name in conf if "catalogImplementation" in name or "jdo" in name]
     assert conf["spark.sql.shuffle.partitions"] == "200"
@@ -69,11 +69,11 @@ def test_the_caller_wins_over_the_spec_and_the_spec_over_us(project: Project, tm
     """Of three who set the same, the caller is heard; options of Java come together, ours first."""
     ours = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "7", JAVA: "-Xmx1g"}
     named = replace(project, configuration={**project.configuration, **ours})
-    conf = _conf(named, Order(conf={"spark.sql.shuffle.partitions": "9"}), tmp_path)
+    conf = _conf(named, RunOrder(conf={"spark.sql.shuffle.partitions": "9"}), tmp_path)
     assert (conf["spark.ui.enabled"], conf["spark.sql.shuffle.partitions"]) == ("true", "9")
     assert conf[JAVA].startswith('"-Djava.io.tmpdir=')
     assert conf[JAVA].endswith(" -Xmx1g")
-    again = _conf(named, Order(conf={JAVA: "-Xmx2g"}), tmp_path)
+    again = _conf(named, RunOrder(conf={JAVA: "-Xmx2g"}), tmp_path)
     assert again[JAVA].endswith(" -Xmx2g")
     assert "-Xmx1g" not in again[JAVA]
 
@@ -81,7 +81,7 @@ def test_the_caller_wins_over_the_spec_and_the_spec_over_us(project: Project, tm
 def test_nobody_turns_the_event_log_off(project: Project, tmp_path: Path):
     """The progress that people see comes from the event log: no setting takes it away."""
     off = {"spark.eventLog.enabled": "false", "spark.eventLog.dir": "/x", "spark.eventLog.compress": "true"}
-    conf = _conf(replace(project, configuration=off), Order(conf=off), tmp_path)
+    conf = _conf(replace(project, configuration=off), RunOrder(conf=off), tmp_path)
     assert conf["spark.eventLog.enabled"] == "true"
     assert conf["spark.eventLog.dir"] == (tmp_path / "events").as_uri()
     assert conf["spark.eventLog.compress"] == "false"
@@ -94,7 +94,7 @@ def test_a_storage_that_cannot_be_used_is_told(project: Project, tmp_path: Path)
     """A file where the storage should be is told with its cause, before anything is started."""
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"The storage .*/file cannot be used: .*--storage"):
-        PipelineRun(project.at(tmp_path / "file"), NOWHERE, Order(remote="sc://127.0.0.1:1")).start()
+        PipelineRun(project.at(tmp_path / "file"), NOWHERE, RunOrder(remote="sc://127.0.0.1:1")).start()
 
 
 def test_a_storage_elsewhere_has_no_lock(project: Project):
@@ -265,11 +265,11 @@ def test_a_problem_is_one_line(text: str, line: str):
 def test_an_order_that_contradicts_itself_is_refused():
     """Two masters, or a run for ever that is dry or a refresh, are refused with the name of the option."""
     plain = (False, 1.0, None, None, (), False, False, None)
-    assert _order(*plain) == Order()
-    assert _order(True, 2.0, "local[2]", None, (), False, False, {"a": "b"}) == Order(
+    assert _order(*plain) == RunOrder()
+    assert _order(True, 2.0, "local[2]", None, (), False, False, {"a": "b"}) == RunOrder(
         True, 2.0, "local[2]", conf={"a": "b"}
     )
-    assert _order(False, 1.0, None, "sc://x", ["a"], False, True, None) == Order(
+    assert _order(False, 1.0, None, "sc://x", ["a"], False, True, None) == RunOrder(
         remote="sc://x", full_refresh=("a",), dry=True
     )
     with pytest.raises(OptionError, match="Both master and remote") as caught:

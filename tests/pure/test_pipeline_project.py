@@ -17,9 +17,9 @@ import yaml
 
 import penstock.pipelines
 from penstock.errors import InputError
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.project import Project
 from penstock.pipelines.settings import VARIABLE, Target, encode, start_position, target
-from penstock.pipelines.new_project import write_project
 
 GOOD: dict[str, Any] = {"name": "shop", "storage": "state", "libraries": [{"glob": {"include": "flows/**"}}]}
 
@@ -388,7 +388,7 @@ def test_names_are_loaded_when_they_are_used():
     """The package lists its names, loads each from its home, and knows no others."""
     assert dir(penstock.pipelines) == penstock.pipelines.__all__ == sorted(penstock.pipelines._HOMES)
     for name, home in penstock.pipelines._HOMES.items():
-        assert getattr(penstock.pipelines, name) is getattr(sys.modules[f"penstock.pipelines.{home}"], name)
+        assert getattr(penstock.pipelines, name) is getattr(sys.modules[home], name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         penstock.pipelines.nothing  # noqa: B018  # the access is the test
 

@@ -17,24 +17,24 @@ from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.pipelines import progress as progress_module
 from penstock.pipelines.checkpoints import FlowState, read_flows
-from penstock.pipelines.history import _check_targets
-from penstock.pipelines.lanes import (
-    Lane,
-    begun_lane,
-    beside,
-    current_lane,
-    keep_lane,
-    place,
-    read_lane,
-    switch,
-    switch_back,
-)
-from penstock.pipelines.outcome import Batch, FlowProgress, Outcome
+from penstock.pipelines.new_project import write_project
+from penstock.pipelines.outcome import FlowProgress, MicroBatch, Outcome
 from penstock.pipelines.process import _take_lock, is_running
 from penstock.pipelines.progress import NAME, ProgressFile, progress_folder, read_progress
 from penstock.pipelines.project import Project
+from penstock.pipelines.replaying import _check_targets
+from penstock.pipelines.replays import (
+    KeptReplay,
+    begun_replay,
+    beside,
+    current_replay,
+    keep_replay,
+    place,
+    read_replay,
+    switch,
+    switch_back,
+)
 from penstock.pipelines.state import PipelineState, pipeline_state, reset_pipeline, state_paths
-from penstock.pipelines.new_project import write_project
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "golden" / "pipeline_state.json").read_text())
 NOWHERE = ConnectionOptions("nats://127.0.0.1:1")
@@ -143,7 +143,7 @@ def test_the_size_of_a_state_is_that_of_its_files(tmp_path: Path):
 
 def test_files_of_replays_are_written_as_ever(project: Project, storage: Path):
     """The files that a replay and a switch leave stay what they are: later versions must read them."""
-    keep_lane(project, "v2", "2026-01-01T00:00:00Z", {"ALERTS": "V2"})
+    keep_replay(project, "v2", "2026-01-01T00:00:00Z", {"ALERTS": "V2"})
     switch(project, "v2")
     text = GOLDEN["replay.json"].replace('"1h"', '"2026-01-01T00:00:00Z"')
     assert (storage / "replays" / "v2" / "replay.json").read_text() == text
@@ -157,9 +157,13 @@ def test_files_of_replays_are_read_as_they_were_written(project: Project, storag
     folder.mkdir(parents=True)
     (folder / "replay.json").write_text(GOLDEN["replay.json"])
     (storage / "switched.json").write_text(GOLDEN["switched.json"])
-    lane = Lane("v2", "1h", "2026-01-01T00:00:00Z", {"ALERTS": "V2"})
-    assert current_lane(project) == read_lane(project, "v2") == lane
-    assert begun_lane(project, "v2", "1h", {"ALERTS": "V2"}) == keep_lane(project, "v2", "1h", {"ALERTS": "V2"}) == lane
+    kept = KeptReplay("v2", "1h", "2026-01-01T00:00:00Z", {"ALERTS": "V2"})
+    assert current_replay(project) == read_replay(project, "v2") == kept
+    assert (
+        begun_replay(project, "v2", "1h", {"ALERTS": "V2"})
+        == keep_replay(project, "v2", "1h", {"ALERTS": "V2"})
+        == kept
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,8 +185,8 @@ def test_a_broken_file_of_a_replay_is_told(project: Project, storage: Path, cont
     folder.mkdir(parents=True)
     (folder / "replay.json").write_text(content)
     for ask in (
-        lambda: read_lane(project, "v2"),
-        lambda: keep_lane(project, "v2", "1", {}),
+        lambda: read_replay(project, "v2"),
+        lambda: keep_replay(project, "v2", "1", {}),
         lambda: switch(project, "v2"),
     ):
         with pytest.raises(InputError, match=rf"replays/v2/replay\.json .*{says}"):
@@ -193,21 +197,21 @@ def test_a_switch_to_what_is_gone_is_told_and_can_be_undone(project: Project, st
     """A pipeline that was switched to a replay that somebody deleted says so, and switches back."""
     for content, name in (('{"name": "v2"}', "v2"), ("{}", "without a name"), ('{"name": 5}', "5")):
         (storage / "switched.json").write_text(content)
-        for ask in (lambda: current_lane(project), lambda: place(project), lambda: state_paths(project)):
+        for ask in (lambda: current_replay(project), lambda: place(project), lambda: state_paths(project)):
             with pytest.raises(InputError, match=rf"its replay {name}, which is gone\. Switch back"):
                 ask()
         switch_back(project)
-        assert current_lane(project) is None
+        assert current_replay(project) is None
     (storage / "switched.json").write_text("{")
     with pytest.raises(InputError, match=r"switched\.json cannot be read.*Delete it"):
-        current_lane(project)
+        current_replay(project)
 
 
 def test_a_replay_of_a_storage_elsewhere_keeps_nothing_here(project: Project):
     """Where the storage is not on this machine, a replay is told to Spark alone, and begins anew each time."""
     far = project.at("s3a://bucket/state/")
-    assert keep_lane(far, "v2", "17", {"A": "B"}) == Lane("v2", "17", "17", {"A": "B"})
-    assert (read_lane(far, "v2"), current_lane(far)) == (None, None)
+    assert keep_replay(far, "v2", "17", {"A": "B"}) == KeptReplay("v2", "17", "17", {"A": "B"})
+    assert (read_replay(far, "v2"), current_replay(far)) == (None, None)
     assert (beside(far, "v2").storage, beside(far, "v2").warehouse) == ("s3a://bucket/state/replays/v2", None)
     assert place(far) is far
     with pytest.raises(InputError, match="is not switched"):
@@ -235,7 +239,7 @@ def an_outcome() -> Outcome:
     outcome.spark, outcome.updates, outcome.phase = "4.3.0", 1, "up to date"
     outcome.flows["raw"] = FlowProgress("raw", "COMPLETED", 1, 40, 38, 20.0, 2.0, 10, 3, 1000, {"ORDERS": 41})
     outcome.flows["totals"] = FlowProgress("totals")
-    outcome.history.append(Batch(1767225600.0, "raw", 17, 40, 2.0, 10))
+    outcome.history.append(MicroBatch(1767225600.0, "raw", 17, 40, 2.0, 10))
     return outcome
 
 
@@ -350,7 +354,7 @@ def test_progress_tells_the_newest_batches_and_no_secret(tmp_path: Path):
     outcome = Outcome()
     outcome.failure = "nats://ann:s3cr3t@h:1 says no to s3cr3t"
     for number in range(250):
-        outcome.history.append(Batch(0.0, "raw", number, 1, 1.0, 0))
+        outcome.history.append(MicroBatch(0.0, "raw", number, 1, 1.0, 0))
     options = ConnectionOptions("nats://h:1", user="ann", password="s3cr3t")
     ProgressFile(tmp_path, options, os.getpid(), continuous=False).write(outcome, over=True)
     found = left(tmp_path)

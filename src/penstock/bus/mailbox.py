@@ -13,7 +13,9 @@ import secrets
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.bus.wire import Misc, MiscInbox, ReplyDecoder, Type
-from penstock.connection import Msg, check_connection, served
+from penstock.connection import Msg
+from penstock.connection.connecting import check_connection
+from penstock.connection.subscription import served
 from penstock.errors import InputError, PenstockError
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from penstock.bus.handler import Sender, explain
 from penstock.bus.limits import MIB, subject_of
 from penstock.bus.request import Request, decode_request
 from penstock.bus.wire import Response, encode_response
-from penstock.connection import Msg, served
+from penstock.connection import Msg
+from penstock.connection.subscription import served
 from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, NoConsumerError, PenstockError, RemoteProtocolError, SlowConsumerError
 

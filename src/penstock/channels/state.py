@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterable
 from penstock.channels.delivery import Group, Member
 from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
-from penstock.connection import Connection, api_request, direct_get, store_frames
+from penstock.connection import Connection, api_request
+from penstock.connection.asking import direct_get, store_frames
 from penstock.errors import JetStreamError, NotFoundError, PenstockError
 from penstock.wire import protocol
 from penstock.wire.jetstream import atomic, direct, names

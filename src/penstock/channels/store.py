@@ -17,7 +17,8 @@ from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import ChannelMessage, NewMessage, read_message, write_frames
 from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.channels.stream import ChannelStream
-from penstock.connection import Connection, api_request, direct_get, patiently, store_frames
+from penstock.connection import Connection, api_request
+from penstock.connection.asking import direct_get, patiently, store_frames
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.wire.jetstream import direct, names
 from penstock.wire.jetstream.atomic import MOST, new_id

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.chunks.reading import PayloadReader
 from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers
-from penstock.connection import api_request, check_connection, direct_get, patiently
+from penstock.connection import api_request
+from penstock.connection.asking import direct_get, patiently
+from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError
 from penstock.jetstream.scan import scan_headers

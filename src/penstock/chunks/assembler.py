@@ -21,8 +21,9 @@ from penstock.chunks.limits import MESSAGE_COST, Limits, Room, check_count
 from penstock.chunks.pacing import is_answerable, receiver_name
 from penstock.chunks.store import MemoryStore, SpoolStore
 from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of, read_headers
-from penstock.connection import check_connection, served
+from penstock.connection.connecting import check_connection
 from penstock.connection.messages import as_text
+from penstock.connection.subscription import served
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, PenstockError
 

@@ -22,7 +22,8 @@ from penstock.chunks.limits import check_seconds
 from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, unfinished
 from penstock.chunks.source import Buffer, Source, check_source, read_source
 from penstock.chunks.wire import MAX_ID, Chunk, Splitter, encode
-from penstock.connection import check_connection, insist, patiently
+from penstock.connection.asking import insist, patiently
+from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import DeniedError, InputError
 from penstock.wire.jetstream.acked import confirm

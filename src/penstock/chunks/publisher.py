@@ -15,7 +15,7 @@ from penstock.chunks.pacing import Silence
 from penstock.chunks.sender import ChunkSender
 from penstock.chunks.source import Buffer, Source, check_source, read_source
 from penstock.chunks.wire import MAX_ID, Splitter, header_room
-from penstock.connection import check_connection
+from penstock.connection.connecting import check_connection
 from penstock.errors import DeniedError, DisconnectedError, InputError, OptionError, UnfinishedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer
 import typer.main
 
 from penstock import __version__
-from penstock.cli.globals import Globals, hoist
+from penstock.cli.global_flags import Globals, hoist
 from penstock.cli.tree import Tree
 from penstock.errors import InputError, PenstockError
 

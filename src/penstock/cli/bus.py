@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.messages import read_body
 from penstock.cli.output import Json, first, run, until_signal
 from penstock.durations import parse_duration

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
-from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
-from penstock.cli.consumer_show import show_consumer
-from penstock.cli.globals import Globals
-from penstock.cli.output import Json, print_json, print_table, run
-from penstock.cli.session import (
+from penstock.cli.asset_commands import (
     ask,
     asking,
     confirm,
+    connected,
     parse_until,
     pick,
     read_json,
-    session,
     with_flags,
     write_json,
 )
+from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
+from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
+from penstock.cli.consumer_show import show_consumer
+from penstock.cli.global_flags import Globals
+from penstock.cli.output import Json, print_json, print_table, run
 from penstock.cli.stream_show import ago, local
 from penstock.durations import format_duration
 from penstock.errors import InputError, NotFoundError
@@ -96,7 +96,7 @@ async def _add(given: Globals, stream: str | None, consumer: Consumer, json: boo
     from penstock.jetstream import assets
     from penstock.jetstream.rules import check_consumer, check_consumers_together
 
-    async with session(given) as client:
+    async with connected(given) as client:
         stream = stream or pick("stream", [info.name for info in await assets.streams(client)], None)
         there = await assets.stream_info(client, stream)
         check_consumer(consumer, there.config)
@@ -146,7 +146,7 @@ async def _edit(
     from penstock.jetstream.changes import Plan, consumer_step
     from penstock.jetstream.rules import check_consumer
 
-    async with session(given) as client:
+    async with connected(given) as client:
         there = await assets.consumer_info(client, stream, name)
         kept = {field: getattr(there.config, field) for field in type(there.config).model_fields}
         wanted = consumer_from(name, flags, base or kept)
@@ -182,7 +182,7 @@ def rm(ctx: typer.Context, stream: StreamName = None, name: Name = None, force: 
 async def _rm(given: Globals, stream: str | None, name: str | None, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.consumer_info(client, *await picked(client, stream, name))
         confirm(f"Really delete Consumer {info.stream} > {info.name}", force)
         await assets.delete_consumer(client, info.stream, info.name)
@@ -205,7 +205,7 @@ async def _pause(given: Globals, stream: str, name: str, until: str, force: bool
     from penstock.jetstream import assets
 
     end = parse_until(until, "UNTIL")
-    async with session(given) as client:
+    async with connected(given) as client:
         await assets.consumer_info(client, stream, name)
         confirm(f"Really pause Consumer {stream} > {name} until {local(end)}", force)
         answer = await assets.pause_consumer(client, stream, name, end)
@@ -230,7 +230,7 @@ def resume(
 async def _resume(given: Globals, stream: str, name: str, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.consumer_info(client, stream, name)
         if not info.paused:
             raise InputError(f"Consumer {stream} > {name} is not paused.", remedy="Nothing is to be done.")
@@ -250,7 +250,7 @@ def info(ctx: typer.Context, stream: StreamName = None, name: Name = None, json:
 async def _info(given: Globals, stream: str | None, name: str | None, json: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.consumer_info(client, *await picked(client, stream, name))
     print_json(found.raw) if json else show_consumer(found)
 
@@ -258,7 +258,7 @@ async def _info(given: Globals, stream: str | None, name: str | None, json: bool
 async def _found(given: Globals, stream: str | None) -> tuple[str, list[Any]]:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         stream = stream or pick("stream", [info.name for info in await assets.streams(client)], None)
         try:
             return stream, list(await assets.consumers(client, stream))

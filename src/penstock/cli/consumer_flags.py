@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.session import ask, parse_pairs, parse_until
+from penstock.cli.asset_commands import ask, parse_pairs, parse_until
 from penstock.cli.stream_flags import duration_or_none, split_commas
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError

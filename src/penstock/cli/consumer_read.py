@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.asset_commands import confirm, connected
 from penstock.cli.consumer_show import delivery_json, show_delivery
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
-from penstock.cli.session import confirm, session
 from penstock.cli.stream_show import local
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
@@ -69,7 +69,7 @@ async def _next(
     from penstock.jetstream.consume import Deliveries
 
     shown: list[Delivery] = []
-    async with session(given) as client:
+    async with connected(given) as client:
         expires = max(seconds, 1.0)
         more = True
         while more and len(shown) < count:  # once more where markers came instead
@@ -159,7 +159,7 @@ async def _sub(
     from penstock.jetstream import assets
 
     with until_signal() as stop:
-        async with session(given) as client:
+        async with connected(given) as client:
             info = await assets.consumer_info(client, stream, name)
             ack = ack and info.config.ack_policy != "none"
             reader = _pushed if info.config.deliver_subject else _pulled
@@ -215,6 +215,7 @@ async def _pushed(
     silence: float | None,
 ) -> None:
     from penstock.jetstream.delivery import Delivery, is_delivery
+    from penstock.wire.jetstream.names import CONSUMER_STALLED
 
     config = info.config
     queue: asyncio.Queue[Msg] = asyncio.Queue()
@@ -243,7 +244,7 @@ async def _pushed(
         else:
             idle += config.idle_heartbeat or 0.0
             # A flow control request is answered; a heartbeat may carry one that we missed.
-            stalled = (message.headers or {}).get("Nats-Consumer-Stalled")
+            stalled = (message.headers or {}).get(CONSUMER_STALLED)
             if target := message.reply or stalled:
                 await client.publish(target)
             if silence is not None and idle >= silence:
@@ -285,7 +286,7 @@ async def _redeliver(
     from penstock.jetstream import assets
     from penstock.jetstream.deadletter import DeadLetters
 
-    async with session(given) as client:
+    async with connected(given) as client:
         await assets.stream_info(client, stream)
         letters = DeadLetters(client, stream, dead)
         await letters.collect()

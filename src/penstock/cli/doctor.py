@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, print_json, print_table, run
 from penstock.errors import PenstockError
 

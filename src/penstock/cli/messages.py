@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, first, print_json, print_table, progress, run, until_signal
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError

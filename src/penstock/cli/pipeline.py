@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.board import board, print_summary
 from penstock.cli.output import Json, print_json, print_table
+from penstock.cli.pipeline_show import board, print_summary
 
 if TYPE_CHECKING:
-    from penstock.cli.globals import Globals
+    from penstock.cli.global_flags import Globals
     from penstock.pipelines.outcome import Outcome
 
 __all__ = ["new", "replay", "reset", "run", "status", "switch_"]
@@ -137,8 +137,8 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
         print_json(state.plain())
         return
     typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
-    if state.lane is not None:
-        typer.echo(f"It was switched to its replay {state.lane.name}, which writes to {_names(state.lane.into)}.")
+    if state.replay is not None:
+        typer.echo(f"It was switched to its replay {state.replay.name}, which writes to {_names(state.replay.into)}.")
     if state.told is not None:
         typer.echo(f"Its checkpoints are not on this machine. Its newest run from here told, {ago(state.told)}:")
     print_table(
@@ -206,8 +206,8 @@ def replay(
 ) -> None:
     """Run the pipeline over history into new streams beside the old ones, and compare them."""
     from penstock.errors import OptionError
-    from penstock.pipelines.history import replay as replay_pipeline
     from penstock.pipelines.project import Project
+    from penstock.pipelines.replaying import replay as replay_pipeline
 
     given: Globals = ctx.obj
     pairs: dict[str, str] = {}
@@ -257,8 +257,8 @@ def switch_(
 ) -> None:
     """Let the pipeline go on where a replay ended, into the streams that it filled; or go back."""
     from penstock.errors import OptionError
-    from penstock.pipelines.lanes import switch, switch_back
     from penstock.pipelines.project import Project
+    from penstock.pipelines.replays import switch, switch_back
 
     if (to is None) == (not back):
         raise OptionError("Where to switch is not clear.", remedy="Give --to NAME or --back.", option="--to")
@@ -267,8 +267,8 @@ def switch_(
         switch_back(project)
         typer.echo("Switched back: the next run goes on in the pipeline's own state, into its own streams.")
         return
-    lane = switch(project, to)
-    typer.echo(f"Switched: the next run goes on where the replay {to} ended, into {_names(lane.into)}.")
+    kept = switch(project, to)
+    typer.echo(f"Switched: the next run goes on where the replay {to} ended, into {_names(kept.into)}.")
 
 
 def _names(into: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, run, until_signal
 from penstock.errors import InputError, OptionError, ServerError
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.asset_commands import ask, asking, confirm, connected, read_json, with_flags, write_json
 from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, print_json, run
-from penstock.cli.session import ask, asking, confirm, read_json, session, with_flags, write_json
 from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
 from penstock.cli.stream_look import Name, picked
 from penstock.cli.stream_show import show_stream
@@ -76,7 +76,7 @@ async def _add(given: Globals, stream: Stream, json: bool) -> None:
     from penstock.jetstream import assets
     from penstock.jetstream.rules import check_streams_together
 
-    async with session(given) as client:
+    async with connected(given) as client:
         others = [info.config for info in await assets.streams(client)]
         if any(other.name == stream.name for other in others):
             raise InputError(
@@ -116,7 +116,7 @@ async def _edit(
     from penstock.jetstream.changes import Plan, stream_step
     from penstock.jetstream.rules import check_stream, check_streams_together
 
-    async with session(given) as client:
+    async with connected(given) as client:
         there = await assets.stream_info(client, name)
         kept = {field: getattr(there.config, field) for field in type(there.config).model_fields}
         wanted = stream_from(name, flags, base or kept)
@@ -156,7 +156,7 @@ def seal(ctx: typer.Context, name: Needed, force: Force = False) -> None:
 async def _seal(given: Globals, name: str, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         there = await assets.stream_info(client, name)
         if there.config.sealed:
             typer.echo(f"Stream {name} is sealed already.")
@@ -174,7 +174,7 @@ def rm(ctx: typer.Context, name: Name = None, force: Force = False) -> None:
 async def _rm(given: Globals, name: str | None, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.stream_info(client, await picked(client, name))
         confirm(f"Really delete Stream {info.name} with {info.messages:,} messages", force)
         await assets.delete_stream(client, info.name)
@@ -207,7 +207,7 @@ async def _purge(
 
     if seq is not None and keep is not None:
         raise InputError("--seq and --keep are given together.", remedy="Leave one of them out.")
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.stream_info(client, await picked(client, name))
         part = f" of {subject}" if subject else "" if seq is None and keep is None else " (some of them)"
         confirm(f"Really purge messages{part} from Stream {info.name}, which holds {info.messages:,}", force)

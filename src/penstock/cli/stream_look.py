@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.asset_commands import connected, pick
+from penstock.cli.global_flags import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, print_table, run
-from penstock.cli.session import pick, session
 from penstock.cli.stream_show import ago, local, print_sections, show_stream
 from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size
@@ -43,7 +43,7 @@ async def _info(given: Globals, name: str | None, state: bool, json: bool) -> No
     from penstock.jetstream import assets
     from penstock.spark.markers import marker_filter
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.stream_info(client, await picked(client, name))
         markers = {}
         if not json and found.config.allow_atomic:  # the sink writes to no other stream
@@ -67,7 +67,7 @@ def ls(
 async def _ls(given: Globals, subject: str | None, names: bool, json: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.streams(client, subject=subject)
     if json:
         print_json([info.name for info in found] if names else [info.raw for info in found])
@@ -110,7 +110,7 @@ def report(
 async def _report(given: Globals, subject: str | None, order: str, raw: bool, json: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.streams(client, subject=subject)
     found.sort(key=lambda info: -int(getattr(info, order)))
     if json:
@@ -177,7 +177,7 @@ async def _subjects(
 ) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         stream = await picked(client, name)
         try:
             held = await assets.stream_subjects_held(client, stream, pattern)

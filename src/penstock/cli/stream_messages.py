@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.asset_commands import asking, confirm, connected, pick, read_json, shifted
+from penstock.cli.global_flags import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, progress, run
-from penstock.cli.session import asking, confirm, pick, read_json, session, shifted
 from penstock.cli.stream_show import show_message, show_stream
 from penstock.errors import InputError, NotFoundError
 
@@ -59,7 +59,7 @@ async def _view(
 ) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         names = [] if name else [info.name for info in await assets.streams(client)]
         stream = (await assets.stream_info(client, pick("stream", names, name))).name
         while True:
@@ -103,7 +103,7 @@ def get(
 
 
 async def _get(given: Globals, name: str, sequence: int | None, last_for: str | None, sieve: Sieve, json: bool) -> None:
-    async with session(given) as client:
+    async with connected(given) as client:
         message = await _message(client, name, sequence, last_for)
     if not sieve.shows(message.subject):
         raise InputError(
@@ -141,7 +141,7 @@ def rmm(
 async def _rmm(given: Globals, name: str, sequence: int, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         message = await _message(client, name, sequence)
         confirm(f"Really remove message {sequence} on {message.subject} from Stream {name}", force)
         await assets.delete_message(client, name, sequence)
@@ -163,7 +163,7 @@ def backup(
 async def _backup(given: Globals, name: str, target: Path, consumers: bool, check: bool, json: bool) -> None:
     from penstock.jetstream import snapshot
 
-    async with session(given) as client:
+    async with connected(given) as client:
         with progress(f"Backing up {name}", None) as advance:
             made = await snapshot.backup(client, name, target, consumers=consumers, check=check, progress=advance)
     count = made["state"]["messages"]
@@ -200,7 +200,7 @@ async def _restore(given: Globals, folder: Path, config: object, replicas: int |
 
     assert config is None or isinstance(config, Stream)
     size = (folder / snapshot.DATA).stat().st_size  # one look at a local file
-    async with session(given) as client:
+    async with connected(given) as client:
         with progress("Restoring", size) as advance:
             info = await snapshot.restore(client, folder, config=config, replicas=replicas, progress=advance)
     if json:

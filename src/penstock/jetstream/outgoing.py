@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream.subjects import subject_fault
+from penstock.wire.jetstream import names
 
 __all__ = ["Outgoing"]
 
-_OURS = ("Nats-Msg-Id", "Nats-Expected-", "Nats-TTL", "Nats-Batch-")
+_OURS = (names.MSG_ID, names.EXPECTED_PREFIX, names.TTL, names.BATCH_PREFIX)
 
 
 _known: set[str] = set()  # subjects that were found good lately
@@ -56,7 +57,7 @@ class Outgoing:
 
     def _check(self) -> None:
         given = self.headers or {}
-        for name, value in {**given, "Nats-Msg-Id": self.id or "-"}.items():
+        for name, value in {**given, names.MSG_ID: self.id or "-"}.items():
             if not name or any(char in name for char in ": \r\n") or "\r" in value or "\n" in value:
                 raise InputError(f"The header {name!r} cannot be sent.", remedy="Names have no colon or space.")
         for name in given:
@@ -84,15 +85,15 @@ class Outgoing:
 
     def wire_headers(self, message_id: str) -> dict[str, str]:
         """Give the headers that are sent."""
-        headers = {**self.headers, "Nats-Msg-Id": message_id} if self.headers else {"Nats-Msg-Id": message_id}
+        headers = {**(self.headers or {}), names.MSG_ID: message_id}
         if self.ttl is not None:
-            headers["Nats-TTL"] = f"{round(parse_duration(self.ttl) * 1000)}ms"
+            headers[names.TTL] = f"{round(parse_duration(self.ttl) * 1000)}ms"
         if self.expect_last_sequence is not None:
-            headers["Nats-Expected-Last-Sequence"] = str(self.expect_last_sequence)
+            headers[names.EXPECTED_LAST_SEQUENCE] = str(self.expect_last_sequence)
         if self.expect_last_subject_sequence is not None:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(self.expect_last_subject_sequence)
+            headers[names.EXPECTED_LAST_SUBJECT_SEQUENCE] = str(self.expect_last_subject_sequence)
         if self.expect_last_id is not None:
-            headers["Nats-Expected-Last-Msg-Id"] = self.expect_last_id
+            headers[names.EXPECTED_LAST_ID] = self.expect_last_id
         return headers
 
     @property

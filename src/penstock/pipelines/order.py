@@ -1,8 +1,8 @@
 """What a run is asked to do, and what its child is given for that.
 
-`Order` is what the caller asks. `Assignment` is the order with everything else that the child needs to know; it travels
-as JSON in a file of the run's own folder. Whatever the classes have travels: their fields make the JSON. A reader
-refuses a field that is missing, unknown or of another kind, because then another Penstock wrote it.
+`RunOrder` is what the caller asks. `Assignment` is the order with everything else that the child needs to know; it
+travels as JSON in a file of the run's own folder. Whatever the classes have travels: their fields make the JSON. A
+reader refuses a field that is missing, unknown or of another kind, because then another Penstock wrote it.
 
 The connection is no part of it. Spark's own workers need it, too, and know nothing but the environment: so it travels
 as a context, which `penstock.contexts` writes and reads, named by `NATS_CONTEXT`.
@@ -27,13 +27,13 @@ from penstock.options import ConnectionOptions
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["Assignment", "Order"]
+__all__ = ["Assignment", "RunOrder"]
 
 _EXACT = {"extra": "forbid", "strict": True}
 
 
 @dataclass(frozen=True)
-class Order:
+class RunOrder:
     """What a run is asked to do."""
 
     continuous: bool = False
@@ -79,7 +79,7 @@ class Assignment:
     """The streams of the topology, which a Connect server must see, too."""
     spark: Mapping[str, str]
     """The settings that a Spark of our own is started with."""
-    order: Order
+    order: RunOrder
 
     __pydantic_config__: ClassVar[Any] = _EXACT
 

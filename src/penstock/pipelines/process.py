@@ -27,7 +27,7 @@ from typing import Self
 from penstock.errors import InputError, PipelineError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.eventlog import EventLog
-from penstock.pipelines.order import Assignment, Order
+from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.progress import ProgressFile
 from penstock.pipelines.project import Project
@@ -43,9 +43,9 @@ _DIE = 10.0  # seconds that killed processes may take to be gone
 class PipelineRun:
     """One run of a pipeline in a child process; a context manager that leaves nothing behind."""
 
-    def __init__(self, project: Project, options: ConnectionOptions, order: Order | None = None) -> None:
+    def __init__(self, project: Project, options: ConnectionOptions, order: RunOrder | None = None) -> None:
         self.project = project
-        self.order = order or Order()
+        self.order = order or RunOrder()
         self.outcome = Outcome(counted=self.order.remote is None)
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -223,7 +223,7 @@ class PipelineRun:
 # -- what the child is given -------------------------------------------------------------------------------------------
 
 
-def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
+def _conf(project: Project, order: RunOrder, folder: Path) -> dict[str, str]:
     """Collect Spark's settings: what a pipeline on one machine needs, under what the spec and the caller say."""
     local = order.master.startswith("local")
     java = "spark.driver.extraJavaOptions"
@@ -263,7 +263,7 @@ def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
     return conf
 
 
-def _environment(order: Order, context: Path) -> dict[str, str]:
+def _environment(order: RunOrder, context: Path) -> dict[str, str]:
     gone = {
         "NATS_URL",
         "NATS_CONTEXT",

@@ -90,9 +90,9 @@ class TaskConnection(BulkConnection):
         wait = self.patience if patience is None else patience
         return super().api(method, body, timeout=timeout, again=again, patience=wait)
 
-    def steadily(self, action: Callable[[], Result], patience: float) -> Result:
+    def patiently(self, action: Callable[[], Result], seconds: float, *, nobody: bool = False) -> Result:
         """Do something that may be done twice, again and again while the trouble is a passing one."""
-        limit = Patience(patience, nobody=True)
+        limit = Patience(seconds, nobody=nobody)
         while True:
             try:
                 return action()

@@ -16,13 +16,13 @@ from penstock.errors import InputError, NotFoundError
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import Limits, Point, Profile, cut, how_many, spread
+from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, spread
 from penstock.spark.positions import Position
 from penstock.spark.pushdown import overlaps
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import direct, names
 
-__all__ = ["Found", "StreamState", "Survey", "utc_now"]
+__all__ = ["Probed", "StreamState", "Survey", "utc_now"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
@@ -94,7 +94,7 @@ class StreamState:
 
 
 @dataclass(frozen=True)
-class Found:
+class Probed:
     """A message that a probe hit: where it is, how large, and how many match from it on, itself included."""
 
     sequence: int
@@ -258,7 +258,7 @@ class Survey:
 
     # -- counting -----------------------------------------------------------------------------------------------
 
-    def probe(self, state: StreamState, sequence: int) -> Found | None:
+    def probe(self, state: StreamState, sequence: int) -> Probed | None:
         """Find the first message at a sequence or behind it that the query reads; None where there is none."""
         if not state.allow_direct:
             return self._probe_by_consumer(state, sequence)
@@ -271,7 +271,7 @@ class Survey:
         if not hits:
             return None
         first = min(hits, key=lambda hit: hit.sequence)
-        return Found(first.sequence, first.size, sum(hit.remaining for hit in hits))
+        return Probed(first.sequence, first.size, sum(hit.remaining for hit in hits))
 
     def count(self, state: StreamState, start: int, end: int) -> int:
         """Count the messages of a range that the query reads."""
@@ -339,7 +339,7 @@ class Survey:
 
     # -- cutting ------------------------------------------------------------------------------------------------
 
-    def cut(self, state: StreamState, wanted: Range, limits: Limits) -> list[Range]:
+    def cut(self, state: StreamState, wanted: Range, limits: TaskLimits) -> list[Range]:
         """Cut a range into tasks, balanced by what is really there."""
         start, end = max(wanted.start, state.first), min(wanted.end, state.next)
         if start >= end:
@@ -398,19 +398,19 @@ class Survey:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _direct(self, stream: str, body: dict[str, Any]) -> Found | None:
+    def _direct(self, stream: str, body: dict[str, Any]) -> Probed | None:
         get = direct.DirectGet(stream, body)
         answer = self.bulk.request(f"{self.bulk.options.js_prefix}.{names.direct_get(stream)}", get.payload)
         get.hear(answer.payload, answer.header)
         for content, block in get.result():
             found = direct.read_found(content, block)
             own = found.header.rfind(f"\r\n{names.STREAM}:".encode()) - len("NATS/1.0")  # the publisher's headers
-            return Found(found.sequence, len(content) + own, 1 + (found.pending or 0))
+            return Probed(found.sequence, len(content) + own, 1 + (found.pending or 0))
         return None
 
-    def _probe_by_consumer(self, state: StreamState, sequence: int) -> Found | None:
+    def _probe_by_consumer(self, state: StreamState, sequence: int) -> Probed | None:
         made = self._consumer(state, {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
-        return Found(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
+        return Probed(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
 
     def _consumer(self, state: StreamState, config: dict[str, Any]) -> dict[str, Any]:
         stream, subjects = state.name, self.subjects_of(state)

@@ -15,7 +15,7 @@ from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerEr
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import (
     Head,
-    Places,
+    MarkerSubjects,
     anchor_body,
     claim_bodies,
     fence_body,
@@ -31,7 +31,7 @@ from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
-__all__ = ["Epoch", "Journal", "Ledger", "Slot"]
+__all__ = ["Epoch", "Journal", "QueryMarkers", "Slot"]
 
 MOST = 900  # messages of one batch of seals
 CLAIM_BYTES = 256 * 1024  # of one message of claims
@@ -71,13 +71,13 @@ class Slot:
     """What earlier attempts at this partition stored in this epoch."""
 
 
-class Ledger:
+class QueryMarkers:
     """Asks and changes the progress of one query in one stream, for one batch and one run of it."""
 
     def __init__(
         self,
-        line: TaskConnection,
-        places: Places,
+        bulk: TaskConnection,
+        subjects: MarkerSubjects,
         *,
         batch: int,
         run: str,
@@ -85,8 +85,8 @@ class Ledger:
         start_anew: bool = False,
         patience: float = 60.0,
     ) -> None:
-        self.line = line
-        self.places = places
+        self.bulk = bulk
+        self.subjects = subjects
         self.batch = batch
         self.run = run
         self.start_anew = start_anew
@@ -98,7 +98,7 @@ class Ledger:
 
     def head(self) -> Head | None:
         """Ask the stream's leader for the head."""
-        found = self.steadily(lambda: self.line.last(self.places.stream, self.places.head))
+        found = self.patiently(lambda: self.bulk.last(self.subjects.stream, self.subjects.head))
         return None if found is None else Head.read(found.payload, found.sequence)
 
     def join(self) -> Epoch | None:
@@ -152,13 +152,13 @@ class Ledger:
 
     def clear(self, before: int) -> None:
         """Purge the markers of the query that stand before a sequence; later ones, of a later run, stay."""
-        question = {"filter": self.places.all, "seq": before}
-        self.steadily(lambda: self.line.api(f"STREAM.PURGE.{self.places.stream}", question))
+        question = {"filter": self.subjects.all, "seq": before}
+        self.patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.subjects.stream}", question))
 
     def forget(self) -> None:
         """Purge every marker of the query: for a write that can never be asked for again."""
-        question = {"filter": self.places.all}
-        self.steadily(lambda: self.line.api(f"STREAM.PURGE.{self.places.stream}", question))
+        question = {"filter": self.subjects.all}
+        self.patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.subjects.stream}", question))
 
     def _check_order(self, head: Head | None) -> None:
         """Refuse a batch that does not follow on what the stream knows."""
@@ -166,15 +166,15 @@ class Ledger:
             return
         if head is not None and head.state == "done" and head.batch == self.batch - 1:
             return
+        stream = self.subjects.stream
         if head is None:
-            what = f"Stream {self.places.stream} knows nothing of this query, and batch {self.batch} is not its first."
+            what = f"Stream {stream} knows nothing of this query, and batch {self.batch} is not its first."
             why = "Its markers were purged, fell to a limit of the stream, or went with an older copy of it"
         elif head.state == "done":
-            what = f"Stream {self.places.stream} knows this query up to batch {head.batch}, and now comes {self.batch}."
+            what = f"Stream {stream} knows this query up to batch {head.batch}, and now comes {self.batch}."
             why = "The stream was restored from a backup, or batches were written with another guarantee"
         else:
-            what = f"Batch {head.batch} of this query is unfinished in stream {self.places.stream}, and now comes "
-            what += f"{self.batch}."
+            what = f"Batch {head.batch} of this query is unfinished in stream {stream}, and now comes {self.batch}."
             why = "The stream was restored from a backup, or the batch was written with another guarantee"
         raise MarkerError(
             what,
@@ -185,34 +185,34 @@ class Ledger:
 
     def _newer(self, head: Head) -> MarkerError:
         return MarkerError(
-            f"Stream {self.places.stream} holds batch {head.batch} of this query, and this run wants to write batch "
+            f"Stream {self.subjects.stream} holds batch {head.batch} of this query, and this run wants to write batch "
             f"{self.batch}.",
             remedy="The checkpoint is older than the stream (restored from a backup?), or two drivers share it. "
             "Batches planned anew would not be the same, so nothing was written. Use the newest checkpoint, or a new "
-            f"one whose source starts behind what is written; `penstock stream purge {self.places.stream} --subject "
-            f"'{self.places.all}'` and onMissingMarkers=start accept repeated rows instead.",
+            f"one whose source starts behind what is written; `penstock stream purge {self.subjects.stream} --subject "
+            f"'{self.subjects.all}'` and onMissingMarkers=start accept repeated rows instead.",
             **self._facts,
         )
 
     def _write_head(self, head: Head, expected: int) -> None:
         """Try to write a head; what came of it shows when it is read again."""
-        message = (self.places.head, {EXPECTED: str(expected), **self._keep}, head.body())
+        message = (self.subjects.head, {EXPECTED: str(expected), **self._keep}, head.body())
         messages = [message]
         if head.state == "open":
-            messages.insert(0, (self.places.anchor, self._keep, anchor_body(head.batch)))
-        self._attempt(lambda: self.line.store(self.places.stream, messages))
+            messages.insert(0, (self.subjects.anchor, self._keep, anchor_body(head.batch)))
+        self._attempt(lambda: self.bulk.store(self.subjects.stream, messages))
 
     def _seal(self, head: Head) -> None:
         """Close every lane that earlier runs of this batch opened: none of their tasks can store anything more."""
         lanes = {
             found.subject
-            for found in self.scan(self.places.all, head.anchor, head.sequence)
-            if self.places.is_of_task(found.subject) and read_lane(found.payload)[0]["kind"] == "open"
+            for found in self.scan(self.subjects.all, head.anchor, head.sequence)
+            if self.subjects.is_of_task(found.subject) and read_lane(found.payload)[0]["kind"] == "open"
         }
         ordered = sorted(lanes)
         for start in range(0, len(ordered), MOST):
             seals = [(lane, self._keep, seal_body(self.run)) for lane in ordered[start : start + MOST]]
-            self.steadily(lambda seals=seals: self.line.store(self.places.stream, seals))  # type: ignore[misc]  # mypy types no defaults of a lambda
+            self.patiently(lambda seals=seals: self.bulk.store(self.subjects.stream, seals))  # type: ignore[misc]  # mypy types no defaults of a lambda
 
     # -- lanes ----------------------------------------------------------------------------------------------------
 
@@ -221,16 +221,16 @@ class Ledger:
 
         `again`: we know that there was one.
         """
-        lanes = [self.places.lane(epoch.sequence, partition, lane) for lane in range(count)]
+        lanes = [self.subjects.lane(epoch.sequence, partition, lane) for lane in range(count)]
         body = opening_body(self.run, task)
-        guard = {EXPECTED: str(epoch.sequence), EXPECTED_SUBJECT: self.places.head, **self._keep}
+        guard = {EXPECTED: str(epoch.sequence), EXPECTED_SUBJECT: self.subjects.head, **self._keep}
         deadline = Deadline(self.patience)
         first = not again
         while True:
             fresh = {EXPECTED: "0"} if first else {}
             messages = [(lanes[0], guard, body), (lanes[1], {**self._keep, **fresh}, body)]
             messages += [(lane, self._keep, body) for lane in lanes[2:]]
-            last = self._attempt(lambda messages=messages: self.line.store(self.places.stream, messages))  # type: ignore[misc]  # as above
+            last = self._attempt(lambda messages=messages: self.bulk.store(self.subjects.stream, messages))  # type: ignore[misc]  # as above
             if last is not None:
                 break
             head = self.head()
@@ -241,7 +241,7 @@ class Ledger:
                 raise self._late(f"open partition {partition}")
         slot = Slot(lanes, list(range(last - count + 1, last + 1)), [])
         if not first:
-            for found in self.scan(self.places.slot(epoch.sequence, partition), epoch.sequence, last):
+            for found in self.scan(self.subjects.slot(epoch.sequence, partition), epoch.sequence, last):
                 fields, digests = read_lane(found.payload)
                 if fields["kind"] == "rows":
                     slot.journals.append(Journal(found.sequence, str(fields["id"]), digests))
@@ -252,7 +252,7 @@ class Ledger:
 
     def owner(self, lane: str) -> int | None:
         """Tell which task of this run holds a lane; None where none does."""
-        found = self.steadily(lambda: self.line.last(self.places.stream, lane))
+        found = self.patiently(lambda: self.bulk.last(self.subjects.stream, lane))
         if found is None:
             return None
         fields, _ = read_lane(found.payload)
@@ -261,28 +261,28 @@ class Ledger:
     def taken(self, epoch: Epoch, partition: int) -> PenstockError:
         """Say why a lane is not ours any more: somebody else has it, or it is gone from the stream."""
         head = self.head()
-        lane = self.places.lane(epoch.sequence, partition, 0)
-        found = self.steadily(lambda: self.line.last(self.places.stream, lane))
+        lane = self.subjects.lane(epoch.sequence, partition, 0)
+        found = self.patiently(lambda: self.bulk.last(self.subjects.stream, lane))
         if head is not None and head.sequence == epoch.sequence and found is None:
             return self._dropped()
         return self.fenced(partition)
 
     def journals(self, epoch: Epoch) -> Iterator[Journal]:
         """Give what earlier runs stored of this batch, in the order of the stream."""
-        for found in self.scan(self.places.all, epoch.anchor, epoch.sequence):
-            if self.places.is_of_task(found.subject):
+        for found in self.scan(self.subjects.all, epoch.anchor, epoch.sequence):
+            if self.subjects.is_of_task(found.subject):
                 fields, digests = read_lane(found.payload)
                 if fields["kind"] == "rows":
                     yield Journal(found.sequence, str(fields["id"]), digests)
 
     def claims(self, epoch: Epoch) -> tuple[dict[int, Taken], int]:
         """Give what each partition claimed of the journals, and the sequence that the next claim must expect."""
-        fence = self.places.claims_fence(epoch.sequence)
-        last = self.steadily(lambda: self.line.last(self.places.stream, fence))
+        fence = self.subjects.claims_fence(epoch.sequence)
+        last = self.patiently(lambda: self.bulk.last(self.subjects.stream, fence))
         claims: dict[int, Taken] = {}
         if last is None:
             return claims, 0
-        for found in self.scan(self.places.claims(epoch.sequence), epoch.sequence, last.sequence):
+        for found in self.scan(self.subjects.claims(epoch.sequence), epoch.sequence, last.sequence):
             fields, taken = read_claim(found.payload)
             if fields["kind"] == "claim":
                 claims.setdefault(int(fields["partition"]), {}).update(taken)
@@ -290,17 +290,17 @@ class Ledger:
 
     def claim(self, epoch: Epoch, partition: int, taken: Taken, expected: int) -> bool:
         """Try to claim rows of the journals for a partition; False where the claims must be read again."""
-        size = min(CLAIM_BYTES, self.line.max_payload // 2)
+        size = min(CLAIM_BYTES, self.bulk.max_payload // 2)
         messages = [
-            (self.places.claim(epoch.sequence, partition, part), self._keep, body)
+            (self.subjects.claim(epoch.sequence, partition, part), self._keep, body)
             for part, body in enumerate(claim_bodies(partition, taken, size), start=1)
         ]
         fence = {EXPECTED: str(expected), **self._keep}
-        messages.append((self.places.claims_fence(epoch.sequence), fence, fence_body(partition)))
-        return self._attempt(lambda: self.line.store(self.places.stream, messages)) is not None
+        messages.append((self.subjects.claims_fence(epoch.sequence), fence, fence_body(partition)))
+        return self._attempt(lambda: self.bulk.store(self.subjects.stream, messages)) is not None
 
     def _has_anchor(self, anchor: int) -> bool:
-        found = self.steadily(lambda: self.line.following(self.places.stream, self.places.anchor, anchor))
+        found = self.patiently(lambda: self.bulk.following(self.subjects.stream, self.subjects.anchor, anchor))
         return found is not None and found.sequence == anchor
 
     def _check_anchor(self, epoch: Epoch) -> None:
@@ -318,14 +318,14 @@ class Ledger:
         deadline = Deadline(STALE)
         place = start
         while True:
-            found = self.steadily(lambda place=place: self.line.following(self.places.stream, subject, place))  # type: ignore[misc]  # as above
+            found = self.patiently(lambda place=place: self.bulk.following(self.subjects.stream, subject, place))  # type: ignore[misc]  # as above
             if found is None or found.sequence > end:
                 # A server that lost its place as leader may answer with old news for a moment.
                 if deadline.left == 0:
                     raise self._dropped()
                 time.sleep(0.05)
                 continue
-            if place == start and subject == self.places.all and found.sequence != start:
+            if place == start and subject == self.subjects.all and found.sequence != start:
                 raise self._dropped()
             yield found
             if found.sequence == end:
@@ -335,7 +335,7 @@ class Ledger:
 
     def _dropped(self) -> MarkerError:
         return MarkerError(
-            f"Stream {self.places.stream} has dropped markers of batch {self.batch} while it was being written.",
+            f"Stream {self.subjects.stream} has dropped markers of batch {self.batch} while it was being written.",
             remedy="A purge or a limit of the stream took them: a batch must fit into the stream's limits several "
             "times over. Rows may come twice if the query goes on; to accept that, set "
             '.option("onMissingMarkers", "start") for one start.',
@@ -344,13 +344,13 @@ class Ledger:
 
     # -- trying again ---------------------------------------------------------------------------------------------
 
-    def steadily(self, action: Callable[[], _Result]) -> _Result:
+    def patiently(self, action: Callable[[], _Result]) -> _Result:
         """Do something that may be done twice, again and again while the trouble is a passing one."""
-        return self.line.steadily(action, self.patience)
+        return self.bulk.patiently(action, self.patience, nobody=True)
 
     def recover(self, error: PenstockError, deadline: Deadline) -> None:
         """Make the connection usable again after a passing error."""
-        self.line.recover(error, deadline)
+        self.bulk.recover(error, deadline)
 
     def _attempt(self, action: Callable[[], int]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
@@ -369,14 +369,14 @@ class Ledger:
 
     @property
     def _facts(self) -> dict[str, object]:
-        return {"stream": self.places.stream, "query": self.places.query, "batch": self.batch}
+        return {"stream": self.subjects.stream, "query": self.subjects.query, "batch": self.batch}
 
     def fenced(self, partition: int | None) -> FencedError:
         """Say that somebody else writes now."""
         part = "" if partition is None else f", partition {partition}"
         return FencedError(
             f"Another attempt or another driver has taken over batch {self.batch}{part} of this query in stream "
-            f"{self.places.stream}; nothing more of this attempt is stored.",
+            f"{self.subjects.stream}; nothing more of this attempt is stored.",
             remedy="Nothing to do if Spark goes on with the other one. Two drivers must not share a checkpoint.",
             partition=partition,
             **self._facts,
@@ -384,7 +384,7 @@ class Ledger:
 
     def _late(self, what: str) -> DeadlineError:
         return DeadlineError(
-            f"Could not {what} in stream {self.places.stream} within {self.patience:g} s.",
+            f"Could not {what} in stream {self.subjects.stream} within {self.patience:g} s.",
             remedy="Many writers at once, or a cluster without a leader: try again, or raise the option patience.",
             seconds=self.patience,
         )

@@ -13,10 +13,10 @@ from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import Limits
+from penstock.spark.partition import NatsPartition, read_partition
+from penstock.spark.planning import TaskLimits
 from penstock.spark.pushdown import Pushed, narrow, push
-from penstock.spark.reading import NatsPartition, read_partition
-from penstock.spark.rows import check_schema
+from penstock.spark.schema import check_schema
 from penstock.spark.survey import StreamState, Survey, utc_now
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def partition_of(survey: Survey, state: StreamState, item: Range) -> NatsPartiti
     return NatsPartition(item.stream, item.start, item.end, state.created, subjects, survey.hides(state), held)
 
 
-def limits(options: SourceOptions) -> Limits:
+def limits(options: SourceOptions) -> TaskLimits:
     """Give the limits of a task."""
-    return Limits(options.min_partitions or 1, options.max_records_per_partition, options.max_bytes_per_partition)
+    return TaskLimits(options.min_partitions or 1, options.max_records_per_partition, options.max_bytes_per_partition)
 
 
 def check_there(survey: Survey, state: StreamState, wanted: Range, options: SourceOptions) -> None:

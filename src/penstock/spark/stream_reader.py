@@ -23,14 +23,14 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.errors import DataLossError, InputError
 from penstock.options import ConnectionOptions
-from penstock.spark.batch import check_there, limits, loss, partition_of
+from penstock.spark.batch_reader import check_there, limits, loss, partition_of
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark, Offset, Range
 from penstock.spark.options import SourceOptions
+from penstock.spark.partition import PATIENCE, NatsPartition, read_partition
 from penstock.spark.planning import share
-from penstock.spark.reading import PATIENCE, NatsPartition, read_partition
 from penstock.spark.release import Release
-from penstock.spark.rows import check_schema
+from penstock.spark.schema import check_schema
 from penstock.spark.survey import StreamState, Survey, utc_now
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.connection = connection
         self.options = options
         self.wanted = schema
-        self._link: TaskConnection | None = None
+        self._bulk: TaskConnection | None = None
         self._states: dict[str, StreamState] = {}
         self._target: dict[str, StreamState] | None = None
         self._moved = time.monotonic()
@@ -157,16 +157,16 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._release(state).commit(mark)
 
     def stop(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        if self._bulk is not None:
+            self._bulk.close()
+            self._bulk = None
 
     # -- streams --------------------------------------------------------------------------------------------------
 
     def _survey(self) -> Survey:
-        if self._link is None:
-            self._link = TaskConnection(self.connection, self.options.patience)
-        return Survey(self._link, self.options.subjects)
+        if self._bulk is None:
+            self._bulk = TaskConnection(self.connection, self.options.patience)
+        return Survey(self._bulk, self.options.subjects)
 
     def _look(self, begin: Offset | None) -> dict[str, StreamState]:
         """Ask for the state of every stream of this query, and remember it."""
@@ -200,8 +200,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give what keeps and releases the messages of a stream; it refuses what cannot be kept safe."""
         if state.name not in self._releases:
             self._survey()
-            assert self._link is not None
-            self._releases[state.name] = Release(self._link, state, self.options, self._survey().subjects_of(state))
+            assert self._bulk is not None
+            self._releases[state.name] = Release(self._bulk, state, self.options, self._survey().subjects_of(state))
         return self._releases[state.name]
 
     def _is_wanted(self, state: StreamState) -> bool:

@@ -16,7 +16,7 @@ from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.options import SourceOptions
 from penstock.spark.pushdown import covers
-from penstock.spark.rows import arrow_schema, conform
+from penstock.spark.schema import arrow_schema, conform
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,17 +20,17 @@ from typing import Any
 from penstock.errors import ServerError, StoreInUseError
 from penstock.server import guard
 
-__all__ = ["GRACE", "GuardLink"]
+__all__ = ["GRACE", "GuardProcess"]
 
 GRACE = 10.0
 """Seconds that a node gets to stop gracefully before it is killed."""
 _ANSWER_TIMEOUT = 30.0  # longer than the guard waits for the store of a server that is going
 _POLL = 0.005
 
-_links: weakref.WeakSet[GuardLink] = weakref.WeakSet()
+_running: weakref.WeakSet[GuardProcess] = weakref.WeakSet()
 
 
-class GuardLink:
+class GuardProcess:
     """A running guard process, and the socket that keeps it running."""
 
     def __init__(self, run: Path) -> None:
@@ -56,7 +56,7 @@ class GuardLink:
         except BaseException:
             self._socket.close()
             raise
-        _links.add(self)
+        _running.add(self)
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -160,8 +160,8 @@ class GuardLink:
 
 
 def _forget_all() -> None:
-    for link in list(_links):
-        link._forget()
+    for process in list(_running):
+        process._forget()
 
 
 os.register_at_fork(after_in_child=_forget_all)

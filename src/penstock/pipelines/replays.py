@@ -1,4 +1,4 @@
-"""Lanes: the state that a pipeline goes on in, its own or that of one of its replays.
+"""The replays that a pipeline keeps: what each was asked for, and which one the pipeline was switched to.
 
 A replay keeps its state in `replays/NAME` under the storage of the pipeline, with what it was asked for in
 `replay.json`. Switching writes the name into `switched.json`; from then on a run goes on where that replay was, into
@@ -25,22 +25,22 @@ from penstock.pipelines.settings import encode
 from penstock.spark.positions import parse_position
 
 __all__ = [
-    "Lane",
-    "begun_lane",
+    "KeptReplay",
+    "begun_replay",
     "beside",
     "check_can_switch",
-    "current_lane",
+    "current_replay",
     "database",
-    "keep_lane",
+    "keep_replay",
     "place",
-    "read_lane",
+    "read_replay",
     "switch",
     "switch_back",
 ]
 
 
 @dataclass(frozen=True)
-class Lane:
+class KeptReplay:
     """What a replay was asked for."""
 
     name: str
@@ -73,9 +73,9 @@ def database(project: Project, name: str, remote: str | None) -> str | None:
     return re.sub(r"\W", "_", f"{project.database or 'default'}_replay_{name}").lower()
 
 
-def begun_lane(project: Project, name: str, asked: str, into: Mapping[str, str]) -> Lane | None:
+def begun_replay(project: Project, name: str, asked: str, into: Mapping[str, str]) -> KeptReplay | None:
     """Give the replay to go on with, None for a new one; refused if it was begun otherwise, as its state was, too."""
-    before = read_lane(project, name)
+    before = read_replay(project, name)
     if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
         raise InputError(
             f"The replay {name} was begun from {before.asked} into {_pairs(before.into)}.",
@@ -84,21 +84,21 @@ def begun_lane(project: Project, name: str, asked: str, into: Mapping[str, str])
     return before
 
 
-def keep_lane(project: Project, name: str, asked: str, into: Mapping[str, str]) -> Lane:
-    """Note what a replay is asked for, once; `begun_lane` says what is refused."""
-    before = begun_lane(project, name, asked, into)
+def keep_replay(project: Project, name: str, asked: str, into: Mapping[str, str]) -> KeptReplay:
+    """Note what a replay is asked for, once; `begun_replay` says what is refused."""
+    before = begun_replay(project, name, asked, into)
     if before is not None:
         return before
     position = parse_position(asked, option="from")
     # All sources begin at the same moment, however long Spark takes to come to them.
     start = asked if position.ago is None else format_time(datetime.now(UTC) - timedelta(seconds=position.ago))
-    lane = Lane(name, asked, start, dict(into))
+    kept = KeptReplay(name, asked, start, dict(into))
     if project.local_storage is not None:  # elsewhere Spark keeps its checkpoints, and we keep nothing
-        _write(project.local_storage / "replays" / name / "replay.json", asdict(lane))
-    return lane
+        _write(project.local_storage / "replays" / name / "replay.json", asdict(kept))
+    return kept
 
 
-def read_lane(project: Project, name: str) -> Lane | None:
+def read_replay(project: Project, name: str) -> KeptReplay | None:
     """Give what the replay of that name was asked for; None where there is none."""
     local = project.local_storage
     path = local / "replays" / name / "replay.json" if local is not None else None
@@ -109,30 +109,30 @@ def read_lane(project: Project, name: str) -> Lane | None:
     into = found.get("into")
     if isinstance(into, dict) and all(isinstance(text, str) for text in (*texts, *into.values())):
         with contextlib.suppress(TypeError):
-            return Lane(**found)
+            return KeptReplay(**found)
     raise InputError(f"{path} is not what a replay writes.", remedy="Give the replay another name.")
 
 
-def current_lane(project: Project) -> Lane | None:
+def current_replay(project: Project) -> KeptReplay | None:
     """Give the replay that the pipeline was switched to; None where it is in its own state."""
     local = project.local_storage
     switched = _read(local / "switched.json") if local is not None else None
     if switched is None:
         return None
     name = str(switched.get("name", "without a name"))
-    lane = read_lane(project, name)
-    if lane is None:
+    kept = read_replay(project, name)
+    if kept is None:
         raise InputError(
             f"The pipeline {project.name} was switched to its replay {name}, which is gone.",
             remedy="Switch back: penstock pipeline switch --back.",
         )
-    return lane
+    return kept
 
 
 def place(project: Project) -> Project:
     """Give the project with its state where it is now: its own, or that of the replay that it was switched to."""
-    lane = current_lane(project)
-    return project if lane is None else beside(project, lane.name)
+    kept = current_replay(project)
+    return project if kept is None else beside(project, kept.name)
 
 
 def check_can_switch(project: Project) -> Path:
@@ -148,11 +148,11 @@ def check_can_switch(project: Project) -> Path:
     return local
 
 
-def switch(project: Project, name: str) -> Lane:
+def switch(project: Project, name: str) -> KeptReplay:
     """Let the next run go on in the state of a replay, and into its streams."""
     local = check_can_switch(project)
-    lane = read_lane(project, name)
-    if lane is None:
+    kept = read_replay(project, name)
+    if kept is None:
         known = sorted(path.parent.name for path in local.glob("replays/*/replay.json"))
         raise InputError(
             f"The pipeline {project.name} has no replay {name}.",
@@ -161,7 +161,7 @@ def switch(project: Project, name: str) -> Lane:
     if is_running(beside(project, name)):
         raise InputError(f"The replay {name} runs.", remedy="Wait for it, or stop it.")
     _write(local / "switched.json", {"name": name})
-    return lane
+    return kept
 
 
 def switch_back(project: Project) -> None:
@@ -169,8 +169,8 @@ def switch_back(project: Project) -> None:
     local = project.local_storage
     if local is None or not (local / "switched.json").exists():
         raise InputError(f"The pipeline {project.name} is not switched.", remedy="There is nothing to do.")
-    lane = str((_read(local / "switched.json") or {}).get("name", ""))
-    if is_running(beside(project, lane)):
+    kept = str((_read(local / "switched.json") or {}).get("name", ""))
+    if is_running(beside(project, kept)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     (local / "switched.json").unlink()
 

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from penstock.errors import InputError
 from penstock.spark.options import SourceOptions
+from penstock.wire.jetstream.names import BATCH_PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +91,7 @@ def without_batch_headers(column: pa.MapArray) -> pa.MapArray:
 
     if len(column.keys) == 0:
         return column
-    theirs = pc.starts_with(column.keys, "Nats-Batch-")
+    theirs = pc.starts_with(column.keys, BATCH_PREFIX)
     if not pc.any(theirs).as_py():
         return column
     kept = pc.invert(theirs)

@@ -19,8 +19,9 @@ from penstock.spark.sink_options import SinkOptions, parse_ttl, template_columns
 from penstock.wire import frames
 from penstock.wire.arrow import HEADERS
 from penstock.wire.bulk.rows import offsets, pattern, texts
+from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 
-__all__ = ["Messages", "Shape", "Target", "check_columns"]
+__all__ = ["Messages", "Shape", "SinkStream", "check_columns"]
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
@@ -33,7 +34,7 @@ _NO_LISTS = pa.nulls(0, HEADERS.item_type)
 _LEAD = re.compile(r"\{([^{}]*)\}")
 
 
-class Target(NamedTuple):
+class SinkStream(NamedTuple):
     """What a task must know of the stream that takes its rows."""
 
     stream: str
@@ -167,7 +168,7 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
 class Shape:
     """Turns Arrow batches of Spark into messages, counting the rows through."""
 
-    def __init__(self, options: SinkOptions, target: Target) -> None:
+    def __init__(self, options: SinkOptions, target: SinkStream) -> None:
         self.options = options
         self.target = target
         self.given = 0
@@ -268,10 +269,10 @@ class Shape:
             try:
                 found = _own_headers(entries or ())
                 if own_id is not None:
-                    found.append(("Nats-Msg-Id", [_header_value(options.id_column or "", own_id)]))
+                    found.append((MSG_ID, [_header_value(options.id_column or "", own_id)]))
                 if ttl is not None or options.ttl is not None:
                     lives = options.ttl if ttl is None else parse_ttl(ttl, option="ttlColumn")
-                    found.append(("Nats-TTL", [lives or ""]))
+                    found.append((TTL, [lives or ""]))
             except InputError as error:
                 column_name = str(getattr(error, "column", None) or getattr(error, "option", None) or "headers")
                 wrong.setdefault(row, (column_name, error.what))
@@ -321,7 +322,7 @@ def _own_headers(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, list[str
     """
     found = []
     for name, values in sorted(entries, key=lambda entry: entry[0]):
-        if name.lower().startswith("nats-"):
+        if name.lower().startswith(HEADER_PREFIX.lower()):
             continue
         if not _NAME.fullmatch(name):
             raise RowError(f"hold {name!r}, which is no name of a header", column="headers")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 
@@ -26,10 +26,10 @@ __all__ = [
     "ask",
     "asking",
     "confirm",
+    "connected",
     "parse_until",
     "pick",
     "read_json",
-    "session",
     "shifted",
     "with_flags",
 ]
@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 
 
 @asynccontextmanager
-async def session(given: Globals) -> AsyncIterator[Connection]:
+async def connected(given: Globals) -> AsyncIterator[Connection]:
     """Connect as the global flags say, and close at the end."""
     from penstock.connection import connect
 

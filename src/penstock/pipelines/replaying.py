@@ -21,12 +21,12 @@ from penstock.jetstream import assets
 from penstock.jetstream.topology import Topology, apply
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
-from penstock.pipelines.lanes import begun_lane, beside, check_can_switch, database, keep_lane, switch
-from penstock.pipelines.order import Order
+from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
+from penstock.pipelines.replays import begun_replay, beside, check_can_switch, database, keep_replay, switch
 from penstock.pipelines.running import apply_topology, blocking
 from penstock.spark.markers import is_marker, marker_filter
 from penstock.spark.positions import parse_position
@@ -83,7 +83,7 @@ def replay(
 
     The pipeline's files ask `penstock.pipelines.start_position()` and `target("STREAM")` for where to read and write.
     The same replay run again goes on where it was; another name begins anew. With `switch_to_it` the pipeline's next
-    run goes on where the replay ended, into its streams; `penstock.pipelines.lanes.switch_back` undoes that.
+    run goes on where the replay ended, into its streams; `penstock.pipelines.replays.switch_back` undoes that.
     """
     project = path if isinstance(path, Project) else Project.load(path)
     found = options or load_options(url)
@@ -97,14 +97,14 @@ def replay(
     if switch_to_it:
         check_can_switch(project)
     _check_targets(project, pairs)
-    fresh = begun_lane(project, name, start, pairs) is None
+    fresh = begun_replay(project, name, start, pairs) is None
     apply_topology(project, found)
     blocking(_make_streams(project, found, pairs, fresh))
-    lane = keep_lane(project, name, start, pairs)
-    order = Order(
+    kept = keep_replay(project, name, start, pairs)
+    order = RunOrder(
         master=master or "local[*]",
         remote=remote,
-        replay=lane.settings,
+        replay=kept.settings,
         database=database(project, name, remote),
         conf=dict(conf or {}),
     )

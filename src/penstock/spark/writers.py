@@ -15,12 +15,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.errors import InputError, MarkerError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection, borrow
-from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.exactly_once import Outcome, Task
-from penstock.spark.ledger import Epoch, Ledger
-from penstock.spark.markers import Places
-from penstock.spark.outgoing import Messages, Shape, check_columns
+from penstock.spark.dead_letters import DeadLetterWriter
+from penstock.spark.exactly_once import Task, TaskOutcome
+from penstock.spark.markers import MarkerSubjects
+from penstock.spark.messages import Messages, Shape, check_columns
 from penstock.spark.prepare import Prepared, prepare
+from penstock.spark.query_markers import Epoch, QueryMarkers
 from penstock.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ class _Writing:
         self.options = options
         # A name for this execution of the batch: the tasks of a later one know by it that they replace us.
         self.run = secrets.token_hex(8)
-        with borrow(connection, patience) as line:
+        with borrow(connection, patience) as bulk:
             # Every step of it may be done twice, and the connection may be one that died since the last batch.
-            self.prepared: Prepared = line.steadily(
-                lambda: prepare(line, options), max(patience, connection.connect_timeout)
+            self.prepared: Prepared = bulk.patiently(
+                lambda: prepare(bulk, options), max(patience, connection.connect_timeout), nobody=True
             )
 
-    def _ledger(self, line: TaskConnection, query: str, batch: int, run: str) -> Ledger:
-        return Ledger(
-            line,
-            Places(self.options.stream, query),
+    def _markers(self, bulk: TaskConnection, query: str, batch: int, run: str) -> QueryMarkers:
+        return QueryMarkers(
+            bulk,
+            MarkerSubjects(self.options.stream, query),
             batch=batch,
             run=run,
             keep=self.prepared.keep,
@@ -82,14 +82,16 @@ class _Writing:
         partition, task = context.partitionId(), context.taskAttemptId()
         shape = Shape(self.options, self.prepared.target)
         with ExitStack() as stack:
-            line = stack.enter_context(borrow(self.connection, self.options.patience))
-            letters = DeadLetters(self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}")
+            bulk = stack.enter_context(borrow(self.connection, self.options.patience))
+            letters = DeadLetterWriter(
+                self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}"
+            )
             stack.callback(letters.close)
             rows = _shaped(batches, shape, letters)
             if self.options.exactly_once:
-                ledger = self._ledger(line, query, batch, self.run)
+                markers = self._markers(bulk, query, batch, self.run)
                 outcome = Task(
-                    ledger,
+                    markers,
                     partition=partition,
                     task=task,
                     rows=self.options.atomic_rows,
@@ -99,7 +101,7 @@ class _Writing:
                     keep=self.prepared.keep,
                 ).write(rows)
             else:
-                outcome = _publish(line, rows, self.options, self.prepared)
+                outcome = _publish(bulk, rows, self.options, self.prepared)
         return Report(
             query,
             batch,
@@ -119,18 +121,18 @@ class _Writing:
             return
         first = reports[0]
         epochs = {report.epoch for report in reports if report.epoch is not None}
-        with borrow(self.connection, self.options.patience) as line:
-            ledger = self._ledger(line, first.query, first.batch, first.run)
+        with borrow(self.connection, self.options.patience) as bulk:
+            markers = self._markers(bulk, first.query, first.batch, first.run)
             if len(epochs) > 1:
-                raise ledger.fenced(None)
+                raise markers.fenced(None)
             # A batch without a single row must be known as done, too, or the next one would seem to follow on nothing.
-            epoch = epochs.pop() if epochs else ledger.join()
+            epoch = epochs.pop() if epochs else markers.join()
             if epoch is not None:
                 if epoch.replay:
-                    self._compare(ledger, epoch)
-                ledger.finish(epoch)
+                    self._compare(markers, epoch)
+                markers.finish(epoch)
             if forget:
-                ledger.forget()
+                markers.forget()
         log.info(
             "Batch %d into %s: %d rows stored, %d were there.",
             first.batch,
@@ -139,16 +141,16 @@ class _Writing:
             sum(report.found for report in reports),
         )
 
-    def _compare(self, ledger: Ledger, epoch: Epoch) -> None:
+    def _compare(self, markers: QueryMarkers, epoch: Epoch) -> None:
         """Find rows that earlier runs stored and this one, having computed the batch again, does not have."""
-        stored = sum(len(journal.digests) for journal in ledger.journals(epoch)) // 16
-        claims, _ = ledger.claims(epoch)
+        stored = sum(len(journal.digests) for journal in markers.journals(epoch)) // 16
+        claims, _ = markers.claims(epoch)
         claimed = sum(sum(rows) for taken in claims.values() for rows in taken.values())
         if stored == claimed:
             return
         what = (
-            f"Batch {ledger.batch} was computed again, and {stored - claimed} of the {stored} rows that were stored "
-            f"before in stream {ledger.places.stream} are not in it any more."
+            f"Batch {markers.batch} was computed again, and {stored - claimed} of the {stored} rows that were stored "
+            f"before in stream {markers.subjects.stream} are not in it any more."
         )
         if self.options.on_changed_rows == "keep":
             log.warning("%s They stay.", what)
@@ -157,9 +159,9 @@ class _Writing:
             what,
             remedy="The query is not deterministic (rand, uuid, a lookup that changed), or its code was changed in the "
             'middle of a batch. To keep those rows and go on, set .option("onChangedRows", "keep") for one start.',
-            stream=ledger.places.stream,
-            query=ledger.places.query,
-            batch=ledger.batch,
+            stream=markers.subjects.stream,
+            query=markers.subjects.query,
+            batch=markers.batch,
         )
 
 
@@ -222,7 +224,7 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
         """Leave everything as it is: rows that are stored stay stored, and a write with a `writeId` may go on."""
 
 
-def _shaped(batches: Iterable[pa.RecordBatch], shape: Shape, letters: DeadLetters) -> Iterator[Messages]:
+def _shaped(batches: Iterable[pa.RecordBatch], shape: Shape, letters: DeadLetterWriter) -> Iterator[Messages]:
     """Give the messages of all rows; dead letters for the same stream are messages among the others."""
     for batch in batches:
         if batch.num_rows == 0:
@@ -233,10 +235,10 @@ def _shaped(batches: Iterable[pa.RecordBatch], shape: Shape, letters: DeadLetter
             yield dead
 
 
-def _publish(line: TaskConnection, rows: Iterator[Messages], options: SinkOptions, prepared: Prepared) -> Outcome:
+def _publish(bulk: TaskConnection, rows: Iterator[Messages], options: SinkOptions, prepared: Prepared) -> TaskOutcome:
     """Store the rows at least once, as fast as the stream allows."""
     batches: Iterator[Any] = (messages.to_batch() for messages in rows)
-    published = line.publish(
+    published = bulk.publish(
         options.stream, batches, mode="fast" if prepared.fast else "acks", timeout=options.patience
     )
-    return Outcome(None, stored=published.rows - published.duplicates, duplicates=published.duplicates)
+    return TaskOutcome(None, stored=published.rows - published.duplicates, duplicates=published.duplicates)

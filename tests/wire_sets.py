@@ -18,9 +18,9 @@ def _compiler() -> str | None:
 
 
 def _compiled() -> dict[str, ModuleType]:
-    from penstock.wire import buffers, columns, frames, protocol
+    from penstock.wire import buffers, columns, dispatch, frames, protocol
 
-    return {"protocol": protocol, "buffers": buffers, "columns": columns, "frames": frames}
+    return {"protocol": protocol, "buffers": buffers, "columns": columns, "frames": frames, "dispatch": dispatch}
 
 
 PLAIN = wire.load_plain()

@@ -96,7 +96,7 @@ class Strings:
         self.offsets.append(0)
         self.used = 0
         self.count = 0
-        self.room = self.least = room if room > 64 else 64
+        self.room = room if room > 64 else 64
         if cython.compiled:
             self.content = bytearray(self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))

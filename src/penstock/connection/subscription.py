@@ -188,7 +188,9 @@ class Subscription:
         try:
             await waiter
         except BaseException:
-            if not waiter.cancelled():  # woken and cancelled at once: somebody else shall have the message
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled():  # woken and cancelled at once: somebody else shall have the message
                 self._wake()
             raise
 

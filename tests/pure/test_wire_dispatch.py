@@ -190,6 +190,16 @@ def test_what_is_lent_belongs_to_who_waits(wire: Any):
     assert [bytes(view) for view in held] == [b"one", b"two"]
 
 
+def test_a_borrower_that_keeps_its_view_disturbs_nobody(wire: Any):
+    """A view that something holds on to cannot be taken back; the messages behind it are handed out all the same."""
+    pyarrow = pytest.importorskip("pyarrow")
+    kept: list[Any] = []
+    buffer = bytearray(b"MSG a 4 3\r\none\r\nMSG a 4 3\r\ntwo\r\n")
+    borrowers = {4: lambda subject, reply, payload, block: kept.append(pyarrow.py_buffer(payload))}
+    assert wire.dispatch.hand_out(buffer, 0, len(buffer), {}, borrowers) == (32, 2, None)
+    assert [found.to_pybytes() for found in kept] == [b"one", b"two"]
+
+
 def test_a_taker_can_hold_up_the_reading(wire: Any):
     """A taker that returns something is the last one that is called; nothing behind its message is taken."""
     reader, order = Reader(wire), []

@@ -203,7 +203,10 @@ class Connection(BaseConnection):
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
             try:
-                return handler(name, reply, payload, block)
+                wait = handler(name, reply, payload, block)
+                if lend and wait is None:
+                    payload.release()  # raises if the handler keeps hold of it
+                return wait
             except Exception as error:  # the connection reads on, whatever is wrong there
                 log.exception("what takes the messages of %s failed", subject)
                 self.report(error)

@@ -195,10 +195,11 @@ class Subscription:
             raise
 
     def _check_readable(self) -> None:
-        if self._cb is not None:
+        if self._cb is not None or self.taker != self._take:
             raise InputError(
-                f"The subscription to {self.subject} has a callback, which gets its messages.",
-                remedy="Leave cb out to read them one by one.",
+                f"The subscription to {self.subject} has a {'callback' if self._cb else 'handler'}, which gets its "
+                "messages.",
+                remedy="Subscribe without cb to read them one by one.",
             )
 
     def _check_served(self) -> None:

@@ -121,11 +121,13 @@ class Lifeline:
         self._was_secure = self._was_secure or session.secure
         now = time.monotonic()
         self.servers.stands(address.url, now)
-        self.servers.learn(session.info, address.url)
+        fresh = self.servers.learn(session.info, address.url)
         self.wire, self.phase = wire, Phase.CONNECTED
         self.stretch += 1
         wire.on_lost = self._lost
         self._stands()
+        if fresh and self.stretch > 1:  # of the first greeting nothing is news
+            self._noticed(Notice.LEARNT)
         self._pongs.clear()
         self._unanswered = 0
         self._ticker = self._loop.call_later(self.options.ping_interval, self._tick)
@@ -142,6 +144,8 @@ class Lifeline:
             fresh = self.servers.learn(wire.session.info, wire.session.url)
             if notice is Notice.LEARNT and not fresh:
                 return
+        elif notice is Notice.LEARNT:
+            return  # it came with the answer to our login, and is learnt with the greeting
         self._noticed(notice)
 
     def ping(self, waiter: asyncio.Future[None] | None = None) -> None:

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock import errors as errors
     from penstock.connection import connect as connect
     from penstock.errors import PenstockError as PenstockError
     from penstock.model import Consumer as Consumer
@@ -29,6 +30,7 @@ _HOMES = {
     "Server": "penstock.server",
     "Stream": "penstock.model",
     "connect": "penstock.connection",
+    "errors": "penstock",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604  # the names are the keys above, all text
@@ -37,6 +39,8 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604  # the names are the
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    if name == "errors":  # a module, which programs written for nats-py expect here
+        return importlib.import_module("penstock.errors")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -143,6 +143,7 @@ def test_public_names():
         "Server",
         "Stream",
         "connect",
+        "errors",
     ]
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None

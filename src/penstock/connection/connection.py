@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -53,8 +54,16 @@ _LONG = 4000  # bytes of subjects from which on the length of a line is looked a
 class Connection(BaseConnection):
     """A connection to NATS, made by `penstock.connect`; for one event loop."""
 
-    def __init__(self, options: ConnectionOptions, callbacks: Callbacks) -> None:
-        super().__init__(options, callbacks)
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        callbacks: Callbacks,
+        *,
+        tls: ssl.SSLContext | None = None,
+        drain_timeout: float = DRAIN,
+    ) -> None:
+        super().__init__(options, callbacks, tls)
+        self._drain_timeout = drain_timeout
         self._requests = Requests(self)
         self._closers: set[asyncio.Task[Any]] = set()
         self._over = False  # everything is closed, and callbacks hear of it
@@ -257,11 +266,11 @@ class Connection(BaseConnection):
         try:
             if self.is_connected:
                 self._command(protocol.unsubscribe(subscription.id))
-                await self.confirm(self.stretch, DRAIN)
+                await self.confirm(self.stretch, self._drain_timeout)
         finally:
             self.forget(subscription)  # before a new wire could subscribe again
             subscription.finish()
-        await subscription.handled(DRAIN)
+        await subscription.handled(self._drain_timeout)
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -378,12 +387,12 @@ class Connection(BaseConnection):
             return
         self._draining = True
         try:
-            async with asyncio.timeout(DRAIN):
+            async with asyncio.timeout(self._drain_timeout):
                 subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
                 if self.is_connected:
                     for item in subscriptions:
                         self._command(protocol.unsubscribe(item.id))
-                    await self.flush(DRAIN)
+                    await self.flush(self._drain_timeout)
                 for item in subscriptions:
                     self.forget(item)
                     item.finish()
@@ -392,7 +401,7 @@ class Connection(BaseConnection):
                 self._draining_pubs = True
                 self._writes = False
                 if self.is_connected:
-                    await self.flush(DRAIN)
+                    await self.flush(self._drain_timeout)
         except (TimeoutError, PenstockError) as error:
             self.last_error = error
             self._teller.tell(self._callbacks.error, error)

@@ -47,6 +47,7 @@ class Lifeline:
     def __init__(
         self,
         options: ConnectionOptions,
+        tls: ssl.SSLContext | None,
         takers: dict[int, Taker],
         borrowers: dict[int, Taker],
         *,
@@ -69,8 +70,8 @@ class Lifeline:
         self._takers, self._borrowers = takers, borrowers
         self._stands, self._broke, self._failed = stands, broke, failed
         self._informed, self._noticed, self._ended = informed, noticed, ended
-        self._context: ssl.SSLContext | None = None
-        self._was_secure = False
+        self._context = tls
+        self._was_secure = tls is not None  # who brings a context wants it used
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._pongs: deque[asyncio.Future[None] | None] = deque()

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Programs find the project's own commands and the Java that the set-up found.
 RUN := env PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$(cat .venv/.java-home)"
 
-.PHONY: help setup demo test docs lint format bench faults wheel requirements clean
+.PHONY: help setup demo test oldest docs lint format bench faults wheel requirements clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -17,6 +17,16 @@ demo: setup ## run the main job
 
 test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
 	@$(RUN) pytest -n 2 -m "not heavy" $(ARGS)
+
+# What a dependency can break: everything pure, then each capability once on a real server, and a Spark session.
+OLDEST := tests/pure $(addprefix tests/live/test_,server.py connection.py cli.py wire_bulk.py wire_publish.py \
+  jetstream_publish.py jetstream_topology.py chunks.py bus.py channels_client.py console.py pipelines.py) \
+  tests/spark/test_batch.py
+
+oldest: setup ## run a part of the tests with the oldest versions that are allowed
+	@tools/oldest
+	@env PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" JAVA_HOME="$$(cat .venv/.java-home)" \
+	  pytest -m "not heavy" $(OLDEST) $(ARGS)
 
 docs: setup ## write the generated reference pages anew
 	@$(RUN) python tools/reference.py
@@ -41,16 +51,16 @@ wheel: setup ## build the wheel into dist/
 	@$(RUN) python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist
 
-requirements: setup ## pin the newest versions anew (needs uv)
+PIN := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+  --no-emit-find-links --upgrade --custom-compile-command "make requirements" pyproject.toml
+
+requirements: setup ## pin the newest and the oldest versions anew (needs uv)
 	@command -v uv >/dev/null || { echo "make requirements needs uv: pip install uv"; exit 1; }
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
-	  --no-emit-find-links --upgrade --custom-compile-command "make requirements" pyproject.toml \
-	  -o requirements/base.txt
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
-	  --no-emit-find-links --upgrade --custom-compile-command "make requirements" pyproject.toml --extra all --group dev \
-	  -o requirements/dev.txt
+	$(PIN) -o requirements/base.txt
+	$(PIN) --extra all --group dev -o requirements/dev.txt
+	$(PIN) --resolution lowest-direct --extra all --group test -o requirements/oldest.txt
 
 clean: ## remove everything that the targets made
-	rm -rf .venv build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
+	rm -rf .venv .venv-oldest build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
 	find src -name '*.so' -delete -o -name '*.c' -path '*/wire/*' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

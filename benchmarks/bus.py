@@ -73,7 +73,7 @@ async def paused(seconds: float, watch: list[dict[str, Any]]) -> float:
     return time.perf_counter() - began
 
 
-async def bare(client: penstock.connection.Client, count: int) -> float:
+async def bare(client: penstock.connection.Connection, count: int) -> float:
     """One request after the other; each reply is as large as an element."""
     began = time.perf_counter()
     for _ in range(count):

@@ -23,8 +23,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock import Server, __version__, connect
+from penstock import Server, __version__
 from penstock.channels import Client
+from penstock.connection.stock import connect_nats_py
 
 SIZE = 128
 IN_FLIGHT = 256
@@ -38,7 +39,7 @@ def say(text: str) -> None:
 
 async def plain(url: str, count: int) -> dict[str, float]:
     """Publish and receive through nats-py's JetStream."""
-    client = await connect(url)
+    client = await connect_nats_py(url)
     jetstream = client.jetstream(publish_async_max_pending=IN_FLIGHT)
     await jetstream.add_stream(name="bench", subjects=["bench"])
     began = time.perf_counter()

@@ -25,8 +25,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import nats
-
 import penstock
 from penstock.chunks import Archive, Assembler, Publisher
 
@@ -50,7 +48,7 @@ def memory(field: str) -> int:
 
 async def receive(url: str, side: str, folder: str) -> None:
     """Receives until its input ends, and says of each payload how large it was and what memory it took."""
-    nc = await (nats.connect(url) if side == "plain" else penstock.connect(url))
+    nc = await penstock.connect(url)
     base = 0
 
     async def handler(message_id: str, data: bytes) -> None:
@@ -75,7 +73,7 @@ async def receive(url: str, side: str, folder: str) -> None:
         await nc.subscribe("payload", cb=direct, pending_bytes_limit=0)
     else:
         assembler = Assembler(nc, handler=handler)
-        if side in ("chunks", "plain"):
+        if side == "chunks":
             await assembler.subscribe("payload")
         else:
             large = asyncio.ensure_future(receive_large(nc, assembler, Path(folder)))
@@ -197,14 +195,11 @@ def round_trips(small: str, big: str, quick: bool) -> list[dict[str, Any]]:
 
 
 async def memories(small: str, big: str) -> list[dict[str, Any]]:
-    """Receives in a process that is otherwise at rest, and compares its peak with the payload: first one, then four.
-
-    One side receives the same chunks through a client of nats-py itself, which copies them and lets them wait.
-    """
+    """Receives in a process that is otherwise at rest, and compares its peak with the payload: first one, then four."""
     found = []
     for size in (8 * MB, 64 * MB):
         row: dict[str, Any] = {"bytes": size}
-        for side, url in (("chunks", small), ("plain", small), ("direct", big)):
+        for side, url in (("chunks", small), ("direct", big)):
             with Program("--receive", url, side, ""), Program("--send", url, side) as sender:
                 await asyncio.to_thread(sender.ask, 1)
                 nc = await penstock.connect(url)
@@ -216,8 +211,7 @@ async def memories(small: str, big: str) -> list[dict[str, Any]]:
         found.append(row)
         print(
             f"peak memory {size / MB:2.0f} MB   chunks {row['chunks']:.2f} × payload, {row['chunks_in_a_row']:.2f} × "
-            f"after four   chunks through nats-py alone {row['plain']:.2f} ×, {row['plain_in_a_row']:.2f} ×   "
-            f"direct {row['direct']:.2f} ×, {row['direct_in_a_row']:.2f} ×   (reference 3 ×)"
+            f"after four   direct {row['direct']:.2f} ×, {row['direct_in_a_row']:.2f} ×   (reference 3 ×)"
         )
     return found
 

@@ -88,9 +88,9 @@ def side(name: str, url: str, count: int) -> float:
 
 def clear(url: str) -> None:
     """Begin with an empty stream each time."""
-    line = TaskConnection(ConnectionOptions(url, request_timeout=60))
-    line.api(f"STREAM.PURGE.{STREAM}")
-    line.close()
+    bulk = TaskConnection(ConnectionOptions(url, request_timeout=60))
+    bulk.api(f"STREAM.PURGE.{STREAM}")
+    bulk.close()
 
 
 def write(spark: Any, url: str, count: int, guarantee: str) -> float:
@@ -110,9 +110,9 @@ def write(spark: Any, url: str, count: int, guarantee: str) -> float:
         .save()
     )
     taken = time.perf_counter() - begun
-    line = TaskConnection(ConnectionOptions(url, request_timeout=60))
-    state = line.api(f"STREAM.INFO.{STREAM}", {"subjects_filter": "bench.a"})["state"]
-    line.close()
+    bulk = TaskConnection(ConnectionOptions(url, request_timeout=60))
+    state = bulk.api(f"STREAM.INFO.{STREAM}", {"subjects_filter": "bench.a"})["state"]
+    bulk.close()
     assert state["subjects"]["bench.a"] == count, state
     return count / taken
 
@@ -123,10 +123,10 @@ def measure(spark: Any, sync: str, count: int) -> dict[str, Any]:
     slow = count // 10 if sync == "2m" else count // 100
     rates: dict[str, float] = {}
     with penstock.Server(sync=sync) as server:
-        line = TaskConnection(ConnectionOptions(server.url))
+        bulk = TaskConnection(ConnectionOptions(server.url))
         config = {"name": STREAM, "subjects": ["bench.>"], "allow_atomic": True, "allow_batched": True}
-        line.api(f"STREAM.CREATE.{STREAM}", config)
-        line.close()
+        bulk.api(f"STREAM.CREATE.{STREAM}", config)
+        bulk.close()
         others = {
             "raw atomic": lambda: raw_count / raw_atomic(server.url, raw_count),
             "nats-py": lambda: side("nats_async", server.url, slow),

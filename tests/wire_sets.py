@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sysconfig
 from types import ModuleType, SimpleNamespace
@@ -18,9 +19,7 @@ def _compiler() -> str | None:
 
 
 def _compiled() -> dict[str, ModuleType]:
-    from penstock.wire import buffers, columns, dispatch, frames, protocol
-
-    return {"protocol": protocol, "buffers": buffers, "columns": columns, "frames": frames, "dispatch": dispatch}
+    return {name: importlib.import_module(f"penstock.wire.{name}") for name in wire.MODULES}
 
 
 PLAIN = wire.load_plain()

@@ -1,4 +1,4 @@
-"""Writes the reference pages that follow from the code: commands, connection options, the model, errors.
+"""Writes the reference pages that follow from the code: public names, commands, connection options, the model, errors.
 
 `make docs` runs it; a test checks that the committed pages are what it would write.
 """
@@ -6,7 +6,12 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
 import inspect
+import itertools
+import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -20,11 +25,13 @@ from penstock.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
+PUBLIC_NAMES = ROOT / "tests" / "golden" / "public_names.json"
 
 
 def pages() -> dict[Path, str]:
     """Give every generated page with its text."""
     return {
+        FOLDER / "api.md": public_names(),
         FOLDER / "commands.md": commands(),
         FOLDER / "errors.md": error_tree(),
         FOLDER / "connection.md": connection(),
@@ -42,6 +49,66 @@ def _clean(text: str) -> str:
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+# -- public names -----------------------------------------------------------------------------------------------------
+
+# Pages that say more about all names of a module.
+PAGES_OF = {
+    "penstock.bus": "bus.md",
+    "penstock.channels": "channels.md",
+    "penstock.chunks": "chunks.md",
+    "penstock.connection": "connection.md",
+    "penstock.console": "console.md",
+    "penstock.errors": "errors.md",
+    "penstock.jetstream": "jetstream.md",
+    "penstock.model": "model.md",
+    "penstock.options": "connection.md",
+    "penstock.server": "server.md",
+    "penstock.spark": "spark-source.md",
+    "penstock.wire.bulk": "wire.md",
+}
+
+
+def public_names() -> str:
+    golden = json.loads(PUBLIC_NAMES.read_text())
+    text = [
+        "# Public names",
+        "",
+        "What programs may import: these names, from these places. Every other module and name is Penstock's own and",
+        "may change at any time, also if Python lets you reach it. What is public beside them (commands, options,",
+        "files), and how long an old name stays: [compatibility](../why/compatibility.md).",
+    ]
+    for module, names in golden["public"].items():
+        found = importlib.import_module(module)
+        text += ["", f"## `{module}`", "", first_sentence(found.__doc__)]
+        if module in PAGES_OF:
+            text[-1] += f" More: [{PAGES_OF[module]}]({PAGES_OF[module]})."
+        text += ["", _table(("name", "what it is"), [(f"`{name}`", _meaning(found, name)) for name in names])]
+    old = [(f"`{name}`", f"`{now}`") for name, now in golden["deprecated"].items()]
+    if old:
+        text += ["", "## Old names", "", "They still work, with a DeprecationWarning.", ""]
+        text += [_table(("old name", "now"), old)]
+    return "\n".join(text) + "\n"
+
+
+def _meaning(module: Any, name: str) -> str:
+    """Give the first sentence on a name: its docstring's, or that under its assignment."""
+    value = getattr(module, name)
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return first_sentence(value.__doc__)
+    body = ast.parse(inspect.getsource(module)).body
+    for statement, following in itertools.pairwise(body):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        if isinstance(target, ast.Name) and target.id == name and isinstance(following, ast.Expr):
+            return first_sentence(ast.literal_eval(following.value))
+    raise SystemExit(f"{module.__name__}.{name} is public and has no sentence under it")
+
+
+def first_sentence(text: str | None) -> str:
+    """Give the first sentence of a docstring."""
+    paragraph = " ".join((text or "").split("\n\n")[0].split())
+    return _clean(re.split(r"(?<=\.)\s+(?=[A-Z`])", paragraph)[0])
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
@@ -165,7 +232,8 @@ def connection() -> str:
                 order,
                 "",
                 "A context is a file that `nats context add` writes: `NAME.json` in `$XDG_CONFIG_HOME/nats/context`.",
-                "We read contexts and never write them.",
+                "We read contexts and never write them. Options that a context has no field for may stand in its field",
+                '`penstock`, by the names above: `"penstock": {"tls_hostname": "nats.example", "ping_interval": 5}`.',
             ]
         )
         + "\n"
@@ -183,8 +251,12 @@ def models() -> str:
         kind = getattr(model, name)
         rows = []
         for field, sentence in field_sentences(kind).items():
-            item = kind.model_fields[field]
-            default = "required" if item.is_required() else item.default
+            if dataclasses.is_dataclass(kind):
+                given = next(item.default for item in dataclasses.fields(kind) if item.name == field)
+                default = "required" if given is dataclasses.MISSING else given
+            else:
+                item = kind.model_fields[field]
+                default = "required" if item.is_required() else item.default
             shown = "" if default in (None, [], {}) else f"`{default!r}`" if default != "required" else "required"
             rows.append((f"`{field}`", sentence, shown))
         text += ["", f"## `{name}`", "", _clean((kind.__doc__ or "").split("\n\n")[0]), ""]
@@ -206,7 +278,7 @@ def spark_options(table: Sequence[Any]) -> str:
 
 
 def spark_source() -> str:
-    from penstock.spark import offsets, rows
+    from penstock.spark import offsets, schema
     from penstock.spark.options import CONNECTION, SOURCE
 
     meanings = {
@@ -217,7 +289,7 @@ def spark_source() -> str:
         "time": "When the server stored it.",
         "stream": "The stream that holds it.",
     }
-    columns = [(f"`{name}`", f"`{kind.simpleString()}`", meanings[name]) for name, kind in rows.COLUMNS.items()]
+    columns = [(f"`{name}`", f"`{kind.simpleString()}`", meanings[name]) for name, kind in schema.COLUMNS.items()]
     form = textwrap.dedent((offsets.__doc__ or "").partition("::\n")[2].partition("\n\nThe offset before")[0])
     return "\n".join(
         [

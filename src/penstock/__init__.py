@@ -1,15 +1,17 @@
 """Penstock carries NATS streams through Spark and back, each message exactly once.
 
-The names here are the public face. They load when they are first used, so that `import penstock` stays quick.
+The names here are public, and so are those that the packages and modules of docs/reference/api.md export; every other
+module is not for users. Names load when they are first used, so that `import penstock` stays quick.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock import errors
+from penstock.exports import exports
 
 if TYPE_CHECKING:
-    from penstock import errors as errors
     from penstock.connection import connect as connect
     from penstock.errors import PenstockError as PenstockError
     from penstock.model import Consumer as Consumer
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.server import Server as Server
 
 __version__ = "0.1.0"
+"""The version of this package, as PEP 440 writes it."""
 
 _HOMES = {
     "ConnectionOptions": "penstock.options",
@@ -30,21 +33,8 @@ _HOMES = {
     "Server": "penstock.server",
     "Stream": "penstock.model",
     "connect": "penstock.connection",
-    "errors": "penstock",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604  # the names are the keys above, all text
+__all__ = ["__version__", "errors", *sorted(_HOMES)]  # noqa: PLE0604  # the names are the keys above, all text
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    if name == "errors":  # a module, which programs written for nats-py expect here
-        return importlib.import_module("penstock.errors")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -1,7 +1,9 @@
 """NATS contexts and environment: where options come from when a program names no server.
 
 A context is a JSON file that the `nats` command writes, `NAME.json` in `$XDG_CONFIG_HOME/nats/context`
-(ADR-21); the selected one is named in `$XDG_CONFIG_HOME/nats/context.txt`. We read them and never write them.
+(ADR-21); the selected one is named in `$XDG_CONFIG_HOME/nats/context.txt`. We read them, and write none of the
+user's: `to_context` gives one to a child of ours. Options that the `nats` command has no field for are in the field
+`penstock` of a context, by our names.
 
 What wins, first to last:
 
@@ -19,6 +21,7 @@ credentials.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -28,7 +31,7 @@ from typing import Any
 from penstock.errors import ContextError, OptionError
 from penstock.options import DEFAULT_URL, ConnectionOptions
 
-__all__ = ["context_folder", "load_context", "load_options", "selected_context"]
+__all__ = ["context_folder", "load_context", "load_options", "selected_context", "to_context"]
 
 # A context's field, and our option for it.
 _FIELDS = {
@@ -47,6 +50,9 @@ _FIELDS = {
     "jetstream_api_prefix": "api_prefix",
     "inbox_prefix": "inbox_prefix",
 }
+# Our options that a context has no field for, under the name of this one.
+_OURS = "penstock"
+_OWN = tuple(item.name for item in dataclasses.fields(ConnectionOptions) if item.name not in _FIELDS.values())
 _PATHS = ("creds", "nkey", "cert", "key", "ca")
 # Fields that change how a connection is made, and that we cannot honour: ignoring one would surprise.
 _REFUSED = {"socks_proxy": "a SOCKS proxy", "nsc": "an nsc lookup", "user_jwt": "a bare JWT"}
@@ -88,7 +94,7 @@ def load_context(name: str, environ: Mapping[str, str] = os.environ) -> dict[str
         known = sorted(item.stem for item in path.parent.glob("*.json"))
         remedy = f"Known contexts: {', '.join(known)}." if known else f"There are no contexts in {path.parent}."
         raise ContextError(f"There is no context {name!r}.", remedy=remedy, context=name, path=str(path)) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ContextError(
             f"The context file {path} cannot be read: {_reason(error)}.",
             remedy="Mend it, or write it anew with `nats context add`.",
@@ -129,7 +135,22 @@ def _translate(content: dict[str, Any], name: str, path: Path, environ: Mapping[
         if field in _PATHS and isinstance(value, str):
             value = _expand(value, environ)
         options[option] = value
-    return options
+    own = content.get(_OURS) or {}
+    if not isinstance(own, dict) or own.keys() - set(_OWN):
+        raise ContextError(
+            f"The context file {path} has a field {_OURS} that is not understood.",
+            remedy=f"It may hold {', '.join(_OWN)}; other options have fields of their own.",
+            context=name,
+            path=str(path),
+        )
+    return {**options, **own}
+
+
+def to_context(options: ConnectionOptions) -> dict[str, Any]:
+    """Give the context that these options are read back from, every one of them, secrets included."""
+    told = {option: field for field, option in reversed(_FIELDS.items())}  # of two fields for an option the first
+    given = {told[option]: value for option in told if (value := getattr(options, option)) not in (None, False)}
+    return {**given, _OURS: {option: getattr(options, option) for option in _OWN}}
 
 
 def _reason(error: Exception) -> str:

@@ -1,21 +1,58 @@
-"""What the server says of a stream or a consumer: its configuration, and how it stands. Frozen values."""
+"""What the server says of a stream or a consumer: its configuration, and how it stands. Frozen values.
+
+The configuration is read when it is asked for: a list of names and figures does not wait for the model to load.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
-from penstock.model import Consumer, Stream, parse_time
+from penstock.errors import InputError, RemoteProtocolError
+from penstock.exports import exports
+from penstock.times import parse_time
+from penstock.wire.jetstream.answers import number, part, text
 
-__all__ = ["ConsumerInfo", "Copy", "Placed", "Position", "StreamInfo"]
+if TYPE_CHECKING:
+    from penstock.model import Consumer, Stream
+
+__all__ = ["ConsumerInfo", "Copy", "Placed", "SequenceInfo", "StreamInfo"]
+
+__getattr__ = exports(__name__, {}, deprecated={"Position": "penstock.info.SequenceInfo"})[0]
 
 _NANO = 1_000_000_000
 
 
-def _time(text: str | None) -> datetime | None:
+def _time(content: dict[str, Any], name: str) -> datetime | None:
+    written = text(content, name, "")
     # The server writes Go's zero time where nothing happened yet.
-    return None if not text or text.startswith("0001-01-01") else parse_time(text)
+    if not written or written.startswith("0001-01-01"):
+        return None
+    try:
+        return parse_time(written)
+    except InputError:
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no time.") from None
+
+
+def _parts(content: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = content.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of objects.")
+    return found
+
+
+def _part(content: dict[str, Any], name: str) -> dict[str, Any]:
+    return part(content, name) if content.get(name) is not None else {}
+
+
+def _seconds(content: dict[str, Any], name: str) -> float | None:
+    """Read nanoseconds; None for those that are negative or not there."""
+    found = content.get(name)
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.")
+    return None if found is None or found < 0 else found / _NANO
 
 
 @dataclass(frozen=True)
@@ -29,11 +66,10 @@ class Placed:
     cluster: str | None
 
     @classmethod
-    def from_json(cls, content: dict[str, Any] | None) -> Self:
+    def from_json(cls, content: dict[str, Any]) -> Self:
         """Read the `cluster` object of an answer; a lone server has none."""
-        content = content or {}
-        others = tuple((item["name"], bool(item.get("current"))) for item in content.get("replicas") or [])
-        return cls(content.get("leader"), others, content.get("name"))
+        others = tuple((text(item, "name"), bool(item.get("current"))) for item in _parts(content, "replicas"))
+        return cls(text(content, "leader", "") or None, others, text(content, "name", "") or None)
 
 
 @dataclass(frozen=True)
@@ -50,7 +86,7 @@ class Copy:
 class StreamInfo:
     """A stream as the server holds it."""
 
-    config: Stream
+    name: str
     created: datetime | None
     messages: int
     bytes: int
@@ -65,46 +101,46 @@ class StreamInfo:
     """How many messages are missing between the first and the last."""
     placed: Placed
     copies: tuple[Copy, ...] = ()
-    raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
 
+    @cached_property
+    def config(self) -> Stream:
+        """What the stream is configured to be."""
+        from penstock.model import Stream
+
+        return Stream.from_json(self.raw["config"])
+
     @property
-    def name(self) -> str:
-        """The stream's name."""
-        return self.config.name
+    def description(self) -> str:
+        """A sentence for people, or nothing."""
+        return self.raw["config"].get("description") or ""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read the server's answer."""
-        state = content["state"]
-        copies = [*(content.get("sources") or []), *([content["mirror"]] if content.get("mirror") else [])]
+        state, config = part(content, "state"), part(content, "config")
+        copies = [*_parts(content, "sources"), *([part(content, "mirror")] if content.get("mirror") else [])]
         return cls(
-            config=Stream.from_json(content["config"]),
-            created=_time(content.get("created")),
-            messages=state.get("messages", 0),
-            bytes=state.get("bytes", 0),
-            first_sequence=state.get("first_seq", 0),
-            first_time=_time(state.get("first_ts")),
-            last_sequence=state.get("last_seq", 0),
-            last_time=_time(state.get("last_ts")),
-            consumers=state.get("consumer_count", 0),
-            subjects=state.get("num_subjects", 0),
-            deleted=state.get("num_deleted", 0),
-            placed=Placed.from_json(content.get("cluster")),
-            copies=tuple(
-                Copy(
-                    item["name"],
-                    item.get("lag", 0),
-                    None if item.get("active", -1) < 0 else item["active"] / _NANO,
-                )
-                for item in copies
-            ),
+            name=text(config, "name"),
+            created=_time(content, "created"),
+            messages=number(state, "messages", 0),
+            bytes=number(state, "bytes", 0),
+            first_sequence=number(state, "first_seq", 0),
+            first_time=_time(state, "first_ts"),
+            last_sequence=number(state, "last_seq", 0),
+            last_time=_time(state, "last_ts"),
+            consumers=number(state, "consumer_count", 0),
+            subjects=number(state, "num_subjects", 0),
+            deleted=number(state, "num_deleted", 0),
+            placed=Placed.from_json(_part(content, "cluster")),
+            copies=tuple(Copy(text(item, "name"), number(item, "lag", 0), _seconds(item, "active")) for item in copies),
             raw=content,
         )
 
 
 @dataclass(frozen=True)
-class Position:
+class SequenceInfo:
     """A place in a consumer's deliveries: its own count, and the stream's sequence."""
 
     consumer: int
@@ -112,10 +148,9 @@ class Position:
     last: datetime | None
 
     @classmethod
-    def from_json(cls, content: dict[str, Any] | None) -> Self:
+    def from_json(cls, content: dict[str, Any]) -> Self:
         """Read `delivered` or `ack_floor` of an answer."""
-        content = content or {}
-        return cls(content.get("consumer_seq", 0), content.get("stream_seq", 0), _time(content.get("last_active")))
+        return cls(number(content, "consumer_seq", 0), number(content, "stream_seq", 0), _time(content, "last_active"))
 
 
 @dataclass(frozen=True)
@@ -124,10 +159,9 @@ class ConsumerInfo:
 
     stream: str
     name: str
-    config: Consumer
     created: datetime | None
-    delivered: Position
-    ack_floor: Position
+    delivered: SequenceInfo
+    ack_floor: SequenceInfo
     ack_pending: int
     """Deliveries that wait for their ack."""
     redelivered: int
@@ -141,27 +175,38 @@ class ConsumerInfo:
     paused: bool
     pause_remaining: float | None
     placed: Placed
-    raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
+
+    @cached_property
+    def config(self) -> Consumer:
+        """What the consumer is configured to be."""
+        from penstock.model import Consumer
+
+        return Consumer.from_json(self.raw["config"])
+
+    @property
+    def description(self) -> str:
+        """A sentence for people, or nothing."""
+        return self.raw["config"].get("description") or ""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read the server's answer."""
-        remaining = content.get("pause_remaining")
+        part(content, "config")  # which is read when it is asked for
         return cls(
-            stream=content["stream_name"],
-            name=content["name"],
-            config=Consumer.from_json(content["config"]),
-            created=_time(content.get("created")),
-            delivered=Position.from_json(content.get("delivered")),
-            ack_floor=Position.from_json(content.get("ack_floor")),
-            ack_pending=content.get("num_ack_pending", 0),
-            redelivered=content.get("num_redelivered", 0),
-            waiting=content.get("num_waiting", 0),
-            pending=content.get("num_pending", 0),
+            stream=text(content, "stream_name"),
+            name=text(content, "name"),
+            created=_time(content, "created"),
+            delivered=SequenceInfo.from_json(_part(content, "delivered")),
+            ack_floor=SequenceInfo.from_json(_part(content, "ack_floor")),
+            ack_pending=number(content, "num_ack_pending", 0),
+            redelivered=number(content, "num_redelivered", 0),
+            waiting=number(content, "num_waiting", 0),
+            pending=number(content, "num_pending", 0),
             push_bound=bool(content.get("push_bound")),
             paused=bool(content.get("paused")),
-            pause_remaining=None if remaining is None else remaining / _NANO,
-            placed=Placed.from_json(content.get("cluster")),
+            pause_remaining=_seconds(content, "pause_remaining"),
+            placed=Placed.from_json(_part(content, "cluster")),
             raw=content,
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import difflib
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -27,6 +27,9 @@ from pydantic import (
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
+from penstock.names import NAME
+from penstock.times import format_time, parse_time
+from penstock.wire.jetstream.answers import PubAck
 
 __all__ = [
     "Consumer",
@@ -43,27 +46,6 @@ __all__ = [
 ]
 
 _NANO = 1_000_000_000
-# A name is a token of API subjects and a folder in the store.
-NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
-
-
-def parse_time(text: str) -> datetime:
-    """Read an RFC 3339 time with up to nanoseconds; Python keeps microseconds, the rest is cut."""
-    try:
-        time = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise InputError(
-            f"{text!r} is not a time{'' if time is None else ' with a zone'}.",
-            remedy="Write it as 2026-01-31T23:59:59Z.",
-        )
-    return time
-
-
-def format_time(time: datetime) -> str:
-    """Write a time as the server does, in UTC."""
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _to_seconds(value: Any) -> Any:
@@ -84,10 +66,10 @@ Time = Annotated[
 ]
 
 
-class Wire(BaseModel):
+class ServerValue(BaseModel):
     """A frozen value whose JSON is the server's; unknown fields of the server are kept in `unknown`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     unknown: dict[str, Any] = Field(default_factory=dict, repr=False)
     """What the server said in fields that this version does not know."""
@@ -155,9 +137,9 @@ class Wire(BaseModel):
 
 
 def _write(name: str, value: Any) -> Any:
-    if isinstance(value, Wire):
+    if isinstance(value, ServerValue):
         return value.to_json()
-    if isinstance(value, list) and value and isinstance(value[0], Wire):
+    if isinstance(value, list) and value and isinstance(value[0], ServerValue):
         return [item.to_json() for item in value]
     if isinstance(value, datetime):
         return format_time(value)
@@ -172,7 +154,7 @@ def _is_inexact(name: str, value: Any, wrote: Any) -> bool:
     return name in _DURATIONS and wrote is not None and _write(name, value) != wrote
 
 
-def _input_error(kind: type[Wire], error: ValidationError) -> InputError:
+def _input_error(kind: type[ServerValue], error: ValidationError) -> InputError:
     """Say in one sentence what pydantic found."""
     said = []
     for item in error.errors(include_url=False, include_context=False):
@@ -189,7 +171,7 @@ def _input_error(kind: type[Wire], error: ValidationError) -> InputError:
     return InputError(f"{kind.__name__}: {whole}" + ("" if whole.endswith("?") else "."))
 
 
-class Placement(Wire):
+class Placement(ServerValue):
     """Where a stream's replicas may live."""
 
     cluster: str | None = None
@@ -198,7 +180,7 @@ class Placement(Wire):
     """Tags that a server must carry."""
 
 
-class ExternalStream(Wire):
+class ExternalStream(ServerValue):
     """How to reach a stream of another account or domain."""
 
     api: str
@@ -207,7 +189,7 @@ class ExternalStream(Wire):
     """The prefix of subjects on which messages are delivered."""
 
 
-class SubjectTransform(Wire):
+class SubjectTransform(ServerValue):
     """A rule that renames subjects."""
 
     src: str
@@ -216,7 +198,7 @@ class SubjectTransform(Wire):
     """The new subject, with wildcards by number."""
 
 
-class StreamSource(Wire):
+class StreamSource(ServerValue):
     """Another stream that a mirror or a sourcing stream copies from."""
 
     name: str
@@ -233,7 +215,7 @@ class StreamSource(Wire):
     """Where the other stream lives, if in another account or domain."""
 
 
-class Republish(Wire):
+class Republish(ServerValue):
     """A rule that publishes every stored message again, on a plain subject."""
 
     src: str
@@ -244,7 +226,7 @@ class Republish(Wire):
     """Leave the payload out."""
 
 
-class Stream(Wire):
+class Stream(ServerValue):
     """A stream as it is declared. The defaults are the safe ones: on disk, nothing limited, duplicates
     noticed."""
 
@@ -333,7 +315,7 @@ class Stream(Wire):
         return _checked_name(value)
 
 
-class Consumer(Wire):
+class Consumer(ServerValue):
     """A consumer as it is declared. The defaults are the safe ones: pull, every ack explicit, from the
     beginning."""
 
@@ -412,7 +394,7 @@ class Consumer(Wire):
         return None if value is None else _checked_name(value)
 
 
-class Message(Wire):
+class Message(ServerValue):
     """A stored message."""
 
     subject: str
@@ -442,31 +424,7 @@ class Message(Wire):
         return super().from_json({**content, "data": data})
 
 
-class PubAck(Wire):
-    """What the server answers once a message is stored."""
-
-    wire_names: ClassVar[dict[str, str]] = {"sequence": "seq"}
-
-    stream: str
-    """The stream that took the message."""
-    sequence: int
-    """The message's sequence; that of the first copy, if it was a duplicate."""
-    duplicate: bool = False
-    """Whether a message with the same id was there already, so that nothing was stored."""
-    domain: str | None = None
-    """The JetStream domain of the stream."""
-    batch: str | None = None
-    """The batch that this ack ends."""
-    count: int | None = None
-    """How many messages the batch stored."""
-
-    @property
-    def seq(self) -> int:
-        """The sequence, under the server's name for it."""
-        return self.sequence
-
-
-_INNER: dict[str, type[Wire]] = {
+_INNER: dict[str, type[ServerValue]] = {
     "placement": Placement,
     "external": ExternalStream,
     "subject_transforms": SubjectTransform,

@@ -18,9 +18,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.errors import OptionError
 
-__all__ = ["DEFAULT_URL", "ConnectionOptions", "is_hidden", "is_seed", "is_text", "mask_url"]
+# `is_hidden`, `is_seed` and `is_text` are for our own modules.
+__all__ = ["DEFAULT_URL", "ConnectionOptions", "mask_url"]
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+"""Where a program connects to that names no server."""
 MASK = "***"
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _SEED = re.compile(r"S[A-Z2-7]{57}")
@@ -209,7 +211,7 @@ class ConnectionOptions:
             )
         # A comma in an unquoted password cuts it in two: no piece of such a list is safe to show.
         shown = MASK if "," in given and "@" in given else _hide_login(given)
-        addresses = [_Address.parse(item.strip(), shown) for item in given.split(",") if item.strip()]
+        addresses = [_ParsedUrl.parse(item.strip(), shown) for item in given.split(",") if item.strip()]
         if not addresses:
             raise OptionError("url is empty.", remedy=f"Give an address such as {DEFAULT_URL}.", option="url", value="")
         if len({address.scheme in ("ws", "wss") for address in addresses}) > 1:
@@ -345,7 +347,7 @@ def _hide_login(address: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Address:
+class _ParsedUrl:
     """One parsed URL: `url` is what is left of it without its login."""
 
     scheme: str
@@ -354,7 +356,7 @@ class _Address:
     password: str | None
 
     @classmethod
-    def parse(cls, text: str, shown: str) -> _Address:
+    def parse(cls, text: str, shown: str) -> _ParsedUrl:
         try:
             parts = urlsplit(text if "://" in text else f"nats://{text}")
             host, port = parts.hostname, parts.port

@@ -1,6 +1,7 @@
 """The module that Spark looks for when a program says `format("nats")`.
 
 Spark imports every top-level module whose name starts with `pyspark_` and registers the `DefaultSource` it holds.
+It is public for that, and needs no import.
 """
 
 from penstock.spark.provider import NatsDataSource

@@ -11,7 +11,10 @@ from penstock.server import Server
 
 
 class Relay:
-    """Carries bytes between clients and a server; `cut` breaks every connection, `refuse` lets no new one in."""
+    """Carries bytes between clients and a server; `cut` breaks every connection, `refuse` lets no new one in.
+
+    What the server sends is held up for `delay` seconds, and altogether while `flows` is not set.
+    """
 
     def __init__(self, server: Server) -> None:
         self._target = urlsplit(server.url)
@@ -25,6 +28,9 @@ class Relay:
         self.cut_up_at: int | None = None
         self.cut_down_at: int | None = None
         self.cuts = 0
+        self.delay = 0.0
+        self.flows = asyncio.Event()
+        self.flows.set()
         self.url = ""
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -61,6 +67,8 @@ class Relay:
                     self.cut()
                     return
             else:
+                await self.flows.wait()
+                await asyncio.sleep(self.delay)
                 self.down += len(data)
                 if self.cut_down_at is not None and self.down >= self.cut_down_at:
                     self.cut_down_at = None
@@ -85,6 +93,7 @@ class Relay:
             writer.transport.abort()
 
     async def end(self) -> None:
+        self.flows.set()
         self.release()
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -9,10 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import nats
-
 import penstock
-from penstock.chunks import Assembler, Reason
+from penstock.chunks import Archive, Assembler, PersistentPublisher, Publisher, Reason
 from penstock.errors import AssemblyError
 from penstock.server import Server
 from tests.support import eventually
@@ -75,11 +73,9 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(
-    server: Server, subject: str, *, listen: str = "", plain: bool = False, **options: Any
-) -> AsyncIterator[Receiver]:
-    """Receive on a subject, and report everything; `plain` with nats-py's own client."""
-    nc = await (nats.connect(server.url) if plain else penstock.connect(server.url))
+async def receiving(server: Server, subject: str, *, listen: str = "", **options: Any) -> AsyncIterator[Receiver]:
+    """Receive on a subject, and report everything."""
+    nc = await penstock.connect(server.url)
     receiver = Receiver(nc, subject)
     options.setdefault("handler", receiver.handle)
     receiver.assembler = Assembler(nc, on_error=receiver.errors.append, **options)
@@ -92,3 +88,23 @@ async def receiving(
         assert receiver.assembler.held_bytes == (0, 0)
         assert receiver.assembler.unfinished == 0
         assert not [task for task in asyncio.all_tasks() if "Assembler" in repr(task)]
+
+
+# -- payloads in streams ----------------------------------------------------------------------------
+
+CHUNK = 128 * 1024
+
+
+async def message_count(archive: Archive) -> int:
+    """Ask how many messages the stream of an archive holds."""
+    return (await archive._nc.jetstream().stream_info(archive.stream)).messages
+
+
+async def consumer_count(archive: Archive) -> int:
+    """Ask how many consumers it has."""
+    return (await archive._nc.jetstream().stream_info(archive.stream)).consumers
+
+
+def storing(archive: Archive, chunk_size: int = CHUNK, **options: Any) -> PersistentPublisher:
+    """Give a publisher into the stream of an archive."""
+    return Publisher.persistent(archive._nc, archive.stream, chunk_size, **options)

@@ -19,6 +19,22 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
     return {**kept, "HOME": str(home), "COLUMNS": "200", "NO_COLOR": "1", **extra}
 
 
+def imported(*arguments: str, **env: str) -> set[str]:
+    """Run a command that must succeed, and give the names of all modules that it loaded."""
+    program = (
+        "import sys\nfrom penstock.cli import main\ntry:\n    main(sys.argv[1:])\nfinally:\n    print(*sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(Path("/nonexistent"), **env),
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
 class Command:
     """Runs `penstock` with arguments; `url` is added as NATS_URL where one is given."""
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
-from penstock.spark.exactly_once import Outcome, Task
-from penstock.spark.ledger import Epoch, Ledger
-from penstock.spark.markers import Places, is_marker, marker_filter
-from penstock.spark.outgoing import Messages
+from penstock.spark.exactly_once import Task, TaskOutcome
+from penstock.spark.markers import MarkerSubjects, is_marker, marker_filter
+from penstock.spark.messages import Messages
 from penstock.spark.prepare import prepare
+from penstock.spark.query_markers import Epoch, QueryMarkers
 from penstock.spark.sink_options import SinkOptions
 
 
@@ -24,11 +24,11 @@ class Crash(Exception):
     """A task dies here, whatever it had under way."""
 
 
-def make_stream(line: TaskConnection, name: str, **config: Any) -> None:
+def make_stream(bulk: TaskConnection, name: str, **config: Any) -> None:
     """Create a stream that the sink can write to."""
     fields = {"name": name, "subjects": [f"{name}.>", marker_filter(name)], "allow_atomic": True, **config}
-    line.api(f"STREAM.CREATE.{name}", fields)
-    prepare(line, SinkOptions(stream=name))
+    bulk.api(f"STREAM.CREATE.{name}", fields)
+    prepare(bulk, SinkOptions(stream=name))
 
 
 def as_messages(stream: str, rows: Sequence[bytes], size: int) -> Iterator[Messages]:
@@ -50,19 +50,19 @@ def until(rows: Iterable[Messages], crash_after: int | None) -> Iterator[Message
         raise Crash
 
 
-def stored(line: TaskConnection, stream: str) -> Counter[bytes]:
+def stored(bulk: TaskConnection, stream: str) -> Counter[bytes]:
     """Count every row in a stream, markers left out."""
     found: Counter[bytes] = Counter()
-    first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
-    for batch in line.read(stream, first):
+    first = bulk.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
+    for batch in bulk.read(stream, first):
         rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
         found.update(data for subject, data in rows if not is_marker(subject))
     return found
 
 
-def row_subjects(line: TaskConnection, stream: str) -> list[str]:
+def row_subjects(bulk: TaskConnection, stream: str) -> list[str]:
     """Give the subjects that have rows, as the stream's state tells; reading while rows expire would be a loss."""
-    state = line.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
+    state = bulk.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
     return [subject for subject in state.get("subjects") or {} if not is_marker(subject)]
 
 
@@ -71,16 +71,16 @@ class Writer:
 
     def __init__(self, url: str, stream: str, query: str = "q", **task: Any) -> None:
         self.options = ConnectionOptions(url, request_timeout=2.0)
-        self.places = Places(stream, query)
+        self.subjects = MarkerSubjects(stream, query)
         self.task_options = {"rows": 5, "lanes": 3, **task}
         self.patience = 20.0
         self.start_anew = False
         self.keep = False
 
-    def ledger(self, line: TaskConnection, batch: int, run: str) -> Ledger:
-        return Ledger(
-            line,
-            self.places,
+    def markers(self, bulk: TaskConnection, batch: int, run: str) -> QueryMarkers:
+        return QueryMarkers(
+            bulk,
+            self.subjects,
             batch=batch,
             run=run,
             keep=self.keep,
@@ -99,39 +99,39 @@ class Writer:
         crash_after: int | None = None,
         step: int = 4,
         around: Callable[[Task], Any] | None = None,
-    ) -> Outcome:
+    ) -> TaskOutcome:
         """Run one attempt at one partition."""
-        line = TaskConnection(self.options)
+        bulk = TaskConnection(self.options)
         try:
             writing = Task(
-                self.ledger(line, batch, run), partition=partition, task=task, keep=self.keep, **self.task_options
+                self.markers(bulk, batch, run), partition=partition, task=task, keep=self.keep, **self.task_options
             )
             if around is not None:
                 around(writing)
-            return writing.write(until(as_messages(self.places.stream, rows, step), crash_after))
+            return writing.write(until(as_messages(self.subjects.stream, rows, step), crash_after))
         finally:
-            line.close()
+            bulk.close()
 
-    def commit(self, outcomes: Iterable[Outcome], *, batch: int = 0, run: str = "r1") -> None:
+    def commit(self, outcomes: Iterable[TaskOutcome], *, batch: int = 0, run: str = "r1") -> None:
         """Do what the driver does when every task is through."""
         epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
         assert len(epochs) <= 1
-        line = TaskConnection(self.options)
+        bulk = TaskConnection(self.options)
         try:
-            ledger = self.ledger(line, batch, run)
-            epoch = epochs.pop() if epochs else ledger.join()
+            markers = self.markers(bulk, batch, run)
+            epoch = epochs.pop() if epochs else markers.join()
             if epoch is not None:
-                assert self.unclaimed(ledger, epoch) == 0
-                ledger.finish(epoch)
+                assert self.unclaimed(markers, epoch) == 0
+                markers.finish(epoch)
         finally:
-            line.close()
+            bulk.close()
 
-    def unclaimed(self, ledger: Ledger, epoch: Epoch) -> int:
+    def unclaimed(self, markers: QueryMarkers, epoch: Epoch) -> int:
         """Count the rows of earlier runs that nobody claimed in a replay."""
         if not epoch.replay:
             return 0
-        claims, _ = ledger.claims(epoch)
-        found = sum(len(journal.digests) // 16 for journal in ledger.journals(epoch))
+        claims, _ = markers.claims(epoch)
+        found = sum(len(journal.digests) // 16 for journal in markers.journals(epoch))
         return found - sum(sum(rows) for taken in claims.values() for rows in taken.values())
 
     def whole_batch(self, partitions: Sequence[Sequence[bytes]], *, batch: int = 0, run: str = "r1") -> int:

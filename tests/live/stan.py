@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.channels import Client, Gateway, Message
-from penstock.channels.link import frame, status_of
 from penstock.channels.wire import (
     Ack,
     CloseRequest,
@@ -24,6 +23,7 @@ from penstock.channels.wire import (
     SubscriptionResponse,
     UnsubscribeRequest,
     decode,
+    frame,
 )
 from penstock.connection import api_request, connect
 
@@ -96,7 +96,7 @@ class Raw:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def receive(_: bytes, __: bytes, data: bytes, header: bytes | None) -> None:
-            if not answer.done() and status_of(header) == 0:
+            if not answer.done() and header is None:
                 answer.set_result(data)
 
         sid = await self.connection.tap(reply, receive)

@@ -18,14 +18,17 @@ from penstock.bus import Bus, Request, Response
 from penstock.errors import DeadlineError, DisconnectedError, LinkError, NoConsumerError
 from penstock.server import Server
 from tests.live.bus_peers import WINDOWS, reached
+from tests.live.cable import relay
 
 FAST = {"reconnect_wait": 0.05}
 
 
 @asynccontextmanager
-async def ring(server: Server, options: dict[str, Any] | None = None, **bus: Any) -> AsyncIterator[tuple[Bus, Bus]]:
+async def ring(
+    server: Server, options: dict[str, Any] | None = None, *, asking_at: str = "", **bus: Any
+) -> AsyncIterator[tuple[Bus, Bus]]:
     """Give a requester and a handler with connections of their own, which come back quickly."""
-    one, other = [await penstock.connect(server.url, **(options or FAST)) for _ in range(2)]
+    one, other = [await penstock.connect(url, **(options or FAST)) for url in (asking_at or server.url, server.url)]
     try:
         async with Bus(one, {"ring": 4}, **bus) as asking, Bus(other, {"ring": 4}, **bus) as serving:
             yield asking, serving
@@ -46,7 +49,7 @@ def subscriptions(server: Server, client: Any) -> int:
 
 
 def connected(*buses: Bus) -> bool:
-    return all(bus._mail.client.is_connected for bus in buses)
+    return all(bus._mail.nc.is_connected for bus in buses)
 
 
 @WINDOWS
@@ -77,11 +80,11 @@ async def test_server_restarts_between_elements(window: int):
                 await half.wait()
                 await reached(lambda: len(seen) == 5)
                 await asyncio.to_thread(server.nodes[0].stop)
-                await reached(lambda: not asking._mail.client.is_connected and not serving._mail.client.is_connected)
+                await reached(lambda: not asking._mail.nc.is_connected and not serving._mail.nc.is_connected)
                 await asyncio.to_thread(server.nodes[0].start)
                 await reached(lambda: connected(asking, serving))
-                await asking._mail.client.flush()  # both have subscribed again
-                await serving._mail.client.flush()
+                await asking._mail.nc.flush()  # both have subscribed again
+                await serving._mail.nc.flush()
                 go.set()
                 await reading
                 assert seen == list(range(10))
@@ -122,7 +125,7 @@ async def test_requester_is_cut_off_at_full_speed(server: Server, caplog):
     """With a window, elements that are sent while the requester is cut off are sent again, and read once each."""
     caplog.set_level("INFO", "penstock.bus")
     lost = 0
-    async with ring(server) as (asking, serving):
+    async with relay(server) as wire, ring(server, asking_at=wire.url) as (asking, serving):
 
         async def handler(request, sender):
             async with sender.sections() as out:
@@ -151,8 +154,9 @@ async def test_requester_is_cut_off_at_full_speed(server: Server, caplog):
             for _ in range(20):
                 goal = len(seen) + 500
                 await reached(lambda goal=goal: len(seen) > goal)
-                await asking._mail.client.force_reconnect()
-                await reached(lambda: connected(asking))
+                before = asking._mail.nc.stretch
+                wire.cut()
+                await reached(lambda before=before: asking._mail.nc.stretch > before)
                 lost = caplog.text.count("asking for it again")
                 if lost >= 2:
                     break
@@ -203,7 +207,7 @@ async def test_server_is_gone_for_good(caplog):
 async def soak(server: Server, count: int, at_once: int) -> None:
     """Ask for responses and sections, some to the end, some cancelled, some left, over all partitions."""
     chance = random.Random(7)
-    async with ring(server) as (asking, serving), Bus(asking._mail.client, {"ring": 4}, window=0) as plain:
+    async with ring(server) as (asking, serving), Bus(asking._mail.nc, {"ring": 4}, window=0) as plain:
         done = dict.fromkeys(("response", "sections", "plain", "left", "cancelled", "forgotten"), 0)
 
         async def handler(request, sender):
@@ -246,22 +250,22 @@ async def soak(server: Server, count: int, at_once: int) -> None:
                 done[way] += 1
 
         gate = asyncio.Semaphore(at_once)
-        before = subscriptions(server, asking._mail.client)
+        before = subscriptions(server, asking._mail.nc)
         async with serving.serve("ring", handler, concurrency=at_once) as service:
             ways = [chance.choice(list(done)) for _ in range(count)]
             await asyncio.gather(*(limited(way, number) for number, way in enumerate(ways)))
             await reached(lambda: not asking.conversations and not serving.conversations and not service.active, 60)
             assert sum(done.values()) == count
-            await asking._mail.client.flush()
+            await asking._mail.nc.flush()
             # One for each bus on this connection, however many requests there were; four partitions and one there.
-            assert subscriptions(server, asking._mail.client) - before <= 2
-            assert subscriptions(server, serving._mail.client) == 5
+            assert subscriptions(server, asking._mail.nc) - before <= 2
+            assert subscriptions(server, serving._mail.nc) == 5
         await plain.close()
         await asking.close()
         await serving.close()
         for bus in (asking, serving):
-            await bus._mail.client.flush()
-            assert subscriptions(server, bus._mail.client) == 0
+            await bus._mail.nc.flush()
+            assert subscriptions(server, bus._mail.nc) == 0
 
 
 async def test_many_requests_leave_nothing_behind(server: Server):

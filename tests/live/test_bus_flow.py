@@ -302,8 +302,8 @@ async def test_window_bounds_what_is_in_flight(bus_pair, serving: int):
                     seen.append(element.json())
                     if len(seen) == 100:
                         await reached(lambda: sent == 100 + ahead or not serving)
-                        await bus.serving._mail.client.flush()
-                        await bus.asking._mail.client.flush()
+                        await bus.serving._mail.nc.flush()
+                        await bus.asking._mail.nc.flush()
                         # In the plain protocol an element counts as sent when it was taken.
                         assert sent <= 100 + ahead
                         assert len(reply._units) <= max(ahead, 1)
@@ -332,7 +332,7 @@ async def test_window_bounds_bytes(bus_pair):
                     count += 1
                     if count == 10:
                         await reached(lambda: sent >= 16)
-                        await bus.asking._mail.client.flush()
+                        await bus.asking._mail.nc.flush()
                         assert sum(map(len, reply._units)) <= 64 * 1024
             assert count == 100
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import nats
 import pytest
 
 from penstock.bus import Bus, Request, Response
@@ -401,3 +402,56 @@ async def test_a_go_on_too_many_is_not_saved_up(serving, bus_connections):
         assert sent == 1
         await requester.say(NO_CONSUMER)
         await reached(lambda: caught)
+
+
+# -- peers on another client ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def stranger(server):
+    """A client of nats-py, for peers that have nothing of ours."""
+    client = await nats.connect(server.url)
+    yield client
+    await client.close()
+
+
+async def test_a_handler_on_another_client(asking, queue, stranger):
+    """Our requester and a handler of the reference on nats-py's client understand each other."""
+    async with raw_handler(stranger, f"{queue}0") as handler:
+        task = asyncio.create_task(asking.request(Request(queue)))
+        talk = await handler.accept()
+
+        async def answer() -> None:
+            await talk.open()
+            for packet in (MAP, b"\x05\x03id2raw", OBJECT):
+                await talk.send(packet)
+            await talk.publish(b"\x01")
+
+        answering = asyncio.create_task(answer())
+        assert await read(await task) == [
+            ("map", "secMap", ["classifier", "2"], [("id1", b'{"fld1":"fld1Val"}'), ("id2", b"raw")]),
+            ("object", "secObj", ["meta"], [(None, b'{"total":1}')]),
+        ]
+        await answering
+
+
+async def test_a_requester_on_another_client(serving, stranger):
+    """Our handler waits for each GoOn of a requester of the reference on nats-py's client, and hears when it leaves."""
+
+    async def handler(request, sender):
+        async with sender.sections() as out:
+            out.array("a")
+            for number in range(3 if request.resource == "r" else 1000):
+                await out.send(number)
+
+    queue, caught, service = serving(handler)
+    async with service:
+        async with raw_request(stranger, queue) as requester:
+            packets = await requester.read_all()
+        assert packets[1:] == [b"\x03\x00\x01a0", b"\x051", b"\x052", b"\x01"]
+        async with raw_request(stranger, queue, Resource="endless") as requester:
+            await requester.packet()
+            assert await requester.packet() == b"\x03\x00\x01a0"
+            await requester.say(NO_CONSUMER)
+            await reached(lambda: caught)
+    assert isinstance(caught[0], NoConsumerError)

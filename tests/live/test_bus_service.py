@@ -103,7 +103,7 @@ async def test_stop_lets_handlers_end(bus_pair):
         tasks = [asyncio.create_task(bus.request()) for _ in range(3)]
         await reached(lambda: service.active + service.waiting == 3)
         stopping = asyncio.create_task(service.stop(20))
-        await reached(lambda: service._lines[0].subscription._closed)
+        await reached(lambda: service._served[0].subscription.ended)
         with pytest.raises(NoRespondersError):
             await bus.request()
         assert not stopping.done()

@@ -7,10 +7,12 @@ import asyncio
 import pytest
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.link import Link
-from penstock.channels.store import Entry, Store
-from penstock.connection import api_request
-from penstock.errors import DeadlineError
+from penstock.channels.messages import NewMessage
+from penstock.channels.store import Store
+from penstock.connection import api_request, connect
+from penstock.connection.asking import store_frames
+from penstock.errors import ChannelError, DeadlineError
+from tests.live.cable import relay
 from tests.live.stan import Got, until
 
 LARGE = 300_000
@@ -36,7 +38,7 @@ async def test_large_messages_are_read_ahead_by_bytes(stan):
     held: list[int] = []
 
     def act(message) -> None:
-        held.append(gateway.service.desk.held)
+        held.append(gateway.service.shared.held)
         message.ack()
 
     got = Got(act)
@@ -45,7 +47,7 @@ async def test_large_messages_are_read_ahead_by_bytes(stan):
     assert got.sequences == list(range(1, 41))
     assert 0 < max(held) < 3 * 1024 * 1024
     await subscription.close()
-    assert gateway.service.desk.held == 0, "and nothing when it is gone"
+    assert gateway.service.shared.held == 0, "and nothing when it is gone"
 
 
 async def test_large_messages_come_again_by_bytes(stan):
@@ -114,10 +116,10 @@ async def test_an_end_that_is_gone_keeps_nobody_busy(stan):
     got = Got()
     await client.subscribe("foo", got, start="First", max_in_flight=1, manual_acks=True)
     await got.count(1)
-    link = gateway._link
-    before = next(link._numbers)
+    asked = gateway._back._requests
+    before = asked._number
     await asyncio.sleep(0.3)
-    assert next(link._numbers) - before < 5
+    assert asked._number - before < 5
     got._act = lambda message: message.ack()
     got.messages[0].ack()
     await client.publish("foo", b"new")
@@ -166,23 +168,22 @@ async def test_a_deleted_stream_is_noticed(stan):
     assert info["state"]["last_seq"] == 1, "no sequence is given twice"
 
 
-class Slow(Link):
-    """A link on which a publish fails as if its answer was lost, or as if it arrived late."""
+class Losing:
+    """Stores frames, and fails as if their ack was lost, or as if they arrived late."""
 
-    def __init__(self, *given) -> None:
-        super().__init__(*given)
+    def __init__(self) -> None:
         self.lose = self.delay = 0
         self._late = []
 
-    async def publish(self, make):
+    async def __call__(self, connection, make, subjects, **rest):
         if self.delay:
             self.delay -= 1
             self._late.append(make)
             raise DeadlineError("late")
         for late in self._late:
-            self.client.post(late(b"_INBOX.nobody"))
+            connection.post(late(b"_INBOX.nobody"))
         self._late.clear()
-        answer = await super().publish(make)
+        answer = await store_frames(connection, make, subjects, **rest)
         if self.lose:
             self.lose -= 1
             raise DeadlineError("lost")
@@ -191,19 +192,19 @@ class Slow(Link):
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("trouble", ["lose", "delay"])
-async def test_a_lost_or_late_answer_stores_nothing_twice(stan, trouble, large):
+async def test_a_lost_or_late_answer_stores_nothing_twice(stan, monkeypatch, trouble, large):
     """A batch whose answer is lost, or which the server takes only when it was sent again, is stored once."""
-    link = Slow(await stan.connection(), 5.0)
-    await link.start()
-    store = Store(link, stan.cluster, prefix=f"{stan.cluster}.")
-    log = await store.create("foo", ChannelLimits())
-    setattr(link, trouble, 1)
+    store = Store(await stan.connection(), stan.cluster, prefix=f"{stan.cluster}.")
+    stream = await store.create("foo", ChannelLimits())
+    losing = Losing()
+    monkeypatch.setattr("penstock.channels.store.store_frames", losing)
+    setattr(losing, trouble, 1)
     contents = [b"%d" % number + b"x" * (LARGE if large else 0) for number in range(12)]
-    stored = await store.append(log, [Entry(content) for content in contents])
+    stored = await store.append(stream, [NewMessage(content) for content in contents])
     assert [sequence for sequence, _ in stored] == list(range(1, 13))
     kept: dict = {}
     while len(kept) < 12:
-        found, _ = await store.fetch(log, list(range(len(kept) + 1, 13)))
+        found, _ = await store.fetch(stream, list(range(len(kept) + 1, 13)))
         kept |= found
     assert [kept[sequence].data for sequence in range(1, 13)] == contents
     described = await store.describe("foo")
@@ -259,3 +260,38 @@ async def test_a_resumed_durable_has_a_new_ack_inbox(stan):
     assert 1 in member.pending
     raw.ack(two.ackInbox, "foo", 1)
     await until(lambda: 1 not in member.pending)
+
+
+async def test_a_stream_that_does_not_take_its_subject_any_more(stan):
+    """A publisher to a channel whose stream was given another subject is refused, not kept waiting; others go on."""
+    await stan.serve()
+    client, connection = await stan.client(), await stan.connection()
+    await client.publish("foo", b"x")
+    config = (await api_request(connection, f"STREAM.INFO.{stan.stream('foo')}"))["config"]
+    await api_request(connection, f"STREAM.UPDATE.{stan.stream('foo')}", {**config, "subjects": ["elsewhere.foo"]})
+    with pytest.raises(ChannelError, match="No stream takes this message"):
+        await client.publish("foo", b"y")
+    await client.publish("bar", b"x")
+    await api_request(connection, f"STREAM.UPDATE.{stan.stream('foo')}", config)
+    await client.publish("foo", b"z")
+    await client.subscribe("foo", got := Got(), start="First")
+    await got.count(2)
+    assert got.data == [b"x", b"z"]
+
+
+async def test_a_connection_that_breaks_in_the_middle_of_a_batch(stan, server):
+    """Messages whose batch was on its way when the connection broke are stored once each, in order."""
+    async with relay(server) as wire, await connect(wire.url, reconnect_wait=0.01) as connection:
+        store = Store(connection, stan.cluster, prefix=f"{stan.cluster}.")
+        stream = await store.create("foo", ChannelLimits())
+        contents = [b"%d" % number for number in range(600)]
+        for place in range(0, 600, 100):
+            wire.cut_up_at = wire.up + 3_000 + 40 * place  # somewhere in the frames of this part
+            stored = await store.append(stream, [NewMessage(content) for content in contents[place : place + 100]])
+            assert [sequence for sequence, _ in stored] == list(range(place + 1, place + 101))
+        assert wire.cuts > 3
+        kept: dict = {}
+        while len(kept) < 600:
+            found, _ = await store.fetch(stream, list(range(len(kept) + 1, 601)))
+            kept |= found
+        assert [kept[sequence].data for sequence in range(1, 601)] == contents

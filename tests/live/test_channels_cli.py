@@ -13,9 +13,9 @@ import pytest
 
 from penstock.channels import Client
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.link import Link
+from penstock.channels.messages import NewMessage
 from penstock.channels.migrate import copy_channel, find_ends, verify_channel
-from penstock.channels.store import Entry, Store
+from penstock.channels.store import Store
 from penstock.cli.app import main
 from penstock.connection import api_request
 from penstock.errors import DataLossError, InputError
@@ -194,9 +194,7 @@ async def test_migrate_a_channel_that_lost_messages(stan, unique, server):
         await api_request(connection, f"STREAM.MSG.DELETE.{stan.stream('foo')}", {"seq": sequence})
     gateway.service.channels["foo"].recent.clear()
     async with cluster_of(server.url, unique("target")) as target:
-        link = Link(connection, 5.0)
-        await link.start()
-        store = Store(link, target.cluster, prefix=f"{target.cluster}.")
+        store = Store(connection, target.cluster, prefix=f"{target.cluster}.")
         ends = await find_ends(client, "foo")
         assert ends == (6, 20)
         steps = []
@@ -220,12 +218,10 @@ async def test_migrate_refuses_a_stream_in_use(stan, unique, server):
     client = await stan.client("me")
     await client.publish("foo", b"x")
     connection = await stan.connection()
-    link = Link(connection, 5.0)
-    await link.start()
     async with cluster_of(server.url, unique("target")) as target:
-        store = Store(link, target.cluster, prefix=f"{target.cluster}.")
-        log = await store.create("foo", ChannelLimits())
-        await store.append(log, [Entry(b"mine")])
+        store = Store(connection, target.cluster, prefix=f"{target.cluster}.")
+        made = await store.create("foo", ChannelLimits())
+        await store.append(made, [NewMessage(b"mine")])
         with pytest.raises(InputError, match="not copied from foo"):
             await copy_channel(client, store, "foo", (1, 1), lambda step: None)
 

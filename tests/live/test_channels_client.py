@@ -8,9 +8,8 @@ import time
 import pytest
 
 from penstock.channels import Client
-from penstock.channels.link import frame
-from penstock.channels.wire import Text, UnsubscribeRequest
-from penstock.connection import Connection
+from penstock.channels.wire import Text, UnsubscribeRequest, frame
+from penstock.connection import Connection, Msg, api_request
 from penstock.errors import ChannelError, DeadlineError, DisconnectedError, LocalProtocolError, OptionError
 from penstock.server import Server
 from tests.live.stan import Got, cluster_of, until
@@ -68,14 +67,14 @@ async def test_duplicate_id(stan):
 
 async def test_a_client_waits_for_a_gateway_that_starts(stan, monkeypatch):
     """A request that nobody hears is sent again: a client that comes a moment before its gateway is connected."""
-    post, asked = Connection.post, []
+    request, asked = Connection.request, []
 
-    def spy(connection: Connection, content: bytes) -> bool:
-        if content.startswith(b"PUB _STAN.discover."):
-            asked.append(content)
-        return post(connection, content)
+    async def spy(connection: Connection, subject: str, payload: bytes, *rest, **more) -> Msg:
+        if subject == f"_STAN.discover.{stan.cluster}":
+            asked.append(payload)
+        return await request(connection, subject, payload, *rest, **more)
 
-    monkeypatch.setattr(Connection, "post", spy)
+    monkeypatch.setattr(Connection, "request", spy)
     connecting = asyncio.ensure_future(stan.client(connect_timeout=60.0))
     await until(lambda: len(asked) > 1)
     await stan.serve()
@@ -93,11 +92,12 @@ async def test_wrong_cluster(stan):
 async def test_failed_connect_leaves_nothing(stan):
     """A connect that fails on a borrowed connection leaves no subscription behind."""
     connection = await stan.connection()
-    before = len(connection._subs)
+    await api_request(connection, "INFO")  # the inbox of all requests stays
+    before = set(connection._subscriptions)
     client = Client(connection, cluster_id=stan.cluster, client_id="me", connect_timeout=0.2)
     with pytest.raises(DeadlineError):
         await client.connect()
-    assert len(connection._subs) == before
+    assert set(connection._subscriptions) == before
 
 
 async def test_silent_client_is_replaced(stan):

@@ -346,7 +346,8 @@ async def test_streams_are_plain(stan):
         message = await jetstream.get_msg(stan.stream(channel), sequence)
         assert message.data == b"%d" % (sequence - 1)
         assert message.subject == channel
-        assert message.headers["Penstock-Time"].isdigit()
+        [stamp] = message.headers["Penstock-Time"]
+        assert stamp.isdigit()
 
 
 async def test_failed_heartbeats(stan):

@@ -337,7 +337,7 @@ async def test_a_first_start_waits_for_a_stream_that_is_not_known_yet(stan, capl
     config |= {"allow_direct": True, "allow_atomic": True, "allow_msg_ttl": True}
     await api_request(connection, f"STREAM.CREATE.{name}", config)
     starting = asyncio.ensure_future(stan.serve())
-    await until(lambda: caplog.text.count("not serving yet: No stream takes the subject.") > 1)
+    await until(lambda: caplog.text.count("not serving yet: No stream takes this message") > 1)
     assert not starting.done()
     await api_request(connection, f"STREAM.UPDATE.{name}", config | {"subjects": [state_subject(stan.cluster, ">")]})
     gateway = await asyncio.wait_for(starting, 30)

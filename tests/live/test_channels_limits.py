@@ -161,7 +161,7 @@ async def test_slow_subscribers_skip_what_was_dropped(stan):
         got.messages[0].ack()
         await got.count(2)
         assert got.sequences == [1, 16]
-        assert gateway.service.channels[channel].log.first == 16
+        assert gateway.service.channels[channel].stream.first == 16
 
 
 async def test_inactivity(stan):

@@ -17,7 +17,7 @@ async def test_sync_publishes(stan):
     client = await stan.client()
     for number in range(1024):
         await client.publish("foo", b"%d" % number)
-    assert gateway.service.channels["foo"].log.last == 1024
+    assert gateway.service.channels["foo"].stream.last == 1024
     got = Got()
     await client.subscribe("foo", got, start="First")
     await got.count(1024)

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.link import Link
+from penstock.channels.messages import NewMessage
 from penstock.channels.migrate import copy_channel, find_ends, verify_channel
-from penstock.channels.store import Entry, Store
+from penstock.channels.store import Store
 from penstock.channels.subscription import Subscription
 from penstock.connection import api_request
 from penstock.errors import DataLossError, DisconnectedError
@@ -36,9 +36,7 @@ async def target(server, unique):
 
 @pytest.fixture
 async def store(target):
-    link = Link(await target.connection(), 5.0)
-    await link.start()
-    return Store(link, target.cluster, prefix=f"{target.cluster}.")
+    return Store(await target.connection(), target.cluster, prefix=f"{target.cluster}.")
 
 
 async def fill(stan, count: int, gaps: tuple[int, ...] = ()):
@@ -100,15 +98,15 @@ async def test_a_message_too_many_is_found(stan, store):
     """A copy that has a message where the source has none is not the same."""
     client = await fill(stan, 10, gaps=(4, 5))
     ends = await find_ends(client, "foo")
-    log = await store.create("foo", ChannelLimits())
-    await store.append(log, [Entry(b"%d" % number, origin=number) for number in range(1, 11)])
+    stream = await store.create("foo", ChannelLimits())
+    await store.append(stream, [NewMessage(b"%d" % number, origin=number) for number in range(1, 11)])
     with pytest.raises(DataLossError, match="differs"):
         await verify_channel(client, store, "foo", ends, ignore)
-    await api_request(store.link.client, f"STREAM.DELETE.{log.stream}")
+    await api_request(store.connection, f"STREAM.DELETE.{stream.name}")
     await copy_channel(client, store, "foo", (1, 3), ignore)
-    log = await store.open(await store.describe("foo"), ChannelLimits())
-    await store.append(log, [Entry(b"4", origin=4)])
-    await store.skip(log, 5)
+    stream = await store.open(await store.describe("foo"), ChannelLimits())
+    await store.append(stream, [NewMessage(b"4", origin=4)])
+    await store.skip(stream, 5)
     await copy_channel(client, store, "foo", ends, ignore)
     with pytest.raises(DataLossError, match=r"Message 4 of foo is in .* and not at the source"):
         await verify_channel(client, store, "foo", ends, ignore)
@@ -144,7 +142,7 @@ async def test_a_source_that_drops_messages_meanwhile(stan, store):
     await api_request(connection, f"STREAM.PURGE.{stan.stream('foo')}", {"seq": 11})
     channel = stan.gateways[0].service.channels["foo"]
     channel.recent.clear()
-    await stan.gateways[0].service.store.refresh(channel.log)
+    await stan.gateways[0].service.store.refresh(channel.stream)
     copied = await copy_channel(client, store, "foo", ends, ignore)
     assert copied.copied == 0
 

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from penstock.channels.link import frame
 from penstock.channels.wire import (
     CloseRequest,
     CloseResponse,
@@ -17,6 +16,7 @@ from penstock.channels.wire import (
     SubscriptionRequest,
     SubscriptionResponse,
     Text,
+    frame,
 )
 from tests.live.stan import Got, cluster_of, until
 
@@ -170,7 +170,7 @@ async def test_guids_are_only_echoed(stan, raw):
     for _ in range(2):
         answer = await raw.publish("foo", guid="same")
         assert (answer.guid, answer.error) == ("same", "")
-    assert stan.gateways[0].service.channels["foo"].log.last == 2
+    assert stan.gateways[0].service.channels["foo"].stream.last == 2
 
 
 async def test_the_channel_is_the_one_in_the_message(stan, raw):
@@ -185,7 +185,7 @@ async def test_publish_without_reply(stan, raw):
     request = PubMsg(clientID="me", guid="g", subject="foo", data=b"x").SerializeToString()
     raw.connection.post(frame(f"_STAN.pub.{stan.cluster}.foo".encode(), request))
     service = stan.gateways[0].service
-    await until(lambda: "foo" in service.channels and service.channels["foo"].log.last == 1)
+    await until(lambda: "foo" in service.channels and service.channels["foo"].stream.last == 1)
 
 
 async def test_case_clash(stan, raw):
@@ -290,7 +290,7 @@ async def test_what_was_sent_before_a_close_counts(stan):
     ]
     raw.connection.post(b"".join(publishes))
     assert (await raw.close()).error == ""
-    assert stan.gateways[0].service.channels["foo"].log.last == 1000
+    assert stan.gateways[0].service.channels["foo"].stream.last == 1000
 
 
 async def test_acks_before_a_close_count(stan):

@@ -49,8 +49,7 @@ async def test_the_wire_carries_what_the_reference_sends(server, golden):
         publisher = Publisher(nc, GOLDEN["chunk_size"], digest=golden["digest"])
         await publisher.publish(GOLDEN["subject"], golden["data"].encode(), message_id=GOLDEN["message_id"])
         await nc.close()
-    # nats-py writes two blanks where a reply subject would stand.
-    sent = bytes(wire.sent).decode().replace("  ", " ").replace("PING\r\n", "")
+    sent = bytes(wire.sent).decode().replace("PING\r\n", "")
     assert sent == "".join(golden["frames"])
 
 
@@ -195,20 +194,6 @@ async def test_a_closed_connection_is_refused_at_once(server, subject):
     await nc.close()
     with pytest.raises(DisconnectedError, match="closed"):
         await publisher.publish(subject, b"abc")
-
-
-async def test_a_subject_that_is_not_allowed_is_said(unique):
-    """Where the server refuses the subject, the publish fails instead of vanishing."""
-    from penstock.server import Server
-
-    config = 'authorization { users: [{user: u, password: p, permissions: {publish: {deny: "secret.>"}}}] }'
-    with Server(config=config, auth=False, sync="2m") as guarded:
-        nc = await penstock.connect(guarded.url, user="u", password="p")
-        try:
-            with pytest.raises(UnfinishedError, match=r"refuses messages on secret\.large"):
-                await Publisher(nc).publish("secret.large", DATA)
-        finally:
-            await nc.close()
 
 
 async def test_cancelling_a_publish_leaves_nothing_running(nc, subject):

@@ -9,8 +9,10 @@ import pytest
 
 import penstock
 from penstock.chunks import Archive, Assembler, Publisher, Reason
+from penstock.chunks.pacing import AHEAD
 from penstock.connection import api_request
-from penstock.errors import AssemblyError, DisconnectedError, UnfinishedError
+from penstock.errors import AssemblyError, DeadlineError, DisconnectedError, UnfinishedError
+from penstock.server import Server
 from tests.live.cable import relay
 from tests.live.chunks import receiving
 from tests.support import eventually
@@ -65,6 +67,48 @@ async def test_a_publisher_whose_server_is_gone_for_good_fails(server, unique):
         with pytest.raises(DisconnectedError, match="away"):
             await Publisher(nc).publish(unique("faults"), b"abc")
         await nc.close()
+
+
+async def test_a_publisher_that_waits_for_a_reader_notices_a_break_at_once(server, unique, nc):
+    """Core: it waits for the reader as long as it must, and not a moment for one that it cannot hear any more."""
+    subject = unique("faults")
+    async with relay(server) as wire, Assembler(nc, 60.0, on_error=lambda error: None) as assembler:
+        other = await penstock.connect(wire.url, reconnect_wait=0.05)
+        async with assembler.open(subject, window=1024 * 1024) as inbox:
+            sent: list[int] = []
+            publishing = asyncio.ensure_future(Publisher(other).publish(subject, DATA * 2, progress=sent.append))
+            message = await anext(inbox)
+            await eventually(lambda: sent and sent[-1] >= AHEAD, "the publisher waiting")
+            await other.flush()
+            assert not publishing.done()
+            wire.cut()
+            async with asyncio.timeout(5):  # a reader that does not move is waited for twice as long
+                with pytest.raises(UnfinishedError, match="connection broke"):
+                    await publishing
+            message.discard()
+        await other.close()
+
+
+async def test_a_server_that_does_not_answer_is_given_up_in_time(unique):
+    """Core: a server that hangs is an UnfinishedError after the timeout; one that goes on takes the next payload."""
+    with Server(sync="2m") as hanging:
+        async with await penstock.connect(hanging.url) as other:
+            publisher = Publisher(other, timeout=0.5)
+            await publisher.publish("faults", b"abc")
+            await asyncio.to_thread(hanging.nodes[0].pause)
+            with pytest.raises(UnfinishedError, match=r"did not confirm .* within 0\.5 s") as caught:
+                await publisher.publish("faults", b"abc")
+            assert isinstance(caught.value.__cause__, DeadlineError)
+            patient = asyncio.ensure_future(Publisher(other, timeout=60.0).publish("faults", b"abc"))
+            cancelled = asyncio.ensure_future(Publisher(other, timeout=60.0).publish("faults", b"abc"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            await asyncio.to_thread(hanging.nodes[0].resume)
+            await patient
+            await publisher.publish("faults", b"abc")
 
 
 async def test_a_receiver_that_is_cut_off_reports_the_message_and_gets_the_next(server, unique, nc):

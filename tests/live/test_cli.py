@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.server import Server
-from tests.live.command import Command
+from tests.live.command import Command, imported
 
 
 @pytest.fixture
@@ -327,14 +327,31 @@ def test_sub_survives_nothing_silently(stranger: Command):
         assert sub.interrupt() == 0
 
 
-def test_help_is_quick_because_it_imports_little(stranger: Command):
-    """--help loads neither the NATS client nor Spark nor Arrow nor the model."""
-    code = (
-        "import sys\n"
-        "from penstock.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'nats', 'pyspark', 'pyarrow', 'pandas', 'penstock.model', 'penstock.connection', 'nkeys'}\n"
-        "print(sorted(heavy & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=stranger.env, timeout=30)
-    assert done.stdout.splitlines()[-1] == "[]"
+@pytest.mark.parametrize(
+    ("arguments", "further"),
+    [
+        (["stream", "ls"], []),
+        (["stream", "ls", "--json"], ["rich"]),
+        (["pub", "a", "b"], ["rich", "penstock.jetstream.assets"]),
+        (["rtt", "--json"], ["rich", "penstock.jetstream.assets"]),
+    ],
+)
+def test_a_command_is_quick_because_it_loads_little(server: Server, arguments: list[str], further: list[str]):
+    """A small command loads what it needs: no model, no table where none is drawn, nothing of Spark or the console."""
+    heavy = {
+        "aiohttp",
+        "nats",
+        "nkeys",
+        "websockets",
+        "cryptography",
+        "google.protobuf",
+        "importlib.metadata",
+        "jinja2",
+        "markdown_it",
+        "pandas",
+        "penstock.model",
+        "penstock.server",
+    }
+    heavy |= {"penstock.chunks", "penstock.bus", "penstock.channels", "prometheus_client", "pyarrow", "pydantic"}
+    heavy |= {"pygments", "pyspark", "rich.markdown", "rich.syntax", "starlette", "uvicorn", *further}
+    assert not imported(*arguments, NATS_URL=server.url) & heavy

@@ -15,7 +15,7 @@ from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.spark.markers import Head, Places
+from penstock.spark.markers import Head, MarkerSubjects
 from tests.live.browser import Browser, client_of, fill
 from tests.live.visitor import pull
 
@@ -128,7 +128,7 @@ def test_messages_go_on_page_by_page(browser: Browser, server: Server, unique: C
 def test_markers_of_the_spark_sink_are_hidden(browser: Browser, server: Server, unique: Callable[..., str]):
     """The last messages of a stream that a query writes to are its rows, however many markers follow them."""
     name = unique("REVENUE")
-    places = Places(name, "query-1")
+    places = MarkerSubjects(name, "query-1")
 
     async def work(client: Connection) -> None:
         subjects = [f"{name}.rows", f"$PENSTOCK.{name}.>"]

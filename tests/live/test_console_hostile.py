@@ -18,7 +18,7 @@ from penstock.jetstream import assets
 from penstock.model import Consumer, Stream
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.spark.markers import Head, Places
+from penstock.spark.markers import Head, MarkerSubjects
 from tests.live.visitor import Visitor, publish_raw, visiting
 
 Unique = Callable[..., str]
@@ -249,7 +249,7 @@ async def test_markers_that_are_none_are_named_and_the_others_shown(visitor: Vis
         "huge": b'{"v":1,"batch":' + b"9" * 5000 + b"}",
     }
     for query, body in bodies.items():
-        await client.jetstream().publish(Places(name, query).head, body)
+        await client.jetstream().publish(MarkerSubjects(name, query).head, body)
     text, data = await visitor.both("/pipelines")
     check_page(text)
     found = {item["query"]: item for item in data["sinks"] if item["stream"] == name}
@@ -270,8 +270,8 @@ async def test_more_queries_than_are_read_are_counted(server: Server, unique: Un
             await assets.add_stream(client, Stream(name=name, subjects=[f"$PENSTOCK.{name}.>"], allow_atomic=True))
             body = Head(1, "run", "done").body()
             for number in range(104):
-                await client.publish(Places(name, f"q{number:03}").head, body)
-            await client.jetstream().publish(Places(name, "q000").head, body)
+                await client.publish(MarkerSubjects(name, f"q{number:03}").head, body)
+            await client.jetstream().publish(MarkerSubjects(name, "q000").head, body)
             text, data = await visitor.both("/pipelines")
             assert (len(data["sinks"]), data["sinks_left_out"]) == (30, 74)
             assert "74 more are left out" in text

@@ -16,11 +16,11 @@ from penstock.console import Console, Settings
 from penstock.jetstream import assets
 from penstock.model import Stream
 from penstock.options import ConnectionOptions
-from penstock.pipelines.lanes import keep_lane, switch, switch_back
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.progress import ProgressFile, progress_folder
 from penstock.pipelines.project import Project
-from penstock.pipelines.template import write_project
+from penstock.pipelines.replays import keep_replay, switch, switch_back
 from penstock.server import Server
 from penstock.spark.offsets import Mark, Offset
 from tests.live.browser import Browser, fill
@@ -41,8 +41,8 @@ def look(server: Server, project: Project, settings: Settings | None = None) -> 
 def test_the_replay_in_use_is_shown(server: Server, tmp_path: Path):
     """After a switch the page names the replay and its streams, and marks it; after the way back, it does not."""
     project = Project.load(write_project(tmp_path, "sensors"))
-    keep_lane(project, "v2", "all", {"ALERTS": "ALERTS_V2"})
-    keep_lane(project, "v3", "all", {})
+    keep_replay(project, "v2", "all", {"ALERTS": "ALERTS_V2"})
+    keep_replay(project, "v3", "all", {})
 
     def in_use(items: list[dict[str, Any]]) -> list[str | None]:
         return [item["replay"] for item in items if item["in_use"]]
@@ -74,7 +74,7 @@ def test_many_replays_do_not_hide_the_one_in_use(server: Server, tmp_path: Path)
     """The page shows twenty replays at most, and the one in use beside them; it counts those that are left out."""
     project = Project.load(write_project(tmp_path, "sensors"))
     for number in range(22):
-        keep_lane(project, f"v{number:02}", "all", {})
+        keep_replay(project, f"v{number:02}", "all", {})
     switch(project, "v21")
     page, items = look(server, project)
     assert [item["replay"] for item in items[1:]] == [*(f"v{number:02}" for number in range(20)), "v21"]

@@ -448,10 +448,8 @@ async def test_dead_letters_tell_why_and_come_back(nc: Connection, orders: Any):
 
 async def test_headers_with_several_values_survive_death(nc: Connection, orders: Any):
     """Every value of a header is in the letter, and in the message that is put back."""
-    from penstock.jetstream.deadletter import _Pairs
-
     stream = await orders(0)
-    await nc.request(f"{stream}.x", b"m", headers=_Pairs([("Tag", "a"), ("Tag", "b")]))
+    await nc.request(f"{stream}.x", b"m", headers={"Tag": ["a", "b"]})
 
     async def handle(delivery: Delivery) -> None:
         raise Reject("no")

@@ -52,14 +52,20 @@ class LossyClient:
             return
         await self._client.publish(subject, payload, **about)
 
-    async def subscribe(self, subject: str, cb: Any = None, **about: Any) -> Any:
-        async def sieve(message: Any) -> None:
-            if self._lose_ack and self._lose_ack(message):
-                self.lost += 1
-                return
-            await cb(message)
+    def send_checked(self, subject: bytes, payload: bytes, reply: bytes = b"", block: bytes | None = None) -> int:
+        if self._lose_message and self._lose_message(payload):
+            self.lost += 1
+            return 0
+        return self._client.send_checked(subject, payload, reply, block)
 
-        return await self._client.subscribe(subject, cb=sieve, **about)
+    async def tap(self, subject: str, handler: Any, **about: Any) -> Any:
+        def sieve(name: bytes, reply: bytes, payload: bytes, block: bytes | None) -> Any:
+            if self._lose_ack and self._lose_ack(payload):
+                self.lost += 1
+                return None
+            return handler(name, reply, payload, block)
+
+        return await self._client.tap(subject, sieve, **about)
 
 
 def once_each(chosen: set[int]) -> Any:
@@ -105,7 +111,7 @@ async def test_many_are_in_flight_and_in_order(nc: Connection, stream: str, orde
     async with Publisher(nc, stream, order=order, in_flight=64) as publisher:
         for number in range(1000):
             await publisher.send(f"{stream}.x", b"%d" % number)
-            assert len(publisher._flow._pending) <= 64
+            assert len(publisher._flow._window) <= 64
     assert await bodies(nc, stream) == [b"%d" % number for number in range(1000)]
     assert (publisher.stored, publisher.retries) == (1000, 0)
 
@@ -115,7 +121,7 @@ async def test_bytes_in_flight_are_bounded(nc: Connection, stream: str):
     async with Publisher(nc, stream, in_flight_bytes=2000) as publisher:
         for size in (500, 500, 500, 500, 500, 5000, 500):
             await publisher.send(f"{stream}.x", b"x" * size)
-            held = [item.out.size for item in publisher._flow._pending.values()]
+            held = [item.out.size for item in publisher._flow._window.items()]
             assert sum(held) <= 2000 or len(held) == 1
     assert publisher.stored == 7
 
@@ -314,11 +320,11 @@ async def test_an_atomic_batch_survives_a_lost_ack(nc: Connection, stream: str):
     """Where the answer to the commit is lost, the batch is found stored, once."""
 
     class Deaf(LossyClient):
-        async def request(self, subject: str, payload: bytes = b"", headers: Any = None, **about: Any) -> Any:
-            reply = await self._client.request(subject, payload, headers=headers, **about)
+        async def request(self, subject: str, *about: Any, headers: Any = None, **more: Any) -> Any:
+            reply = await self._client.request(subject, *about, headers=headers, **more)
             if "Nats-Batch-Commit" in (headers or {}) and not self.lost:
                 self.lost += 1
-                raise TimeoutError
+                raise DeadlineError("The answer is lost.")
             return reply
 
     client = Deaf(nc)

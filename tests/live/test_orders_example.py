@@ -20,20 +20,20 @@ from penstock.connection import connect
 from penstock.errors import PenstockError
 from penstock.examples.orders import FOLDER
 from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
-from penstock.examples.orders.ledger import Ledger, Plan
+from penstock.examples.orders.ledger import Ledger, Volume
 from penstock.examples.orders.play import Moment, Result
 from penstock.examples.orders.report import write_report
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
 from penstock.jetstream import assets
 from penstock.options import ConnectionOptions
-from penstock.pipelines.outcome import Batch
+from penstock.pipelines.outcome import MicroBatch
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 from penstock.server import Server
 from tests.live.browser import client_of
 
-PLAN = Plan(orders=300, customers=12, documents=2, document_bytes=700_000, unacked=0.05)
+VOLUME = Volume(orders=300, customers=12, documents=2, document_bytes=700_000, unacked=0.05)
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -49,10 +49,10 @@ def shop() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def sent(shop: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ledger, int]:
-    """All of the traffic of a small plan, out through every producer; and how many repeats were known."""
+    """All of the traffic of a small shop, out through every producer; and how many repeats were known."""
     options = ConnectionOptions(shop.url)
     apply_topology(Project.load(FOLDER, storage=tmp_path_factory.mktemp("storage")), options)
-    ledger = Ledger.draw(PLAN, START)
+    ledger = Ledger.draw(VOLUME, START)
 
     async def send() -> int:
         advanced = 0
@@ -85,7 +85,7 @@ def test_every_order_is_stored_once_whatever_way_it_came(sent: tuple[Ledger, int
     assert [stage.ok for stage in stages] == [True, True, True, False]
     assert stages[0].found == len(ledger.orders) - len(ledger.legacy)
     assert stages[1].found == len(ledger.legacy) > 0
-    assert stages[2].found == PLAN.documents
+    assert stages[2].found == VOLUME.documents
     twice = sum(order.way == "twice" for order in ledger.orders)
     unacked = sum(order.way == "unacked" for order in ledger.orders)
     assert duplicates == twice + unacked
@@ -120,7 +120,7 @@ async def test_traffic_that_cannot_begin_leaves_nothing_open(shop: Server):
     """Where a producer cannot be opened the error comes at once, and every connection is closed again."""
     wrong = shop.url.replace(shop.token or "", "a-wrong-token")
     with pytest.raises(PenstockError):
-        async with Traffic(wrong, Ledger.draw(Plan(orders=1, documents=0), START)):
+        async with Traffic(wrong, Ledger.draw(Volume(orders=1, documents=0), START)):
             pytest.fail("nobody was let in")
 
 
@@ -167,7 +167,7 @@ async def test_the_service_answers_from_the_tables(shop: Server, tmp_path: Path)
         assert [row["customer"] for row in top] == ["c-2", "c-5", "c-1", "c-4", "c-0", "c-3"]
         assert await ask(bus, "top-customers", limit="2") == top[:2]
         assert await ask(bus, "top-customers", limit="0") == []
-    stages = audit_answers(Ledger.draw(PLAN, START), "c-001", [], [])
+    stages = audit_answers(Ledger.draw(VOLUME, START), "c-001", [], [])
     assert [stage.ok for stage in stages] == [False, False]
 
 
@@ -210,12 +210,12 @@ class Tags(HTMLParser):
 
 
 def result_of(*stages: Stage) -> Result:
-    made = Result(Ledger.draw(PLAN, START), stages=list(stages), begun=1_772_000_000.0, seconds=12.3, duplicates=7)
+    made = Result(Ledger.draw(VOLUME, START), stages=list(stages), begun=1_772_000_000.0, seconds=12.3, duplicates=7)
     made.moments = [Moment(0.0, 0, 0, False), Moment(5.0, 200, 50, True)]
     made.notes = [(1.0, "Killed Spark with SIGKILL <b>&"), (3.0, "Spark 4 is up")]
     made.top = [{"customer": "c-1", "name": "<script>alert(1)</script>", "orders": 3, "cents": 12345}]
     made.revenue = [("north", "2026-03-01T12:00:00Z", 500, 2), ("west", "2026-03-01T12:01:00Z", 700, 1)]
-    made.batches = [Batch(at=1.0, flow="incoming", number=0, rows=10, seconds=0.5, lag=0)]
+    made.batches = [MicroBatch(at=1.0, flow="incoming", number=0, rows=10, seconds=0.5, lag=0)]
     made.versions = {"Spark": "4.<b>"}
     return made
 
@@ -239,6 +239,6 @@ def test_a_report_says_what_is_off_and_escapes_the_rest(tmp_path: Path):
 
 def test_a_play_that_came_to_nothing_has_a_report_too(tmp_path: Path):
     """Without a stage, a batch or an answer the report can still be written, and is no success."""
-    result = Result(Ledger.draw(Plan(orders=1, documents=0), START))
+    result = Result(Ledger.draw(Volume(orders=1, documents=0), START))
     assert not result.ok
     assert "something is off" in write_report(result, tmp_path / "empty.html").read_text()

@@ -19,13 +19,13 @@ import pytest
 from penstock.errors import ServerError
 from penstock.server import guard
 from penstock.server.guard import _exists
-from penstock.server.link import GuardLink
+from penstock.server.guard_process import GuardProcess
 
 Eventually = Callable[..., Any]
 
 
 class Spoken:
-    """A guard that a test speaks to as `GuardLink` does, line by line."""
+    """A guard that a test speaks to as `GuardProcess` does, line by line."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -255,35 +255,35 @@ def test_our_end_tells_a_guard_that_is_gone(tmp_path: Path, eventually: Eventual
     """After the guard's death every question is an error that says so; closing is still good, also twice."""
     run = tmp_path / "run"
     run.mkdir()
-    link = GuardLink(run)
-    assert link.open
-    assert link.state("n1")["state"] == "none"
-    link._process.kill()
-    eventually(lambda: not link.open)
+    process = GuardProcess(run)
+    assert process.open
+    assert process.state("n1")["state"] == "none"
+    process._process.kill()
+    eventually(lambda: not process.open)
     with pytest.raises(ServerError, match="its guard has ended"):
-        link.state("n1")
+        process.state("n1")
     (run / "guard.out").write_text("Traceback\nOSError: the disk is gone\n")
     with pytest.raises(ServerError, match="ended with: OSError: the disk is gone"):
-        link.state("n1")
-    link.close()
-    link.close()
+        process.state("n1")
+    process.close()
+    process.close()
     assert not run.exists()
     with pytest.raises(ServerError, match="has stopped"):
-        link.state("n1")
+        process.state("n1")
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_passed_over(tmp_path: Path):
     """A question that was cut short, as by Ctrl-C, leaves its answer behind; the next one gets its own."""
-    link = GuardLink(tmp_path)
+    process = GuardProcess(tmp_path)
     try:
-        link._count += 1
-        link._socket.sendall(json.dumps({"do": "state", "node": "left", "id": link._count}).encode() + b"\n")
+        process._count += 1
+        process._socket.sendall(json.dumps({"do": "state", "node": "left", "id": process._count}).encode() + b"\n")
         output = tmp_path / "n1.out"
-        link.start("n1", list(SLEEP), output)
-        assert link.state("n1")["state"] == "running"
+        process.start("n1", list(SLEEP), output)
+        assert process.state("n1")["state"] == "running"
         with pytest.raises(ServerError, match="could not start: n1 is running already"):
-            link.start("n1", list(SLEEP), output)
-        assert link.signal("n1", signal.SIGKILL, ("exited",).__contains__, 20.0)
-        assert not link.signal("n1", signal.SIGTERM, ("running",).__contains__, 0.05), "it does not come back"
+            process.start("n1", list(SLEEP), output)
+        assert process.signal("n1", signal.SIGKILL, ("exited",).__contains__, 20.0)
+        assert not process.signal("n1", signal.SIGTERM, ("running",).__contains__, 0.05), "it does not come back"
     finally:
-        link.close()
+        process.close()

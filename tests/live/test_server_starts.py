@@ -146,10 +146,10 @@ def test_a_cluster_wants_three_ports_in_a_row(folders: Path):
 def test_a_node_whose_port_was_taken_meanwhile_waits_and_then_says_so():
     """A killed node tries for its port until the time is up; when the port is free again, it starts."""
     with lazy() as server:
-        node, plan = server.nodes[0], server._plan
-        address, port, options = node.url, int(node.address.rpartition(":")[2]), plan.options
+        node, deployment = server.nodes[0], server._deployment
+        address, port, options = node.url, int(node.address.rpartition(":")[2]), deployment.options
         node.kill()
-        plan.options = replace(options, start_timeout=1.0)
+        deployment.options = replace(options, start_timeout=1.0)
         with socket.socket() as thief:
             thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             thief.bind(("127.0.0.1", port))
@@ -157,7 +157,7 @@ def test_a_node_whose_port_was_taken_meanwhile_waits_and_then_says_so():
             with pytest.raises(StartError, match="address already in use"):
                 node.start()
             assert not node.alive
-        plan.options = options
+        deployment.options = options
         node.start()
         assert node.url == address
         node.start()

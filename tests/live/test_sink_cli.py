@@ -29,9 +29,9 @@ def run(server) -> Callable[..., Done]:
 def stream(server, unique) -> str:
     """A stream in the middle of a batch: rows, and between them every kind of marker that a first run leaves."""
     name = unique("SINK")
-    line = TaskConnection(ConnectionOptions(server.url))
-    make_stream(line, name)
-    line.close()
+    bulk = TaskConnection(ConnectionOptions(server.url))
+    make_stream(bulk, name)
+    bulk.close()
     with pytest.raises(Crash):
         Writer(server.url, name, rows=4).attempt(ROWS, crash_after=12)
     return name

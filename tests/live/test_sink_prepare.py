@@ -21,19 +21,19 @@ from tests.live.command import Command
 
 
 @pytest.fixture
-def line(server):
+def bulk(server):
     made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
 
-def test_the_command_of_a_refusal_makes_the_stream_ready(server, line, unique, tmp_path):
+def test_the_command_of_a_refusal_makes_the_stream_ready(server, bulk, unique, tmp_path):
     """The refusal names a command; run as it stands, it makes the stream ready."""
     name = unique("PLAIN")
-    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "max_age": 3600 * 10**9})
+    bulk.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "max_age": 3600 * 10**9})
     options = SinkOptions(stream=name)
     with pytest.raises(InputError) as caught:
-        prepare(line, options)
+        prepare(bulk, options)
     command = re.search(r"Run: (penstock .+?)\. Or", caught.value.remedy)
     assert command
     words = shlex.split(command.group(1))
@@ -41,58 +41,58 @@ def test_the_command_of_a_refusal_makes_the_stream_ready(server, line, unique, t
     assert words[2] in root.commands[words[1]].commands
     done = Command(tmp_path, server.url)(*words[1:])
     assert done.returncode == 0, done.stderr
-    ready = prepare(line, options)
+    ready = prepare(bulk, options)
     assert ready.keep
     assert ready.target.subjects == (f"{name}.>",)
 
 
-def test_prepare_adds_what_is_missing_and_nothing_else(line, unique):
+def test_prepare_adds_what_is_missing_and_nothing_else(bulk, unique):
     """With consent the stream gets what it lacks; the rest of its configuration stays."""
     name = unique("PLAIN")
-    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "max_bytes": 10**7, "discard": "new"})
-    before = line.api(f"STREAM.INFO.{name}")["config"]
-    prepare(line, SinkOptions(stream=name, prepare=True))
-    after = line.api(f"STREAM.INFO.{name}")["config"]
+    bulk.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "max_bytes": 10**7, "discard": "new"})
+    before = bulk.api(f"STREAM.INFO.{name}")["config"]
+    prepare(bulk, SinkOptions(stream=name, prepare=True))
+    after = bulk.api(f"STREAM.INFO.{name}")["config"]
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     assert changed <= {"allow_atomic", "subjects", "metadata"}
     assert after["subjects"] == [f"{name}.>", marker_filter(name)]
     assert after["allow_atomic"]
 
 
-def test_the_first_sequence_of_a_stream_stays(line, unique):
+def test_the_first_sequence_of_a_stream_stays(bulk, unique):
     """An empty stream gets an origin once, so that purged markers do not look like lost messages."""
     name = unique("PLAIN")
-    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    bulk.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
     for _ in range(2):
-        prepare(line, SinkOptions(stream=name, prepare=True))
-    state = line.api(f"STREAM.INFO.{name}", {"subjects_filter": ">"})["state"]
+        prepare(bulk, SinkOptions(stream=name, prepare=True))
+    state = bulk.api(f"STREAM.INFO.{name}", {"subjects_filter": ">"})["state"]
     assert state["subjects"] == {origin_subject(name): 1}
 
 
-def test_an_old_server_is_refused(line, unique, monkeypatch):
+def test_an_old_server_is_refused(bulk, unique, monkeypatch):
     """A server without atomic batches cannot be written to exactly once, and that is the reason given."""
     name = unique("PLAIN")
-    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    bulk.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
     monkeypatch.setattr(TaskConnection, "version", "2.11.9")
     with pytest.raises(InputError, match=r"nats-server 2\.11\.9, and atomic batches came with 2\.12"):
-        prepare(line, SinkOptions(stream=name, prepare=True))
-    assert prepare(line, SinkOptions(stream=name, guarantee="at-least-once")).target.stream == name
+        prepare(bulk, SinkOptions(stream=name, prepare=True))
+    assert prepare(bulk, SinkOptions(stream=name, guarantee="at-least-once")).target.stream == name
 
 
-def test_times_to_live_need_their_switch_for_either_guarantee(line, unique):
+def test_times_to_live_need_their_switch_for_either_guarantee(bulk, unique):
     """A write with a time to live is refused where the stream does not allow it."""
     name = unique("PLAIN")
-    line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+    bulk.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
     for guarantee in ("exactly-once", "at-least-once"):
         with pytest.raises(InputError, match="allow_msg_ttl"):
-            prepare(line, SinkOptions(stream=name, ttl="1h0m0s", guarantee=guarantee))
+            prepare(bulk, SinkOptions(stream=name, ttl="1h0m0s", guarantee=guarantee))
 
 
 def stream_writer(url, name):
     """Make what Spark makes on the driver at the beginning of each micro-batch."""
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from penstock.spark.sink import NatsStreamWriter
+    from penstock.spark.writers import NatsStreamWriter
 
     schema = StructType([StructField("subject", StringType()), StructField("data", StringType())])
     return NatsStreamWriter(ConnectionOptions(url), SinkOptions(stream=name, prepare=True), schema, False)
@@ -102,9 +102,9 @@ def test_a_query_outlives_a_server_that_is_away_between_batches(unique):
     """A connection that died since the last batch is made again, and a server that is away is waited for."""
     name = unique("PLAIN")
     with Server(sync="2m") as server:
-        line = TaskConnection(ConnectionOptions(server.url))
-        line.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
-        line.close()
+        bulk = TaskConnection(ConnectionOptions(server.url))
+        bulk.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
+        bulk.close()
         first = stream_writer(server.url, name)
         server.nodes[0].kill()
         server.nodes[0].start()
@@ -122,7 +122,7 @@ def test_a_batch_write_says_at_once_that_nobody_answers(unique):
     """Whoever waits for a write learns that the address is wrong, not after a minute of trying."""
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from penstock.spark.sink import NatsWriter
+    from penstock.spark.writers import NatsWriter
 
     schema = StructType([StructField("data", StringType())])
     with Server() as server:

@@ -17,16 +17,16 @@ from tests.live.sinking import Crash, Writer, cut, make_stream, stored
 
 
 @pytest.fixture
-def line(server) -> Iterator[TaskConnection]:
+def bulk(server) -> Iterator[TaskConnection]:
     made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
 
 @pytest.fixture
-def stream(line, unique) -> str:
+def stream(bulk, unique) -> str:
     name = unique("SINK")
-    make_stream(line, name)
+    make_stream(bulk, name)
     return name
 
 
@@ -39,34 +39,34 @@ def numbered(count: int, prefix: str = "row") -> list[bytes]:
     return [f"{prefix}-{number}".encode() for number in range(count)]
 
 
-def markers(line: TaskConnection, stream: str) -> dict[str, int]:
-    state = line.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{MARKER_ROOT}.>"})["state"]
+def markers(bulk: TaskConnection, stream: str) -> dict[str, int]:
+    state = bulk.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{MARKER_ROOT}.>"})["state"]
     return state.get("subjects") or {}
 
 
-def test_a_batch_is_stored_once_and_leaves_one_marker(writer, line, stream):
+def test_a_batch_is_stored_once_and_leaves_one_marker(writer, bulk, stream):
     """After a batch the stream holds its rows and one message that says so."""
     rows = numbered(50)
     assert writer.whole_batch([rows[:20], rows[20:]]) == 50
-    assert stored(line, stream) == Counter(rows)
-    assert markers(line, stream) == {origin_subject(stream): 1, writer.places.head: 1}
+    assert stored(bulk, stream) == Counter(rows)
+    assert markers(bulk, stream) == {origin_subject(stream): 1, writer.subjects.head: 1}
 
 
-def test_a_finished_batch_is_not_written_again(writer, line, stream):
+def test_a_finished_batch_is_not_written_again(writer, bulk, stream):
     """A replay of a batch that was finished before Spark wrote it down adds nothing, whatever its rows are now."""
     writer.whole_batch([numbered(20)])
     assert writer.whole_batch([numbered(20, "other")], run="r2") == 0
-    assert stored(line, stream) == Counter(numbered(20))
+    assert stored(bulk, stream) == Counter(numbered(20))
 
 
-def test_batches_follow_each_other(writer, line, stream):
+def test_batches_follow_each_other(writer, bulk, stream):
     """The same row in two batches is two messages."""
     for batch in range(4):
         writer.whole_batch([numbered(12)], batch=batch, run=f"r{batch}")
-    assert stored(line, stream) == Counter(numbered(12) * 4)
+    assert stored(bulk, stream) == Counter(numbered(12) * 4)
 
 
-def test_a_second_attempt_goes_on_in_any_order(writer, line, stream):
+def test_a_second_attempt_goes_on_in_any_order(writer, bulk, stream):
     """An attempt that finds rows of an earlier one stores the rest, though the order of the rows differs."""
     rows = numbered(60) + [b"same"] * 9
     with pytest.raises(Crash):
@@ -76,10 +76,10 @@ def test_a_second_attempt_goes_on_in_any_order(writer, line, stream):
     assert outcome.found > 0
     assert outcome.found + outcome.stored == len(rows)
     writer.commit([outcome])
-    assert stored(line, stream) == Counter(rows)
+    assert stored(bulk, stream) == Counter(rows)
 
 
-def test_a_replay_finds_its_rows_in_other_partitions(writer, line, stream):
+def test_a_replay_finds_its_rows_in_other_partitions(writer, bulk, stream):
     """A batch replayed by another run with other partitions adds only what is missing, equal rows counted."""
     rows = numbered(80) + [b"same"] * 10 + [b"twice", b"twice"]
     dice = random.Random(2)
@@ -87,14 +87,14 @@ def test_a_replay_finds_its_rows_in_other_partitions(writer, line, stream):
         with pytest.raises(Crash):
             writer.attempt(part, partition=number, task=number, crash_after=len(part) // 2)
     assert 0 < writer.whole_batch(cut(rows, 3, dice), run="r2") < len(rows)
-    assert stored(line, stream) == Counter(rows)
+    assert stored(bulk, stream) == Counter(rows)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_history_of_a_batch_ends_with_each_row_once(server, line, unique, seed):
+def test_any_history_of_a_batch_ends_with_each_row_once(server, bulk, unique, seed):
     """Runs, partitions, orders, attempts and crashes at random: in the end each row is there once."""
     stream = unique("SINK")
-    make_stream(line, stream)
+    make_stream(bulk, stream)
     dice = random.Random(seed)
     writer = Writer(server.url, stream, rows=dice.choice([1, 2, 7, 50]), lanes=dice.choice([2, 4]))
     everything: Counter[bytes] = Counter()
@@ -115,14 +115,14 @@ def test_any_history_of_a_batch_ends_with_each_row_once(server, line, unique, se
                     except Crash:
                         continue
         writer.whole_batch(cut(rows, dice.randrange(1, 5), dice), batch=batch, run=f"{batch}-last")
-        assert stored(line, stream) == everything
+        assert stored(bulk, stream) == everything
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_attempts_that_run_at_the_same_time_store_each_row_once(server, line, unique, seed):
+def test_attempts_that_run_at_the_same_time_store_each_row_once(server, bulk, unique, seed):
     """Attempts of one partition race: some are fenced, and what they stored together is each row once."""
     stream = unique("SINK")
-    make_stream(line, stream)
+    make_stream(bulk, stream)
     dice = random.Random(seed)
     writer = Writer(server.url, stream, rows=3, lanes=3)
     rows = [f"{number % 70}".encode() for number in range(120)]
@@ -132,14 +132,14 @@ def test_attempts_that_run_at_the_same_time_store_each_row_once(server, line, un
     assert all(isinstance(error, FencedError) for error in failures), failures
     outcome = writer.attempt(rows, task=99)
     writer.commit([*outcomes, outcome])
-    assert stored(line, stream) == Counter(rows)
+    assert stored(bulk, stream) == Counter(rows)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_drivers_that_run_at_the_same_time_store_each_row_once(server, line, unique, seed):
+def test_drivers_that_run_at_the_same_time_store_each_row_once(server, bulk, unique, seed):
     """A driver that was replaced while its tasks ran cannot store a row any more once its successor has begun."""
     stream = unique("SINK")
-    make_stream(line, stream)
+    make_stream(bulk, stream)
     dice = random.Random(seed)
     writer = Writer(server.url, stream, rows=3, lanes=2)
     rows = [f"{number % 50}".encode() for number in range(90)]
@@ -154,7 +154,7 @@ def test_drivers_that_run_at_the_same_time_store_each_row_once(server, line, uni
     _, failures = race([lambda run=run: drive(f"r{run}") for run in range(3)])
     assert all(isinstance(error, FencedError) for error in failures), failures
     writer.whole_batch(cut(rows, 2, dice), run="last")
-    assert stored(line, stream) == Counter(rows)
+    assert stored(bulk, stream) == Counter(rows)
 
 
 def race(actions):

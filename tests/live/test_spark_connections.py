@@ -46,11 +46,11 @@ def test_the_one_that_waited_longest_makes_room(server):
     given = [ConnectionOptions(server.url, name=f"task {number}") for number in range(connections.KEPT + 1)]
     made = []
     for options in given:
-        with connections.borrow(options) as line:
-            made.append(line)
-    assert [line.link.is_open for line in made] == [False] + [True] * connections.KEPT
-    with connections.borrow(given[-1]) as line:
-        assert line is made[-1]
+        with connections.borrow(options) as bulk:
+            made.append(bulk)
+    assert [bulk.link.is_open for bulk in made] == [False] + [True] * connections.KEPT
+    with connections.borrow(given[-1]) as bulk:
+        assert bulk is made[-1]
 
 
 def test_a_process_closes_what_it_kept(server):

@@ -12,11 +12,11 @@ from penstock.channels.names import stream_name
 from penstock.errors import DataLossError, InputError, LinkError, LoginError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.spark.batch import NatsReader
+from penstock.spark.batch_reader import NatsReader
 from penstock.spark.options import SourceOptions
 from penstock.spark.provider import NatsDataSource
-from penstock.spark.rows import source_schema
-from penstock.spark.source import NatsStreamReader
+from penstock.spark.schema import source_schema
+from penstock.spark.stream_reader import NatsStreamReader
 from tests.spark.conftest import Streams
 
 
@@ -110,6 +110,16 @@ def test_a_minimum_and_its_delay(query, streams, unique, eventually):
     streams.fill(name, 3)
     assert running.batch() is None
     assert eventually(running.batch) == [12, 13, 14]
+
+
+def test_headers_that_a_publisher_took_from_the_server(query, streams, unique):
+    """A message that carries the server's own headers, with other values, does not mislead the planning."""
+    name = streams.make(unique("forged"))
+    forged = {"Nats-Sequence": "1", "Nats-Num-Pending": "0", "Nats-Subject": "elsewhere", "Nats-Stream": "other"}
+    streams.fill(name, [("want" if number % 3 else "skip", b"%d" % number, forged) for number in range(90)])
+    running = query(stream=name, subjects=f"{name}.want", maxMessagesPerTrigger="20")
+    wanted = [number + 1 for number in range(90) if number % 3]
+    assert [running.batch() for _ in range(4)] == [wanted[:20], wanted[20:40], wanted[40:60], None]
 
 
 def test_what_is_not_for_us_is_no_batch_and_no_lag(query, streams, unique):

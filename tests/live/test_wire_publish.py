@@ -303,6 +303,21 @@ def test_without_ids_nothing_is_sent_twice(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_the_time_of_the_caller_is_not_ours(bulk: BulkConnection, unique: Callable[..., str], mode: str) -> None:
+    """Rows that are longer in the making than the timeout are no failure of the server, and are stored."""
+    name = unique()
+    make_stream(bulk, name)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for start in (0, 10):
+            threading.Event().wait(0.6)  # work that takes its time
+            yield rows(name, range(start, start + 10))
+
+    assert bulk.publish(name, slow(), mode, timeout=0.5).rows == 20
+    assert stored(bulk, name) == list(range(20))
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_server_that_stays_away(server: Server, bulk: BulkConnection, unique: Callable[..., str], mode: str) -> None:
     """Where the server does not come back in time, the error says what is stored and what is in doubt."""
     name = unique()
@@ -324,7 +339,10 @@ def test_a_server_that_stays_away(server: Server, bulk: BulkConnection, unique: 
     assert len(told) >= 1000
 
 
-def test_a_duplicate_window_that_is_too_short(server: Server, bulk: BulkConnection, unique: Callable[..., str]) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_duplicate_window_that_is_too_short(
+    server: Server, bulk: BulkConnection, unique: Callable[..., str], mode: str
+) -> None:
     """Where the server has forgotten the ids, sending again is not safe, and is not done."""
     name = unique()
     make_stream(bulk, name, duplicate_window=100_000_000)
@@ -337,6 +355,6 @@ def test_a_duplicate_window_that_is_too_short(server: Server, bulk: BulkConnecti
             yield rows(name, range(3000, 12_000))
 
         with pytest.raises(PublishError, match="duplicate window is too short"):
-            shaky.publish(name, batches(), "acks", timeout=5.0)
+            shaky.publish(name, batches(), mode, ids=True, timeout=5.0)
     found = stored(bulk, name)
     assert len(found) == len(set(found))

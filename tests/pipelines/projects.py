@@ -11,7 +11,7 @@ from typing import Any
 import penstock
 from penstock.connection import api_request
 from penstock.jetstream import Publisher
-from penstock.pipelines.template import write_project
+from penstock.pipelines.new_project import write_project
 from penstock.wire.bulk import BulkConnection
 from tests.spark.java import QUICK_JVM
 

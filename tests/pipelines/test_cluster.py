@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock.pipelines import Table, run
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
-from penstock.pipelines.template import write_project
 from penstock.server import Server
 from tests.pipelines.processes import standalone
 from tests.pipelines.projects import api, count, send

@@ -21,7 +21,7 @@ from penstock.cli.demo import Signals, conclude, keep_running
 from penstock.errors import PenstockError
 from penstock.examples.orders import ongoing
 from penstock.examples.orders.audit import Stage, audit_streams, audit_tables, read_revenue
-from penstock.examples.orders.ledger import Order, Plan
+from penstock.examples.orders.ledger import Order, Volume
 from penstock.examples.orders.play import Play, Result
 from penstock.examples.orders.report import write_report
 from penstock.examples.orders.service import QUEUE, ask
@@ -46,8 +46,8 @@ def shop() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def played(shop: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, Result]:
     """The example, small, with Spark killed once in the middle."""
-    plan = Plan(orders=700, customers=12, documents=3, document_bytes=700_000, broken=0.05, unacked=0.03)
-    play = Play(shop.url, tmp_path_factory.mktemp("orders"), plan, kills=1, pace=0.0)
+    volume = Volume(orders=700, customers=12, documents=3, document_bytes=700_000, broken=0.05, unacked=0.03)
+    play = Play(shop.url, tmp_path_factory.mktemp("orders"), volume, kills=1, pace=0.0)
     return play, asyncio.run(play.run())
 
 
@@ -183,7 +183,7 @@ def test_what_cannot_go_on_says_so_and_waits_for_the_end(tmp_path: Path, monkeyp
     """Spark that cannot run is tried three times, then the command is said; so is the end of orders that cannot go."""
     monkeypatch.setattr(ongoing, "REST", 0.0)
     nowhere = "nats://127.0.0.1:1"
-    play, said = Play(nowhere, tmp_path, Plan(orders=100, documents=0)), list[str]()
+    play, said = Play(nowhere, tmp_path, Volume(orders=100, documents=0)), list[str]()
 
     async def body() -> None:
         stop = asyncio.Event()

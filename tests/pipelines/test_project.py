@@ -17,12 +17,14 @@ import penstock
 from penstock.errors import InputError, PipelineError
 from penstock.pipelines import Project, Table, replay, run
 from penstock.pipelines.checkpoints import read_flows
-from penstock.pipelines.lanes import switch_back
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.process import PipelineRun, _session
-from penstock.pipelines.template import write_project
+from penstock.pipelines.replays import switch_back
+from penstock.pipelines.running import apply_topology
 from penstock.server import Server
 from tests.live.command import Command
 from tests.pipelines.projects import api, count, quick_project, send
+from tests.support import Authority
 
 SLOW = pytest.mark.timeout(600)  # Spark starts here, on a machine that may be busy
 
@@ -58,6 +60,40 @@ def test_a_continuous_run_ends_cleanly(server: Server, tmp_path: Path, eventuall
     assert read_flows(folder / "storage") == []
     for stream in ("READINGS", "ALERTS"):
         api(server.url, f"STREAM.DELETE.{stream}")
+
+
+_PEEK = """
+import json
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.contexts import load_options
+
+found = load_options()
+seen = [SparkSession.active().conf.get("spark.sql.shuffle.partitions"), found.request_timeout, found.tls_hostname]
+(Path(__file__).parent.parent / "seen.json").write_text(json.dumps(seen))
+"""
+
+
+@SLOW
+def test_what_the_caller_gives_reaches_the_pipeline(tmp_path: Path):
+    """A certificate of another name, a time-out and a setting over the spec's hold where the files and sources run."""
+    authority = Authority(tmp_path / "ca")
+    pair = authority.issue("server", "nats.example")
+    folder = quick_project(tmp_path, **{"spark.sql.shuffle.partitions": "4"})
+    for name in ("alerts.py", "totals.sql"):
+        (folder / "transformations" / name).unlink()
+    (folder / "transformations" / "peek.py").write_text(_PEEK)
+    with Server(sync="2m", tls_cert=pair.cert, tls_key=pair.key) as nats:
+        options = penstock.ConnectionOptions(
+            nats.url, tls_ca=str(authority.ca), tls_hostname="nats.example", request_timeout=7.5
+        )
+        apply_topology(Project.load(folder), options)
+        send(options, [{"sensor": "s1", "value": 1.0}] * 20)
+        outcome = run(folder, options=options, master="local[2]", conf={"spark.sql.shuffle.partitions": "7"})
+    assert outcome.rows_in == 20
+    assert json.loads((folder / "seen.json").read_text()) == ["7", 7.5, "nats.example"]
 
 
 @SLOW

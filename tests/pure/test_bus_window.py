@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bus.window import LAST, PART, RESEND, Incoming, Offer, Outgoing, Signal, decode_signal, split
+from penstock.bus.window import LAST, PART, RESEND, Offer, ReceiveWindow, SendWindow, Signal, decode_signal, split
 from penstock.bus.wire import Misc
 from penstock.errors import RemoteProtocolError
 
@@ -52,7 +52,7 @@ def test_signals(signal: Signal, data: bytes):
 
 def test_run_bytes():
     """A run has a number and its units with their lengths; cut it is refused, or a run of fewer units."""
-    out = Outgoing(8, 1 << 20)
+    out = SendWindow(8, 1 << 20)
     out.push(b"first")
     out.push(b"second")
     out.run(1000)
@@ -60,7 +60,7 @@ def test_run_bytes():
     out.push(b"\x01")
     assert out.run(1000) == RUN
     for end in range(len(RUN) + 1):
-        reader = Incoming(8, 1 << 20)
+        reader = ReceiveWindow(8, 1 << 20)
         reader.expected = 2
         if end in (9, 16, 21):
             assert reader.feed(RUN[:end]) == ([b"\x0542", b"\x01"][: (end - 9) // 6], False)
@@ -68,7 +68,7 @@ def test_run_bytes():
             with pytest.raises(RemoteProtocolError):
                 reader.feed(RUN[:end])
     with pytest.raises(RemoteProtocolError):
-        Incoming(8, 1 << 20).feed(b"\x0542")
+        ReceiveWindow(8, 1 << 20).feed(b"\x0542")
 
 
 @given(st.binary(max_size=2000), st.integers(2, 500))
@@ -85,7 +85,7 @@ def test_pieces_make_the_packet(packet: bytes, most: int):
 
 def test_window_is_bounded():
     """Units fit up to their number and their bytes; one alone fits always."""
-    out = Outgoing(3, 100)
+    out = SendWindow(3, 100)
     assert out.fits(1000)
     out.push(b"x" * 60)
     assert out.fits(40)
@@ -102,7 +102,7 @@ def test_window_is_bounded():
 
 def test_runs_fit_a_message():
     """A run is no longer than a message may be, and nothing is left out."""
-    out, reader, seen = Outgoing(100, 1 << 20), Incoming(100, 1 << 20), []
+    out, reader, seen = SendWindow(100, 1 << 20), ReceiveWindow(100, 1 << 20), []
     for number in range(100):
         out.push(bytes((5, number)))
     while (run := out.run(64)) is not None:
@@ -113,19 +113,19 @@ def test_runs_fit_a_message():
 
 def test_a_handler_that_ignores_the_window():
     """A handler that sends more than the window holds is refused, by number and by bytes."""
-    out = Outgoing(100, 1 << 30)
+    out = SendWindow(100, 1 << 30)
     for _ in range(10):
         out.push(b"x" * 50_000)
     run = out.run(1 << 30)
     with pytest.raises(RemoteProtocolError, match="window"):
-        Incoming(8, 1 << 30).feed(run)
+        ReceiveWindow(8, 1 << 30).feed(run)
     with pytest.raises(RemoteProtocolError, match="window"):
-        Incoming(100, 65536).feed(run)
+        ReceiveWindow(100, 65536).feed(run)
 
 
 def test_a_requester_that_takes_what_was_not_sent():
     """A count or a number beyond what was sent is refused."""
-    out = Outgoing(8, 1000)
+    out = SendWindow(8, 1000)
     out.push(b"x")
     with pytest.raises(RemoteProtocolError):
         out.taken(1)
@@ -137,7 +137,7 @@ def test_a_requester_that_takes_what_was_not_sent():
 def test_nothing_is_lost_or_doubled_over_a_bad_line(count: int, units: int, seed: int):
     """Over a line that loses runs and signals, every unit is read once and in order."""
     line = random.Random(seed)  # a repeatable line, not a secret
-    out, reader = Outgoing(units, 10_000), Incoming(units, 10_000)
+    out, reader = SendWindow(units, 10_000), ReceiveWindow(units, 10_000)
     made, read, waiting = 0, [], []
 
     def to_handler(signal: Signal) -> None:

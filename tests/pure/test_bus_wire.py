@@ -13,8 +13,8 @@ from penstock.bus.wire import (
     Close,
     Element,
     First,
-    Inbox,
     Misc,
+    MiscInbox,
     ReplyDecoder,
     Response,
     Skipped,
@@ -64,7 +64,7 @@ GOLDEN = {
     ),
     "element of a map": (State.MAP, b"\x05\x03id2raw<&>", Element(b"raw<&>", "id2"), 5),
     "element of an array": (State.ARRAY, b"\x0542", Element(b"42"), 1),
-    "inbox": (State.START, b"\x06_INBOX.idSCP8zILj9TXywbQ8Nrqs", Inbox(INBOX), 2),
+    "inbox": (State.START, b"\x06_INBOX.idSCP8zILj9TXywbQ8Nrqs", MiscInbox(INBOX), 2),
 }
 golden = pytest.mark.parametrize(("state", "data", "value", "fixed"), GOLDEN.values(), ids=GOLDEN)
 
@@ -81,7 +81,7 @@ def encode(value: object) -> bytes:
             return encode_response(value)
         case Close(error):
             return encode_close(error)
-        case Inbox(name):
+        case MiscInbox(name):
             return encode_inbox(name)
         case First(kind, type, path, Element(data, name)):
             return encode_section(kind, type, path) + (b"" if name is None else encode_name(name)) + data

@@ -16,9 +16,9 @@ from penstock.chunks.store import MemoryStore, SpoolStore, join
 
 @pytest.fixture(autouse=True)
 def _none_left():
-    """Every test gives back the stretches of addresses that its payloads took."""
+    """Every test gives back the spans of addresses that its payloads took."""
     yield
-    assert MemoryStore._stretches == 0
+    assert MemoryStore._spans == 0
 
 
 def pieces(data: bytes, size: int) -> list[tuple[int, bytes]]:
@@ -32,13 +32,13 @@ def pieces(data: bytes, size: int) -> list[tuple[int, bytes]]:
     st.integers(1, 500),
     st.integers(0, 2**32),
 )
-def test_a_payload_that_grows_is_right_in_any_order(data: bytes, size: int, large: int, stretch: int, seed: int):
-    """Wherever a payload begins to count as large, and whether or not it outgrows its stretch, it is what was sent."""
+def test_a_payload_that_grows_is_right_in_any_order(data: bytes, size: int, large: int, span: int, seed: int):
+    """Wherever a payload begins to count as large, and whether or not it outgrows its span, it is what was sent."""
     parts = pieces(data, size)
     random.Random(seed).shuffle(parts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "LARGE", large)
-        patch.setattr(stores, "STRETCH", stretch)
+        patch.setattr(stores, "SPAN", span)
         store = MemoryStore()
         for place, (offset, body) in enumerate(parts):
             store.write(offset, memoryview(body), final=place == len(parts) - 1)
@@ -51,27 +51,27 @@ def test_a_payload_that_grows_is_right_in_any_order(data: bytes, size: int, larg
 
 def test_where_addresses_are_rationed_a_payload_grows_step_by_step(monkeypatch):
     """A process that may not take so many addresses gets its payload all the same."""
-    monkeypatch.setattr(stores, "STRETCH", sys.maxsize // 2)
+    monkeypatch.setattr(stores, "SPAN", sys.maxsize // 2)
     store, data = MemoryStore(), random.Random(1).randbytes(1_500_000)
     for offset, body in pieces(data, 500_000):
         store.write(offset, body)
     assert store.take() == data
 
 
-def test_only_so_many_payloads_take_a_stretch(monkeypatch):
+def test_only_so_many_payloads_take_a_span(monkeypatch):
     """The addresses that all payloads together take are bounded; those beyond it grow step by step."""
-    monkeypatch.setattr(stores, "STRETCHES", 2)
+    monkeypatch.setattr(stores, "SPANS", 2)
     data = random.Random(1).randbytes(900_000)
     open_ones = [MemoryStore() for _ in range(4)]
     for offset, body in pieces(data, 300_000):
         for store in open_ones:
             store.write(offset, body)
-    assert MemoryStore._stretches == 2
+    assert MemoryStore._spans == 2
     assert [store.take() for store in open_ones] == [data] * 4
 
 
 def test_a_large_payload_moves_to_disk_without_what_it_never_filled():
-    """What is spilled is what came, not the stretch that it had to grow in."""
+    """What is spilled is what came, not the span that it had to grow in."""
     data = random.Random(1).randbytes(900_000)
     store, spool = MemoryStore(), SpoolStore(None)
     try:

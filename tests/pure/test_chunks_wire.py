@@ -12,8 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.chunks.store import Backlog, MemoryStore, SpoolStore
-from penstock.chunks.wire import Chunk, Reason, Refusal, Splitter, Tiling, decode, encode, header_room, message_id_of
+from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore
+from penstock.chunks.wire import (
+    Chunk,
+    Reason,
+    Refusal,
+    Splitter,
+    Tiling,
+    decode,
+    encode,
+    header_room,
+    message_id_of,
+    read_headers,
+)
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "chunks.json").read_text())
 ID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -91,11 +102,35 @@ def test_missing_headers_are_refused(name: str):
 
 def test_what_has_no_id_is_no_chunk():
     """A message without X-Msg-Id, or with an empty one, is not ours; names keep their case."""
-    assert message_id_of(None) is None
     assert message_id_of({}) is None
     assert message_id_of({"X-Msg-Id": ""}) is None
     assert message_id_of({"x-msg-id": ID}) is None
     assert message_id_of(MIDDLE) == ID
+
+
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        (None, {}),
+        (b"NATS/1.0\r\n\r\n", {}),
+        (b"NATS/1.0\r\nX-Msg-Id: m\r\nX-Flags:0\r\n\r\n", {"X-Msg-Id": "m", "X-Flags": "0"}),
+        (b"NATS/1.0\r\nX-Msg-Id: first\r\nX-Msg-Id: second\r\n\r\n", {"X-Msg-Id": "first"}),
+        (b"NATS/1.0 503\r\n\r\n", {}),
+        (b"no headers at all", {}),
+        (b"NATS/1.0\r\nX-Msg-Id\r\n\r\n", {}),
+        (b"", {}),
+    ],
+)
+def test_header_blocks_are_read_or_are_no_chunks(block: bytes | None, found: dict[str, str]):
+    """Of a repeated header the first counts; a block that is broken has no headers, so that its message is no chunk."""
+    assert read_headers(block) == found
+
+
+@given(st.binary(max_size=200))
+def test_no_header_block_is_more_than_the_reader_can_take(block: bytes):
+    """Whatever another publisher writes there, reading it gives texts by name and raises nothing."""
+    found = read_headers(b"NATS/1.0\r\n" + block)
+    assert all(isinstance(text, str) for pair in found.items() for text in pair)
 
 
 def test_ids_are_bounded():
@@ -316,7 +351,7 @@ def test_a_backlog_gives_bytes_in_order_within_its_window(data: bytes, size: int
     chunks = [(offset, data[offset : offset + size]) for offset in range(0, len(data), size)]
     rng = random.Random(seed)
     rng.shuffle(chunks)
-    backlog, got = Backlog(window, None), b""
+    backlog, got = UnreadStore(window, None), b""
     try:
         for offset, body in chunks:
             backlog.write(offset, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import penstock
+from penstock.wire import MODULES as COMPILED
+from tests.private_names import private_uses
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -37,14 +39,15 @@ FLOORS = {
     "penstock.channels.messages": 0,
     "penstock.channels.delivery": 0,
     "penstock.channels.subscribers": 0,
-    "penstock.channels.records": 0,
+    "penstock.channels.state_records": 0,
+    "penstock.channels.stream": 0,
     "penstock.channels.recent": 0,
     "penstock.spark.options": 0,
     "penstock.spark.offsets": 0,
     "penstock.spark.positions": 0,
     "penstock.spark.planning": 0,
     "penstock.spark.pushdown": 0,
-    "penstock.spark.assembling": 0,
+    "penstock.spark.assembly_state": 0,
     "penstock.spark.markers": 0,
     "penstock.spark.sink_options": 0,
     "penstock.pipelines.outcome": 0,
@@ -91,6 +94,9 @@ IMPURE = {
     "shutil",
     "nats",
 }
+# Private names of pyspark and nats-py that we use: where, which ("*" for all there), and why nothing public will do.
+# None at present; an entry is ("penstock.room", "_name"): "The reason."
+PRIVATE: dict[tuple[str, str], str] = {}
 
 
 def modules() -> Iterator[tuple[str, Path, ast.Module]]:
@@ -129,26 +135,6 @@ def floor(name: str) -> int:
 def is_module(name: str) -> bool:
     path = SOURCE.parent / Path(*name.split("."))
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
-
-
-def test_public_names():
-    """The public face of the package is exactly this."""
-    assert penstock.__all__ == [
-        "__version__",
-        "ConnectionOptions",
-        "Consumer",
-        "Message",
-        "PenstockError",
-        "PubAck",
-        "Server",
-        "Stream",
-        "connect",
-        "errors",
-    ]
-    for name in penstock.__all__:
-        assert getattr(penstock, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        penstock.nothing  # noqa: B018  # the access is the test
 
 
 @pytest.mark.parametrize("name", [item.name for item in pkgutil.walk_packages([str(SOURCE)], "penstock.")])
@@ -202,16 +188,107 @@ def test_the_pure_floor_is_pure():
     assert not wrong
 
 
-def test_only_the_door_imports_the_nats_client():
-    """nats-py's client is imported by penstock.connection alone; others may name its types and errors."""
-    allowed = ("penstock.connection",)
+def test_one_module_imports_nats_py():
+    """nats-py is imported by `penstock.connection.stock` alone, which hands out its stock client; types included."""
     wrong = [
         f"{name} imports {target}"
         for name, _, tree in modules()
-        for target in imports(tree)
-        if (target == "nats" or target.startswith("nats.aio.client")) and not name.startswith(allowed)
+        for node in ast.walk(tree)
+        for target in imported(node)
+        if target.split(".")[0] == "nats" and name != "penstock.connection.stock"
     ]
     assert not wrong
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Give the modules that one statement imports, also where only type checkers see it."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+
+
+def test_nobody_waits_with_wait_for():
+    """`asyncio.wait_for` is used nowhere: Python 3.11's drops a cancellation; `asyncio.timeout` does not."""
+    wrong = [
+        f"{name}, line {node.lineno}"
+        for name, _, tree in modules()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for")
+        or (isinstance(node, ast.ImportFrom) and node.module == "asyncio" and "wait_for" in ast.unparse(node))
+    ]
+    assert not wrong
+
+
+def header_names(tree: ast.Module) -> Iterator[str]:
+    """Give the literals that spell a header of NATS; prose (a docstring, or a name in backticks) does not count."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in prose:
+            text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+            if re.search(r"(?<![`\w])Nats-(?=[A-Z]|$)", text):
+                yield text
+
+
+def test_header_names_are_spelt_in_one_place():
+    """Header names of NATS stand in `wire.jetstream.names`, and in compiled modules, which cannot take them thence."""
+    allowed = {"penstock.wire.jetstream.names", *(f"penstock.wire.{name}" for name in COMPILED)}
+    spelling = {name for name, _, tree in modules() if list(header_names(tree))} - allowed
+    assert not spelling, "take these names from penstock.wire.jetstream.names"
+
+
+def test_no_private_name_of_others_is_used():
+    """No private name of pyspark, py4j or nats-py is used but those listed with a reason, and each of these is used."""
+    trees = {name: tree for name, _, tree in modules()}
+    for folder in ("src/pyspark_nats", "tools", "benchmarks"):
+        trees |= {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in (ROOT / folder).rglob("*.py")}
+
+    def listed(module: str, name: str) -> Iterator[tuple[str, str]]:
+        for where, what in PRIVATE:
+            if (module == where or module.startswith(f"{where}.")) and what in ("*", name):
+                yield where, what
+
+    used = private_uses(trees)
+    assert not [f"{use.module}:{use.line} uses {use.name}" for use in used if not list(listed(use.module, use.name))]
+    assert {entry for use in used for entry in listed(use.module, use.name)} == PRIVATE.keys()
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("from pyspark.sql import SparkSession\nSparkSession(x)._jvm.x", ["_jvm"]),
+        ("from nats.aio.client import _secret", ["_secret"]),
+        ("import nats._inner.x", ["_inner"]),
+        ("from pyspark._globals import _NoValue", ["_NoValue", "_globals"]),
+        ("def f(spark): return spark._jsparkSession", ["_jsparkSession"]),
+        ("def f(spark): return spark.sparkContext._jsc.sc()", ["_jsc"]),
+        ("def f(x): return getattr(x, '_sc', None)", ["_sc"]),
+        ("def f(x): setattr(x, '_sc', 1); return vars(x)['_a'], x.__dict__['_b']", ["_a", "_b", "_sc"]),
+        ("import operator\noperator.attrgetter('_jdf')", ["_jdf"]),
+        # A name that we have, too, on something of theirs: by its type, where it comes from, or what it is kept in.
+        ("from nats.aio.client import Client\n_subs = 1\ndef f(x: Client | None): return x._subs", ["_subs"]),
+        ("import nats\n_subs = 1\nasync def f():\n  x = await nats.connect()\n  return x._subs", ["_subs"]),
+        (
+            "from nats.aio.client import Client\nclass A:\n  def __init__(self, c: 'Client'):\n    self._c = c\n"
+            "    self._subs = 1\n  def f(self): return self._c._subs",
+            ["_subs"],
+        ),
+        # A class on theirs: what it takes from it in silence, and what it overrides.
+        ("from nats.aio.client import Client\nclass A(Client):\n  def f(self): return self._ours", ["_ours"]),
+        ("from nats.aio.client import Client\nclass A(Client):\n  def _send_ping(self): pass", ["_send_ping"]),
+        (
+            "import nats.aio.client as nc\nclass A(nc.Client):\n  def _own(self): pass\n"
+            "class B(A):\n  def f(self): return self._own(), self._pongs",
+            ["_pongs"],
+        ),
+        # What is ours, the language's or another package's.
+        ("class A:\n  def __init__(self): self._x = 1\ndef f(a): return a._x, a.__dict__", []),
+        ("import os\nos._exit(1)\ndef f(p): return p._replace(x=1)", []),
+        ("from pyspark.sql import SparkSession\nSparkSession.__name__\nSparkSession.builder", []),
+    ],
+)
+def test_private_names_of_others_are_found(code: str, names: list[str]):
+    """The guard sees a private name however it is reached, and leaves alone what is ours."""
+    assert sorted(use.name for use in private_uses({"sample": ast.parse(code)})) == names
 
 
 def test_no_file_grows_past_500_lines():

@@ -22,9 +22,9 @@ from penstock.errors import (
 )
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import (
+    PubAck,
     Status,
     StatusKind,
-    Stored,
     api_error,
     number,
     read_ack,
@@ -90,7 +90,7 @@ def test_hostile_answers(answer: dict[str, Any]):
         except PenstockError as error:
             str(error).encode()  # as a log or a terminal does
         else:
-            assert isinstance(found, dict | Stored)
+            assert isinstance(found, dict | PubAck)
             assert answer.get("error") is None, "an answer with an error was taken for a good one"
 
 
@@ -192,15 +192,15 @@ def test_texts():
 @pytest.mark.parametrize(
     ("payload", "stored"),
     [
-        (b'{"stream":"S","seq":7}', Stored("S", 7)),
-        (b'{"stream":"S","seq":7,"duplicate":true}', Stored("S", 7, duplicate=True)),
-        (b'{"stream":"S","seq":7,"duplicate":"yes"}', Stored("S", 7)),
-        (b'{"stream":"S","seq":7,"domain":"hub"}', Stored("S", 7, domain="hub")),
-        (b'{"stream":"S","seq":7,"batch":"b","count":3}', Stored("S", 7, count=3, batch="b")),
-        (b'{"stream":"S","seq":7,"val":"12"}', Stored("S", 7, value="12")),
+        (b'{"stream":"S","seq":7}', PubAck("S", 7)),
+        (b'{"stream":"S","seq":7,"duplicate":true}', PubAck("S", 7, duplicate=True)),
+        (b'{"stream":"S","seq":7,"duplicate":"yes"}', PubAck("S", 7)),
+        (b'{"stream":"S","seq":7,"domain":"hub"}', PubAck("S", 7, domain="hub")),
+        (b'{"stream":"S","seq":7,"batch":"b","count":3}', PubAck("S", 7, count=3, batch="b")),
+        (b'{"stream":"S","seq":7,"val":"12"}', PubAck("S", 7, value="12")),
     ],
 )
-def test_acks(payload: bytes, stored: Stored):
+def test_acks(payload: bytes, stored: PubAck):
     """An ack says where the message, or the last of the batch, stands."""
     assert read_ack(payload) == stored
 

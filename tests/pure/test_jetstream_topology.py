@@ -13,11 +13,11 @@ import pytest
 from penstock.errors import InputError, RemoteProtocolError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream import Topology
-from penstock.jetstream.assets import parse_headers
 from penstock.jetstream.changes import Plan, consumer_step, stream_step
 from penstock.jetstream.delivery import parse_place
 from penstock.jetstream.samples import AckSample, Advisory, Figures, parse_event
 from penstock.model import Consumer, Stream
+from penstock.wire.jetstream.direct import read_headers
 
 TOML = """
 [streams.ORDERS]
@@ -255,8 +255,8 @@ def test_other_replies_are_no_places(reply: str):
 
 def test_header_blocks_are_read():
     """Every value of a name is kept, in order."""
-    assert parse_headers(b"NATS/1.0\r\nA: 1\r\nB:x:y\r\nA: 2\r\n\r\n") == {"A": ["1", "2"], "B": ["x:y"]}
-    assert parse_headers(b"") == {}
+    assert read_headers(b"NATS/1.0\r\nA: 1\r\nB:x:y\r\nA: 2\r\n\r\n") == {"A": ["1", "2"], "B": ["x:y"]}
+    assert read_headers(b"") == {}
 
 
 SAMPLE = {

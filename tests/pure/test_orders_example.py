@@ -8,24 +8,24 @@ from xml.etree import ElementTree
 import pytest
 
 from penstock.examples.orders.audit import compare
-from penstock.examples.orders.charts import Line, Mark, bars, columns, lines
-from penstock.examples.orders.ledger import Document, Ledger, Plan
+from penstock.examples.orders.charts import Band, Line, bars, columns, lines
+from penstock.examples.orders.ledger import Document, Ledger, Volume
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-PLAN = Plan(orders=500, documents=3, document_bytes=10_000)
+VOLUME = Volume(orders=500, documents=3, document_bytes=10_000)
 
 
 def test_the_same_seed_draws_the_same_traffic():
-    """Two drawings of a plan are equal, and another seed gives another one."""
-    one, two = Ledger.draw(PLAN, START), Ledger.draw(PLAN, START)
+    """Two drawings of the same volume are equal, and another seed gives another one."""
+    one, two = Ledger.draw(VOLUME, START), Ledger.draw(VOLUME, START)
     assert one.orders == two.orders
     assert [item.content() for item in one.documents] == [item.content() for item in two.documents]
-    assert one.orders != Ledger.draw(Plan(orders=500, seed=8), START).orders
+    assert one.orders != Ledger.draw(Volume(orders=500, seed=8), START).orders
 
 
 def test_every_awkward_kind_is_there():
     """Orders come once, twice, unacknowledged and from old clients; some are broken in each way."""
-    books = Ledger.draw(Plan(orders=5000), START)
+    books = Ledger.draw(Volume(orders=5000), START)
     assert {order.way for order in books.orders} == {"once", "twice", "unacked", "legacy"}
     assert len({order.fault for order in books.orders}) == 5
     assert len({order.order_id for order in books.orders}) == 5001
@@ -33,7 +33,7 @@ def test_every_awkward_kind_is_there():
 
 def test_revenue_counts_every_whole_order_but_the_last():
     """The sums of closed minutes hold every whole order but the one that closes them."""
-    books = Ledger.draw(PLAN, START)
+    books = Ledger.draw(VOLUME, START)
     sums = books.revenue()
     assert sum(orders for _, orders in sums.values()) == len(books.whole) - 1
     assert sum(cents for cents, _ in sums.values()) == sum(order.cents for order in books.whole[:-1])
@@ -41,7 +41,7 @@ def test_revenue_counts_every_whole_order_but_the_last():
 
 def test_later_orders_catch_up_with_the_clock():
     """Orders that are drawn later are in the books, 20 s apart, and never later than now, so that minutes close."""
-    books = Ledger.draw(PLAN, START)
+    books = Ledger.draw(VOLUME, START)
     last, drawn = books.orders[-1], []
     now = last.ordered + timedelta(seconds=90)
     for _ in range(10):
@@ -51,7 +51,7 @@ def test_later_orders_catch_up_with_the_clock():
     assert [order.order_id for order in drawn] == [f"o-{number:06}" for number in range(501, 511)]
     seconds = [(order.ordered - last.ordered).total_seconds() for order in drawn]
     assert seconds == [20, 40, 60, 80, 94, 95, 96, 97, 98, 99]
-    assert books.draw_next(now) == Ledger(books.plan, START, orders=books.orders[:-1]).draw_next(now), (
+    assert books.draw_next(now) == Ledger(books.volume, START, orders=books.orders[:-1]).draw_next(now), (
         "it is repeatable"
     )
 
@@ -78,7 +78,7 @@ def test_differences_are_counted(found: str, lost: int, repeated: int):
 def test_charts_are_well_formed():
     """Every chart is XML, also of nothing at all, and text in it is escaped."""
     drawn = [
-        lines("t", [Line("a<b", [(0, 0), (1, 5000)], "red", fill=True)], [Mark(0.2, 0.4, "killed & back")]),
+        lines("t", [Line("a<b", [(0, 0), (1, 5000)], "red", fill=True)], [Band(0.2, 0.4, "killed & back")]),
         lines("t", [Line("a", [], "red")]),
         columns("t", ["1", "2"], {"north": [1, 2.5], "south": [0, 3]}, ["red", "blue"]),
         columns("t", [], {}, []),

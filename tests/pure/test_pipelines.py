@@ -20,15 +20,15 @@ import pytest
 from penstock.errors import InputError, OptionError, PipelineError
 from penstock.pipelines.checkpoints import read_flows
 from penstock.pipelines.eventlog import EventLog
-from penstock.pipelines.lanes import beside, current_lane, database, keep_lane, switch, switch_back
+from penstock.pipelines.new_project import write_project
 from penstock.pipelines.outcome import OBSERVED, Outcome
 from penstock.pipelines.process import _take_lock
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import Sight, check_remote, refuse_other
+from penstock.pipelines.replays import beside, current_replay, database, keep_replay, switch, switch_back
 from penstock.pipelines.settings import VARIABLE, encode, start_position, target
 from penstock.pipelines.state import state_paths
 from penstock.pipelines.tables import Table
-from penstock.pipelines.template import write_project
 
 
 def offset(next_sequence: int, stream: str = "ORDERS") -> str:
@@ -123,21 +123,21 @@ def test_settings_of_a_replay():
         start_position(environ={VARIABLE: "{"})
 
 
-# -- lanes -------------------------------------------------------------------------------------------------------------
+# -- replays -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_replay_is_what_it_was_begun_as(tmp_path: Path):
     """A duration ago becomes a time when a replay begins and stays that; other places or streams are refused."""
     project = Project.load(write_project(tmp_path, "sensors"))
-    lane = keep_lane(project, "v2", "1h", {"ALERTS": "V2"})
-    ago = datetime.now(UTC) - datetime.fromisoformat(lane.start)
+    kept = keep_replay(project, "v2", "1h", {"ALERTS": "V2"})
+    ago = datetime.now(UTC) - datetime.fromisoformat(kept.start)
     assert timedelta(minutes=59) < ago < timedelta(minutes=61)
-    assert start_position(environ={VARIABLE: lane.settings}) == lane.start
-    assert keep_lane(project, "v2", "1h", {"ALERTS": "V2"}) == lane
+    assert start_position(environ={VARIABLE: kept.settings}) == kept.start
+    assert keep_replay(project, "v2", "1h", {"ALERTS": "V2"}) == kept
     for start, into in (("2h", {"ALERTS": "V2"}), ("1h", {"ALERTS": "V3"})):
         with pytest.raises(InputError, match="begun from 1h into ALERTS=V2"):
-            keep_lane(project, "v2", start, into)
-    assert keep_lane(project, "v3", "2026-01-01T00:00:00Z", {}).start == "2026-01-01T00:00:00Z"
+            keep_replay(project, "v2", start, into)
+    assert keep_replay(project, "v3", "2026-01-01T00:00:00Z", {}).start == "2026-01-01T00:00:00Z"
 
 
 def test_a_pipeline_switches_and_switches_back(tmp_path: Path):
@@ -145,15 +145,15 @@ def test_a_pipeline_switches_and_switches_back(tmp_path: Path):
     project = Project.load(write_project(tmp_path, "sensors"))
     with pytest.raises(InputError, match="has no replay v2"):
         switch(project, "v2")
-    lane = keep_lane(project, "v2", "all", {"ALERTS": "V2"})
+    kept = keep_replay(project, "v2", "all", {"ALERTS": "V2"})
     with pytest.raises(InputError, match=r"no replay v3.*There is v2"):
         switch(project, "v3")
-    assert current_lane(project) is None
+    assert current_replay(project) is None
     own, theirs = tmp_path / "sensors" / "storage", tmp_path / "sensors" / "storage" / "replays" / "v2"
     for folder in (own, theirs):
         (folder / "_checkpoints").mkdir()
     assert state_paths(project) == [own / "_checkpoints"]
-    assert switch(project, "v2") == lane == current_lane(project)
+    assert switch(project, "v2") == kept == current_replay(project)
     assert state_paths(project) == [theirs / "_checkpoints"], "a reset forgets the state that is in use"
     assert beside(project, "v2").warehouse == tmp_path / "sensors" / "storage" / "replays" / "v2" / "warehouse"
     lock = _take_lock(beside(project, "v2"))
@@ -163,7 +163,7 @@ def test_a_pipeline_switches_and_switches_back(tmp_path: Path):
             change()
     os.close(lock)
     switch_back(project)
-    assert current_lane(project) is None
+    assert current_replay(project) is None
     with pytest.raises(InputError, match="is not switched"):
         switch_back(project)
     with pytest.raises(InputError, match="no switch can be noted"):
@@ -347,7 +347,7 @@ def test_tables_hold_committed_files_only(tmp_path: Path):
 # -- what people see ---------------------------------------------------------------------------------------------------
 
 _DRAW = """
-from penstock.cli.board import board, print_summary
+from penstock.cli.pipeline_show import board, print_summary
 from penstock.pipelines.outcome import OBSERVED, Outcome
 
 outcome = Outcome()

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from penstock.errors import RemoteProtocolError
 from penstock.spark import markers
-from penstock.spark.markers import Head, Places
+from penstock.spark.markers import Head, MarkerSubjects
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sink_markers.json"
 DIGESTS = bytes(range(48))
@@ -95,7 +95,7 @@ def test_markers_of_a_newer_version_are_refused():
 
 def test_subjects():
     """Markers of a query stand under its own root, and its tasks' are told from the others."""
-    places = Places("ORDERS", "q")
+    places = MarkerSubjects("ORDERS", "q")
     assert places.head == "$PENSTOCK.ORDERS.q.head"
     assert places.all == "$PENSTOCK.ORDERS.q.>"
     assert places.is_of_task(places.lane(9, 2, 0))

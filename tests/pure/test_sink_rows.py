@@ -12,10 +12,10 @@ from hypothesis import strategies as some
 
 from penstock.errors import InputError, OptionError, RowError
 from penstock.spark.digests import Bag, from_bytes
-from penstock.spark.outgoing import Shape, Target, check_columns
+from penstock.spark.messages import Shape, SinkStream, check_columns
 from penstock.spark.sink_options import SINK, SinkOptions, parse_ttl
 
-TARGET = Target("ORDERS", ("orders.>", "dead"), 2000)
+TARGET = SinkStream("ORDERS", ("orders.>", "dead"), 2000)
 
 
 def shape(**options) -> Shape:
@@ -199,7 +199,7 @@ def test_large_payloads_have_the_same_digest_as_ever():
     """The way around a copy of a large payload gives the digest that the straight way gives."""
     from hashlib import blake2b
 
-    messages, _ = Shape(SinkOptions(stream="S"), Target("S", ("s",), 10**6)).messages(
+    messages, _ = Shape(SinkOptions(stream="S"), SinkStream("S", ("s",), 10**6)).messages(
         rows(data=[b"z" * 70_000], subject=["s"])
     )
     assert messages.digests() == blake2b(b"s\r\n\r\n" + b"z" * 70_000, digest_size=16).digest()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.chunks.wire import Reason, Splitter, encode
 from penstock.errors import InputError
-from penstock.spark.assembling import Open
+from penstock.spark.assembly_state import Open
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "spark_assembly_v1.bin"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.spark.options import SourceOptions
-from penstock.spark.rows import arrow_schema, conform, source_schema, without_batch_headers
+from penstock.spark.schema import arrow_schema, conform, source_schema, without_batch_headers
 from penstock.wire.arrow import SCHEMA
 
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))

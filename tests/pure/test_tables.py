@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import shutil
@@ -222,3 +223,103 @@ def test_a_streaming_table_without_a_row_is_told_at_once(tmp_path: Path, kind: t
     assert Table(tmp_path).files() == []
     with pytest.raises(InputError, match="No batch has written a row"):
         kind(tmp_path).read()
+
+
+# -- the log of a streaming table --------------------------------------------------------------------------------------
+
+
+def committed(folder: Path, name: str, *entries: tuple[str, str]) -> None:
+    """Write a batch of a table's log: paths as Spark writes them, and what became of each."""
+    log = folder / "_spark_metadata"
+    log.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"path": path, "action": done or "add"}) for path, done in entries]
+    (log / name).write_text("\n".join(["v1", *lines]))
+
+
+def part(folder: Path, name: str, **columns: list[object]) -> tuple[str, str]:
+    """Write a file of a table, and give its entry for the log."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path.as_uri(), ""
+
+
+def test_a_file_that_a_later_batch_deletes_is_gone(tmp_path: Path):
+    """The log is added up in the order of its numbers, the tenth after the ninth; what is no batch is passed over."""
+    one, two, three = (part(tmp_path, f"{name}.parquet", x=[name]) for name in "abc")
+    committed(tmp_path, "8", one)
+    committed(tmp_path, "9", two)
+    committed(tmp_path, "10", (one[0], "delete"), three)
+    for name in (".10.crc", ".11.tmp", "x.compact", "12.part"):
+        (tmp_path / "_spark_metadata" / name).write_text("no batch")
+    assert sorted(row["x"] for row in Table(tmp_path).rows()) == ["b", "c"]
+    committed(tmp_path, "10.compact", one)
+    assert [row["x"] for row in Table(tmp_path).rows()] == ["a"], "the compact one stands for all up to its number"
+    committed(tmp_path, "9.compact", two)
+    assert [row["x"] for row in Table(tmp_path).rows()] == ["a"], "and the newest compact one for the older ones"
+
+
+def test_a_table_that_was_moved_is_read_where_it_is(tmp_path: Path):
+    """Paths in the log are absolute and quoted; only what is inside the table counts, folders of partitions too."""
+    table = tmp_path / "new place" / "orders"
+    part(table, "region=a b%2F/p 1.parquet", x=[1])
+    part(table, "p2.parquet", x=[2])
+    committed(
+        table,
+        "0",
+        ("file:///old/orders/shop/orders/region=a%20b%252F/p%201.parquet", ""),
+        ("s3a://bucket/elsewhere/p2.parquet", ""),
+    )
+    assert sorted(row["x"] for row in Table(table).rows()) == [1, 2]
+    assert Table(table).files() == sorted([table / "p2.parquet", table / "region=a b%2F" / "p 1.parquet"])
+
+
+def test_files_of_several_schemas_are_one_table(tmp_path: Path):
+    """A column that came later is null before, one that grew wider is the wider; columns can be picked."""
+    committed(tmp_path, "0", part(tmp_path, "a.parquet", x=pa.array([1], pa.int32())))
+    committed(tmp_path, "1", part(tmp_path, "b.parquet", x=pa.array([2], pa.int64()), y=["late"]))
+    assert Table(tmp_path).rows() == [{"x": 1, "y": None}, {"x": 2, "y": "late"}]
+    assert Table(tmp_path).rows(["x"]) == [{"x": 1}, {"x": 2}]
+    assert Table(tmp_path).read().schema.field("x").type == pa.int64()
+
+
+def test_a_table_exists_once_a_row_is_committed(tmp_path: Path):
+    """Neither a folder, nor a file that no batch committed, nor a batch without files makes a table."""
+    table = Table(tmp_path / "orders", patience=0.0)
+    assert not table.exists
+    entry = part(table.folder, "a.parquet", x=[1])
+    committed(table.folder, "0")
+    assert not table.exists
+    committed(table.folder, "1", entry)
+    assert table.exists
+
+
+def test_a_committed_file_that_is_missing_is_no_table(tmp_path: Path):
+    """A table that lacks a file which its log names is never read in part: it is waited for, and then refused."""
+    committed(tmp_path, "0", part(tmp_path, "a.parquet", x=[1]), ("file:///orders/gone.parquet", ""))
+    with pytest.raises(PipelineError, match="no whole table"):
+        Table(tmp_path, patience=0.0).read()
+    with pytest.raises(PipelineError, match="no whole table"):
+        KeptTable(tmp_path, patience=0.0).read()
+
+
+def test_a_kept_streaming_table_takes_in_each_batch(tmp_path: Path):
+    """A batch that is committed later is in the next answer; files that were never committed never are."""
+    kept = KeptTable(tmp_path)
+    committed(tmp_path, "0", part(tmp_path, "a.parquet", x=[1]))
+    assert kept.rows() == [{"x": 1}]
+    later = part(tmp_path, "b.parquet", x=[2])
+    assert kept.rows() == [{"x": 1}]
+    committed(tmp_path, "1", later)
+    os.utime(tmp_path / "_spark_metadata", (time.time() + 5, time.time() + 5))  # whatever the clock can tell apart
+    assert kept.rows() == [{"x": 1}, {"x": 2}]
+
+
+def test_what_begins_with_a_dot_or_a_line_is_no_part(tmp_path: Path):
+    """Spark's own files beside the parts of a view are not read, whatever they end with."""
+    fill(tmp_path / "top", 1)
+    for name in (".part-0.parquet.crc", "._part.parquet", "_metadata.parquet", "notes.txt"):
+        (tmp_path / "top" / name).write_text("no rows")
+    future = time.time() + 5
+    os.utime(tmp_path / "top" / "_SUCCESS", (future, future))
+    assert version_of(Table(tmp_path / "top", patience=0.0).rows()) == 1

@@ -1,42 +1,104 @@
-"""The tree of commands: loaded one by one, listed without loading any."""
+"""The tree of commands: loaded one by one, listed without loading any, each with its help."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 
 import pytest
 import typer.main
 
 from penstock.cli.app import app, main
-from penstock.cli.tree import COMMANDS
+from penstock.cli.tree import COMMANDS, HIDDEN, Group
+from tests.live.command import imported
+from tests.live.inprocess import invoke
+
+PATHS = [
+    (name, verb)
+    for name, entry in COMMANDS.items()
+    for verb in ([*entry.verbs, *entry.hidden_names] if isinstance(entry, Group) else [""])
+]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *HIDDEN])
 def test_a_command_is_what_the_list_says(name: str):
     """Every name leads to a command; what the list says of it is the first paragraph of its own help."""
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # the root is a group
     assert command.name == name
-    assert command.hidden is (not COMMANDS[name].help)
-    if not command.hidden:
-        assert " ".join((command.help or "").split("\n\n")[0].split()) == COMMANDS[name].help
+    assert command.hidden is (name in HIDDEN)
+    assert " ".join((command.help or "").split("\n\n")[0].split()) == COMMANDS[HIDDEN.get(name, name)].help
 
 
-def test_the_list_loads_no_command():
-    """`penstock --help` shows every command, and imports the file of none."""
-    program = (
-        "import contextlib, io, sys\n"
-        "from penstock.cli import main\n"
-        "shown = io.StringIO()\n"
-        "with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):\n"
-        "    main(['--help'])\n"
-        "from penstock.cli.tree import COMMANDS\n"
-        "print(all(name in shown.getvalue() for name, entry in COMMANDS.items() if entry.help))\n"
-        "files = {entry.module for entry in COMMANDS.values()}\n"
-        "print([name for name in sorted(files) if f'penstock.cli.{name}' in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split("\n")[:2] == ["True", "[]"]
+@pytest.mark.parametrize(("name", "verb"), PATHS)
+def test_every_verb_has_help(name: str, verb: str):
+    """Every verb, under its hidden names too, says what it does, and each of its flags and arguments what it is for."""
+    done = invoke(None, *filter(None, (name, verb)), "--help")
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith(f"Usage: penstock {name} {verb}".rstrip())
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # the root is a group
+    command = command.commands[verb] if verb else command
+    assert (command.help or "").split("\n\n")[0].split()[0] in done.stdout
+    for parameter in command.params:
+        assert parameter.help, f"{parameter.name} says nothing of itself"
+        if parameter.param_type_name == "option":
+            assert parameter.opts[-1] in done.stdout
+
+
+def test_a_noun_lists_its_verbs_and_no_hidden_name():
+    """`penstock stream` shows each verb with its whole sentence, and none of the other names."""
+    entry = COMMANDS["stream"]
+    assert isinstance(entry, Group)
+    listed = invoke(None, "stream", "--help").stdout.partition("Commands:\n")[2]
+    names = re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+    assert names == list(entry.verbs)
+    assert "and what copies lag behind." in " ".join(listed.split())
+
+
+def test_a_noun_without_a_verb_shows_its_help():
+    """A noun alone is bad input, and is answered with the verbs that it has."""
+    done = invoke(None, "consumer")
+    assert done.status == 2
+    assert "redeliver" in done.stdout + done.stderr
+
+
+HEAVY = {
+    "asyncio",
+    "cryptography",
+    "google.protobuf",
+    "jinja2",
+    "logging",
+    "markdown_it",
+    "nats",
+    "nkeys",
+    "pandas",
+    "penstock.connection",
+    "penstock.model",
+    "pyarrow",
+    "pydantic",
+    "pygments",
+    "pyspark",
+    "rich",
+    "ssl",
+    "starlette",
+    "uvicorn",
+}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_is_quick_because_it_loads_little(arguments: list[str]):
+    """`penstock --help` loads no command, and none of the libraries that commands stand on."""
+    found = imported(*arguments)
+    assert not found & HEAVY
+    groups = [entry for entry in COMMANDS.values() if isinstance(entry, Group)]
+    files = {file for group in groups for file in group.files} | {"apply", "console", "demo", "doctor", "messages"}
+    assert not found & {f"penstock.cli.{file}" for file in files}
+
+
+def test_the_help_of_a_verb_loads_its_own_file_only():
+    """`penstock stream ls --help` loads neither the other verbs nor what draws tables and reads models."""
+    found = imported("stream", "ls", "--help")
+    assert "penstock.cli.stream_look" in found
+    assert not found & (HEAVY - {"asyncio", "logging", "ssl"})
+    assert not found & {"penstock.cli.stream", "penstock.cli.stream_messages", "penstock.cli.consumer"}
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,11 @@ def account(sent: int, found: Counter[bytes]) -> tuple[int, int]:
     return lost, found.total() - len(found)
 
 
-def count(line: TaskConnection, stream: str) -> Counter[bytes]:
+def count(bulk: TaskConnection, stream: str) -> Counter[bytes]:
     """Count every row in a stream, markers left out."""
     found: Counter[bytes] = Counter()
-    first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
-    for batch in line.read(stream, first, timeout=60):
+    first = bulk.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
+    for batch in bulk.read(stream, first, timeout=60):
         rows = zip(batch.column("subject").to_pylist(), batch.column("data").to_pylist(), strict=True)
         found.update(data for subject, data in rows if not is_marker(subject))
     return found
@@ -127,7 +127,7 @@ class Audit:
         self.say = say
         self.mark = uuid.uuid4().hex
         self.jvm = QUICK_JVM
-        self.line: TaskConnection | None = None
+        self.bulk: TaskConnection | None = None
         self.drivers: list[Driver | SessionDriver] = []
         self.driver: Any = None
         self.spare: Driver | SessionDriver | None = successor
@@ -147,10 +147,10 @@ class Audit:
                     self._make_streams()
                     self._audit()
                     result.batches = len(list((self.folder / "checkpoint" / "commits").glob("[0-9]*")))
-                    line = self._connect()
+                    bulk = self._connect()
                     result.sent = self.sent
-                    result.lost, result.repeated = account(self.sent, count(line, "OUT"))
-                    line.close()
+                    result.lost, result.repeated = account(self.sent, count(bulk, "OUT"))
+                    bulk.close()
                 finally:
                     self._end_everything()
         result.seconds = time.monotonic() - began
@@ -213,8 +213,8 @@ class Audit:
         deadline = time.monotonic() + 120
         while True:
             try:
-                self.line = self.line or self._connect()
-                return self.line.api(method, body)
+                self.bulk = self.bulk or self._connect()
+                return self.bulk.api(method, body)
             except PenstockError:
                 if time.monotonic() > deadline:
                     raise
@@ -222,9 +222,9 @@ class Audit:
                 time.sleep(0.1)
 
     def _hang_up(self) -> None:
-        if self.line is not None:
-            self.line.close()
-            self.line = None
+        if self.bulk is not None:
+            self.bulk.close()
+            self.bulk = None
 
     def _make_streams(self) -> None:
         for name in ("IN", "OUT"):
@@ -238,19 +238,19 @@ class Audit:
                     "duplicate_window": int(WINDOW * 1e9),
                 },
             )
-        line = self._connect()
-        prepare(line, SinkOptions(stream="OUT", prepare=True))
-        line.close()
+        bulk = self._connect()
+        prepare(bulk, SinkOptions(stream="OUT", prepare=True))
+        bulk.close()
 
     def _keep_busy(self) -> None:
         """Feed the query, so that there is always something to hit."""
         while self.sent - self._stored() < self.rows:
-            line = self._connect()
+            bulk = self._connect()
             numbers = [str(number).encode() for number in range(self.sent, self.sent + self.rows // 2)]
             batch = pa.record_batch({"data": pa.array(numbers, pa.binary())})
-            line.publish("IN", batch, mode="acks", subject="IN.x", timeout=120)
+            bulk.publish("IN", batch, mode="acks", subject="IN.x", timeout=120)
             self.sent += len(numbers)
-            line.close()
+            bulk.close()
 
     def _stored(self) -> int:
         found = self._api("STREAM.INFO.OUT", {"subjects_filter": "OUT.>"})["state"].get("subjects") or {}
@@ -443,7 +443,7 @@ def _read_results(file: Path | None, options: dict[str, Any]) -> dict[tuple[int,
 
 
 def main() -> None:
-    """Run an audit from the command line."""
+    """Run an audit from the command bulk."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--round", type=int, default=25, help="how many kills before the rows are counted")

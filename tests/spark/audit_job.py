@@ -86,7 +86,7 @@ def warm_up(spark: Any) -> None:
     """Load what the first batch of the query would have to wait for."""
 
     def step(batches: Iterator[Any]) -> Iterator[Any]:
-        import penstock.spark.sink  # noqa: F401  # the workers of the query are forked from the same daemon
+        import penstock.spark.writers  # noqa: F401  # the workers of the query are forked from the same daemon
 
         yield from batches
 

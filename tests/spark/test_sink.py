@@ -17,19 +17,19 @@ from penstock.spark.markers import MARKER_ROOT, is_marker
 
 
 @pytest.fixture
-def line(server) -> Iterator[TaskConnection]:
+def bulk(server) -> Iterator[TaskConnection]:
     made = TaskConnection(ConnectionOptions(server.url))
     yield made
     made.close()
 
 
 @pytest.fixture
-def stored(line) -> Callable[..., list[dict[str, Any]]]:
+def stored(bulk) -> Callable[..., list[dict[str, Any]]]:
     """Give every message of a stream, or only those that are no markers."""
 
     def read(stream: str, *, markers: bool = False) -> list[dict[str, Any]]:
-        first = line.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
-        rows = [row for batch in line.read(stream, max(first, 1)) for row in batch.to_pylist()]
+        first = bulk.api(f"STREAM.INFO.{stream}")["state"]["first_seq"]
+        rows = [row for batch in bulk.read(stream, max(first, 1)) for row in batch.to_pylist()]
         return [row for row in rows if is_marker(row["subject"]) == markers]
 
     return read
@@ -84,12 +84,12 @@ def stumbling(url: str, stream: str) -> Callable[[Any], Any]:
             padded = pc.binary_join_element_wise(batch.column("data"), b" " * 3000, b"")
             yield batch.set_column(batch.schema.get_field_index("data"), "data", padded)
             if number == 4:
-                line = TaskConnection(ConnectionOptions(url))
+                bulk = TaskConnection(ConnectionOptions(url))
                 deadline = time.monotonic() + 30
-                while line.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{stream}.>"})["state"]["messages"] < 60:
+                while bulk.api(f"STREAM.INFO.{stream}", {"subjects_filter": f"{stream}.>"})["state"]["messages"] < 60:
                     assert time.monotonic() < deadline
                     time.sleep(0.01)
-                line.close()
+                bulk.close()
                 raise RuntimeError("this attempt fails on purpose")
 
     return step
@@ -185,18 +185,18 @@ def test_at_least_once_needs_nothing_of_the_stream(spark, streams, stored, save,
         ({}, {"deadLetterSubject": "nobody.listens"}, "No stream takes the dead letters"),
     ],
 )
-def test_streams_that_cannot_be_written_to_exactly_once(spark, streams, line, save, unique, config, options, message):
+def test_streams_that_cannot_be_written_to_exactly_once(spark, streams, bulk, save, unique, config, options, message):
     """What a stream lacks is said before anything is written, with what to do; `prepare` does what can be done."""
     name = unique("OUT")
     sealed = config.pop("sealed", False)
     streams.make(name, **config)
     if sealed:
-        line.api(f"STREAM.UPDATE.{name}", {**line.api(f"STREAM.INFO.{name}")["config"], "sealed": True})
+        bulk.api(f"STREAM.UPDATE.{name}", {**bulk.api(f"STREAM.INFO.{name}")["config"], "sealed": True})
         config["sealed"] = True
     prepare = {"prepare": True} if config or options else {}
     with pytest.raises(Exception, match=message):
         save(numbers(spark, 3, f"{name}.x"), name, **prepare, **options)
-    assert line.api(f"STREAM.INFO.{name}")["state"]["messages"] <= 1
+    assert bulk.api(f"STREAM.INFO.{name}")["state"]["messages"] <= 1
 
 
 @pytest.mark.parametrize(

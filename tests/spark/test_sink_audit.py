@@ -28,13 +28,13 @@ def audit(**options: Any) -> Result:
 
 def test_what_is_lost_and_what_is_repeated_is_counted(server, unique):
     """The count can fail: it finds the one row that is missing and the two that are there too often."""
-    line = TaskConnection(ConnectionOptions(server.url))
+    bulk = TaskConnection(ConnectionOptions(server.url))
     name = unique("SINK")
-    make_stream(line, name)
+    make_stream(bulk, name)
     for number in (0, 1, 1, 3, 3, 4):
-        line.ask(f"{name}.rows", b"%d" % number)
-    assert account(5, count(line, name)) == (1, 2)
-    line.close()
+        bulk.request(f"{name}.rows", b"%d" % number)
+    assert account(5, count(bulk, name)) == (1, 2)
+    bulk.close()
 
 
 @pytest.mark.timeout(900)

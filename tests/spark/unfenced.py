@@ -6,8 +6,8 @@ from typing import Any
 
 from penstock.spark.connections import TaskConnection
 from penstock.spark.provider import NatsDataSource
-from penstock.spark.sink import NatsStreamWriter
 from penstock.spark.sink_options import SinkOptions
+from penstock.spark.writers import NatsStreamWriter
 
 
 def _loose(message: Any) -> Any:
@@ -24,18 +24,18 @@ class UnfencedWriter(NatsStreamWriter):
         post = TaskConnection.post
 
         def unfenced(
-            line: TaskConnection, content: Any, name: str, number: int, subject: str, headers: Any, body: Any
+            bulk: TaskConnection, content: Any, name: str, number: int, subject: str, headers: Any, body: Any
         ) -> str:
             loose = {key: value for key, value in headers.items() if not key.startswith("Nats-Expected-")}
-            return post(line, content, name, number, subject, loose, body)
+            return post(bulk, content, name, number, subject, loose, body)
 
         store = TaskConnection.store
 
-        def stored(line: TaskConnection, messages: Any) -> int:
+        def stored(bulk: TaskConnection, stream: str, messages: Any) -> int:
             # Heads and claims keep their fences, or the protocol would not run at all; taking a lane loses its own.
             TaskConnection.post = post
             try:
-                return store(line, [_loose(message) for message in messages])
+                return store(bulk, stream, [_loose(message) for message in messages])
             finally:
                 TaskConnection.post = unfenced
 

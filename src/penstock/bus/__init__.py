@@ -1,4 +1,7 @@
-"""Requests with sectioned, flow-controlled replies over NATS, compatible with ibus peers byte for byte."""
+"""Requests with sectioned, flow-controlled replies over NATS, compatible with ibus peers byte for byte.
+
+The names that it exports are public; its modules are not for users.
+"""
 
 from penstock.bus.bus import Bus
 from penstock.bus.handler import SectionWriter, Sender

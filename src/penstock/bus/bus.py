@@ -11,7 +11,6 @@ from penstock.bus.limits import GRACE, KBITS, MIB, BusOptions, partitions, subje
 from penstock.bus.mailbox import Mailbox
 from penstock.bus.requester import Reply
 from penstock.bus.service import Handler, Service
-from penstock.bus.window import HEADER
 from penstock.errors import InputError, LocalProtocolError, OptionError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ OFFER_ROOM = 128  # bytes of a request that are kept for the header with our off
 
 
 class Bus:
-    """A bus over a connected nats-py client, which stays yours to close.
+    """A bus over a connection, which stays yours to close.
 
     `queues` gives the number of partitions of each queue. Everything else is in `BusOptions`: the window that
     we offer and accept (0 for the plain protocol), the largest element, and the rate that a reader must keep.
@@ -62,8 +61,8 @@ class Bus:
     async def request(self, request: Request, timeout: float = 10.0) -> Reply:
         """Send a request and give the reply as soon as its first packet is there.
 
-        `timeout` is for each packet, not for the whole reply. Raises NoRespondersError at once where nobody
-        serves the partition, and DeadlineError where nothing comes.
+        `timeout` is for each packet, not for the whole reply. Raises NoRespondersError at once if nobody serves the
+        partition, DeniedError at once if the server does not permit it, and DeadlineError if nothing comes.
         """
         count = self._count(request.queue)
         if request.partition >= count:
@@ -73,20 +72,16 @@ class Bus:
             )
         if not (isinstance(timeout, int | float) and math.isfinite(timeout) and timeout > 0):
             raise OptionError(f"timeout is {timeout!r}.", remedy="Give seconds above 0.", option="timeout")
-        data, most = request.encode(), self._mail.client.max_payload
+        data, most = request.encode(), self._mail.nc.max_payload
         if len(data) > most - OFFER_ROOM:
             raise LocalProtocolError(
                 f"The request makes {len(data):,} bytes, and the server takes {most - OFFER_ROOM:,}.",
                 remedy="A body is a third larger on the way; send large ones with penstock.chunks and name them here.",
             )
-        await self._mail.open()
-        subject = subject_of(request.queue, request.partition)
-        reply = Reply(self._mail, self.options, subject, timeout)
-        # A peer of the reference looks at no header.
-        headers = {HEADER: reply.offer.encode()} if reply.offer else None
+        await self._mail.open(timeout)
+        reply = Reply(self._mail, self.options, subject_of(request.queue, request.partition), timeout)
         try:
-            await self._mail.publish(subject, data, reply=reply.subject, headers=headers)
-            await reply._open()
+            await reply.ask(data)
         except BaseException:
             await reply.close()
             raise

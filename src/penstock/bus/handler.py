@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.bus.flow import Flow, StopAndWait, Windowed
+from penstock.bus.packets import PacketSender, StopAndWait, Windowed
 from penstock.bus.request import encode_element
 from penstock.bus.window import HEADER, Offer
 from penstock.bus.wire import (
@@ -18,7 +18,7 @@ from penstock.bus.wire import (
     encode_response,
     encode_section,
 )
-from penstock.errors import LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
+from penstock.errors import LinkError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,8 +46,8 @@ class SectionWriter:
     A section without elements is never sent. After an error every later send raises it again.
     """
 
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
+    def __init__(self, packets: PacketSender) -> None:
+        self._packets = packets
         self._section: bytes | None = None  # begun, and not yet sent
         self._kind: str | None = None
         self._closed = False
@@ -56,7 +56,7 @@ class SectionWriter:
     @property
     def windowed(self) -> bool:
         """Whether the requester takes many elements in flight."""
-        return isinstance(self._flow, Windowed)
+        return isinstance(self._packets, Windowed)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class SectionWriter:
 
     async def _send(self, packet: bytes) -> None:
         try:
-            await self._flow.send(packet)
+            await self._packets.send(packet)
         except LocalProtocolError:
             raise  # an element that cannot be sent; the next one may fit
         except PenstockError as error:
@@ -128,13 +128,14 @@ class SectionWriter:
         if self._closed:
             return
         self._closed = True
-        broken = self._error or self._flow.error
+        broken = self._error or self._packets.error
         try:
-            # A requester that said it is gone, or slow, has ended the conversation; any other learns the error.
-            if not isinstance(broken, NoConsumerError | SlowConsumerError):
+            # A requester that said it is gone, or slow, has ended the conversation, and one that nothing reaches hears
+            # nothing; any other learns the error.
+            if not isinstance(broken, NoConsumerError | SlowConsumerError | LinkError):
                 cause = error or broken
                 wait = broken is None and not isinstance(error, asyncio.CancelledError)
-                await self._flow.close(encode_close(explain(cause) if cause else ""), wait=wait)
+                await self._packets.close(encode_close(explain(cause) if cause else ""), wait=wait)
             if broken is not None and self._error is None:
                 raise broken  # no send has told the handler
         except PenstockError as failure:
@@ -142,7 +143,7 @@ class SectionWriter:
                 raise
             log.warning("A reply could not be closed: %s", failure)  # the error in flight tells more
         finally:
-            self._flow.end()
+            self._packets.end()
 
 
 class Sender:
@@ -159,14 +160,14 @@ class Sender:
         """Send the single response to this request."""
         self._once()
         packet = encode_response(response)
-        most = self._mail.client.max_payload
+        most = self._mail.nc.max_payload
         if len(packet) > most:
             raise LocalProtocolError(
                 f"The response makes a packet of {len(packet):,} bytes, and the server takes {most:,}.",
                 remedy="Send it as sections: elements may be larger.",
             )
         self.answered = True
-        await self._mail.publish(self._target, packet)
+        await self._mail.nc.publish(self._target, packet)
 
     def sections(self) -> SectionWriter:
         """Begin a reply of sections; use it with `async with`, which closes it, with the error if there is one."""

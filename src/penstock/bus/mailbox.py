@@ -1,7 +1,8 @@
 """The inbox of a bus: one subscription for all its replies and misc streams, however many there are.
 
-The reference subscribes and unsubscribes for every request and every sectioned reply. One wildcard
-subscription with a name for each conversation costs the server nothing a request, and cannot leak.
+The reference subscribes and unsubscribes for every request and every sectioned reply. One wildcard subscription with a
+name for each conversation costs the server nothing a request, and cannot leak. A conversation gets a message as it is
+read from the socket: no queue stands between, and what a conversation holds is bounded by its window.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.bus.wire import Inbox, Misc, ReplyDecoder, Type
+from penstock.bus.wire import Misc, MiscInbox, ReplyDecoder, Type
+from penstock.connection import Msg
+from penstock.connection.connecting import check_connection
+from penstock.connection.subscription import served
 from penstock.errors import InputError, PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
-    from penstock.connection import Connection, Msg, Subscription
+    from penstock.connection import Connection, Subscription
 
 __all__ = ["Mailbox", "Receiver"]
 
@@ -31,40 +32,48 @@ LEAST = 64 * 1024  # a window is never smaller: the plain protocol may have a wh
 class Receiver(Protocol):
     """A conversation that waits for messages."""
 
-    async def deliver(self, message: Msg) -> None:
-        """Take a message; it must not wait for anything slow."""
+    def deliver(self, message: Msg) -> None:
+        """Take a message."""
+
+    def fail(self, error: PenstockError) -> None:
+        """Take note that nothing will come any more."""
 
 
 class Mailbox:
     """Gives every conversation a subject of its own, and brings it what arrives there."""
 
-    def __init__(self, client: Connection) -> None:
-        self.client = client
-        self._prefix = f"{client.new_inbox()}."
-        self._receivers: dict[str, Receiver] = {}
+    def __init__(self, nc: Connection) -> None:
+        self.nc = check_connection(nc)
+        self._prefix = f"{nc.new_inbox()}."
+        self._receivers: dict[bytes, Receiver] = {}
         self._subscription: Subscription | None = None
         self._opening = asyncio.Lock()
         self._closed = False
-        self._tasks: set[asyncio.Task[Any]] = set()
         self.reserved = 0  # bytes of the windows that are open
 
     def __len__(self) -> int:
         return len(self._receivers)
 
-    async def open(self) -> None:
-        """Subscribe, unless that was done."""
+    @property
+    def _is_open(self) -> bool:
+        return self._subscription is not None and not self._subscription.ended
+
+    async def open(self, timeout: float = 10.0) -> None:
+        """Subscribe, unless that was done; DeniedError if the server does not permit it."""
         if self._closed:
             raise InputError("This bus was closed.", remedy="Make a new one.")
-        if self._subscription is None:
+        if not self._is_open:
             async with self._opening:
-                if self._subscription is None:
-                    self._subscription = await self.client.subscribe(f"{self._prefix}*", cb=self._received)
+                if not self._is_open:
+                    made = await self.nc.tap(f"{self._prefix}*", self._received, on_end=self._ended)
+                    await served(made, timeout=timeout)
+                    self._subscription = made
 
     def add(self, receiver: Receiver) -> str:
         """Give a receiver a subject."""
         # Unguessable, so that one peer cannot answer in the name of another.
         subject = self._prefix + secrets.token_hex(8)
-        self._receivers[subject] = receiver
+        self._receivers[subject.encode()] = receiver
         return subject
 
     def reserve(self, wanted: int) -> int:
@@ -79,43 +88,28 @@ class Mailbox:
 
     def remove(self, subject: str) -> None:
         """Forget a subject; what still arrives there is answered for a reader that left."""
-        self._receivers.pop(subject, None)
+        self._receivers.pop(subject.encode(), None)
 
-    async def publish(
-        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
-    ) -> None:
-        """Publish, and raise our own errors."""
-        await self.client.publish(subject, data, reply=reply, headers=headers)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something small beside the rest; what goes wrong there is logged."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("%s", error)
-
-    async def _received(self, message: Msg) -> None:
-        receiver = self._receivers.get(message.subject)
+    def _received(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
+        receiver = self._receivers.get(subject)
         if receiver is not None:
-            await receiver.deliver(message)
-        elif message.data[:1] == bytes((Type.INBOX,)):
+            receiver.deliver(Msg(self.nc, 0, subject, reply, data, block))
+        elif data[:1] == bytes((Type.INBOX,)):
             # A handler begins a reply that nobody waits for any more: tell it now, not when its patience ends.
             try:
-                inbox = ReplyDecoder().decode(message.data)
-                if isinstance(inbox, Inbox):
-                    await self.publish(inbox.name, bytes((Misc.NO_CONSUMER,)))
+                inbox = ReplyDecoder().decode(data)
+                if isinstance(inbox, MiscInbox):
+                    self.nc.send(inbox.name, bytes((Misc.NO_CONSUMER,)))
             except PenstockError as error:
                 log.debug("a late handler could not be told: %s", error)
 
+    def _ended(self, error: PenstockError) -> None:
+        for receiver in self.receivers():
+            receiver.fail(error)
+
     async def close(self) -> None:
-        """Unsubscribe and wait for what is still being said."""
+        """Unsubscribe."""
         self._closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1.0)
         subscription, self._subscription = self._subscription, None
-        if subscription is not None and not self.client.is_closed and not self.client.is_draining:
+        if subscription is not None and not self.nc.is_closed:
             await subscription.unsubscribe()

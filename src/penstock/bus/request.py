@@ -42,7 +42,7 @@ class Request:
     resource: str = ""
     """What is asked for: the last part of a URL's path."""
     wsid: int = 0
-    """Number of the workspace; 0 where there are none."""
+    """Number of the workspace; 0 if there are none."""
     header: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Header values by name; a single string stands for a list of one."""
     query: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from penstock.bus.window import HEADER, LAST, PART, RESEND, Incoming, Offer, Signal
-from penstock.bus.wire import Close, Element, First, Inbox, Misc, ReplyDecoder, Response, Skipped, State, Type
+from penstock.bus.window import HEADER, LAST, PART, RESEND, Offer, ReceiveWindow, Signal
+from penstock.bus.wire import Close, Element, First, Misc, MiscInbox, ReplyDecoder, Response, Skipped, State, Type
 from penstock.errors import (
     DeadlineError,
-    DisconnectedError,
     HandlerError,
     InputError,
+    LinkError,
     NoRespondersError,
     PenstockError,
     RemoteProtocolError,
@@ -36,7 +37,7 @@ __all__ = ["Reply", "Section"]
 
 log = logging.getLogger("penstock.bus")
 MOST_PLAIN = 16  # stop-and-wait has three packets under way at most; more is a handler that does not wait
-CREDIT_EVERY = 1.0  # seconds after which room is given back even where little was taken
+CREDIT_EVERY = 1.0  # seconds after which room is given back even if little was taken
 ASK_AGAIN = 0.5  # seconds before a lost unit is asked for once more
 
 
@@ -63,12 +64,12 @@ class Section:
             head = head.element
         if head is None:
             raise StopAsyncIteration
-        await self._reply._take()
+        self._reply._take()
         return head
 
 
 class Reply:
-    """What came back: `response`, or, where that is None, `sections()`.
+    """What came back: `response`, or, if that is None, `sections()`.
 
     Leave it early with `break`, `close()` or by leaving an `async with` on it: the handler is told.
     """
@@ -76,17 +77,18 @@ class Reply:
     def __init__(self, mail: Mailbox, options: BusOptions, target: str, timeout: float) -> None:
         self.response: Response | None = None
         self.error: PenstockError | None = None
-        self._mail, self._options, self._target, self._timeout = mail, options, target, timeout
+        self._mail, self._nc, self._options, self._target, self._timeout = mail, mail.nc, options, target, timeout
         self._loop = asyncio.get_running_loop()
         self._decoder = ReplyDecoder()
         self._units: deque[bytes] = deque()
         self._head: First | Element | None = None  # read, and not yet taken by the reader
         self._head_size = 0
-        self._clock_size = 0  # bytes that the clock allows time for; 0 where it runs for the handler
+        self._clock_size = 0  # bytes that the clock allows time for; 0 if it runs for the handler
         self._pieces: list[bytes] = []
         self._pieces_size = 0
         self._inbox: str | None = None
-        self._window: Incoming | None = None
+        self._expecting = ExitStack()
+        self._window: ReceiveWindow | None = None
         self._credited = 0
         self._credited_bytes = 0
         self._credited_at = 0.0
@@ -105,7 +107,7 @@ class Reply:
 
     @property
     def offer(self) -> Offer | None:
-        """The window that we offer for this reply; None where we keep to the plain protocol."""
+        """The window that we offer for this reply; None if we keep to the plain protocol."""
         given = self._options
         return Offer(given.window, self._reserved, given.max_element) if given.window else None
 
@@ -122,11 +124,14 @@ class Reply:
 
     async def close(self) -> None:
         """Stop reading; a handler that still sends is told that nobody reads."""
+        self._leave()
+
+    def _leave(self) -> None:
         if not self._done:
-            # What was taken counts, also where the handler has not heard of it.
+            # What was taken counts, also if the handler has not heard of it.
             if self._window is not None:
-                await self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
-            await self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
+                self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
+            self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
             self._end()
 
     async def sections(self) -> AsyncIterator[Section]:
@@ -139,9 +144,9 @@ class Reply:
         try:
             while True:
                 while isinstance(head := await self._peek(), Element):
-                    await self._take()
+                    self._take()
                 if isinstance(head, First) and self._current is not None and head is self._current._first:
-                    await self._take()
+                    self._take()
                     continue
                 if head is None:
                     break
@@ -151,11 +156,11 @@ class Reply:
                 raise self.error
         finally:
             self._current = None
-            await self.close()
+            self._leave()
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 
-    async def deliver(self, message: Msg) -> None:
+    def deliver(self, message: Msg) -> None:
         """Take a message from the handler, or the server's word that there is none."""
         if self._done:
             return
@@ -165,24 +170,25 @@ class Reply:
             if not data:
                 self._refuse_empty(message)
             elif self._window is not None:
-                await self._take_in(self._window, data)
+                self._take_in(self._window, data)
             elif data[0] == Type.INBOX and self._decoder.state is State.START:
                 value = self._decoder.decode(data)
-                assert isinstance(value, Inbox)
+                assert isinstance(value, MiscInbox)
                 self._inbox = value.name
+                self._expecting.enter_context(self._nc.expecting(value.name, self.fail))
                 self._accept((message.headers or {}).get(HEADER))
             else:
                 self._units.append(data)
                 if len(self._units) > MOST_PLAIN:
                     raise RemoteProtocolError(f"{self._target} sends without waiting for the signal to go on.")
         except PenstockError as error:
-            await self._fail(error)
+            self.fail(error)
         if empty and not self._done:
             self._rearm()
         self._wake()
 
     def _refuse_empty(self, message: Msg) -> None:
-        if (message.headers or {}).get("Status") == "503":
+        if message.status == 503:
             raise NoRespondersError(
                 f"Nobody serves {self._target}.",
                 remedy="Is the service running, and does it serve this partition?",
@@ -191,15 +197,15 @@ class Reply:
         raise RemoteProtocolError(f"{self._target} sent an empty packet.", place=0)
 
     def _accept(self, header: str | None) -> None:
-        """Take up the window, where the handler says that it did."""
+        """Take up the window, if the handler says that it did."""
         mine, offer = self.offer, Offer.decode(header)
         if mine is None or offer is None:
             return
         if offer.window > mine.window or offer.bytes > mine.bytes:
             raise RemoteProtocolError(f"{self._target} takes a larger window than it was offered.")
-        self._window = Incoming(offer.window, offer.bytes)
+        self._window = ReceiveWindow(offer.window, offer.bytes)
 
-    async def _take_in(self, window: Incoming, data: bytes) -> None:
+    def _take_in(self, window: ReceiveWindow, data: bytes) -> None:
         units, gap = window.feed(data)
         self._units += units
         if gap:
@@ -207,17 +213,21 @@ class Reply:
             if number != window.expected or self._loop.time() - when > ASK_AGAIN:
                 self._asked = (window.expected, self._loop.time())
                 log.info("%s: unit %d was lost, asking for it again", self._target, window.expected)
-                await self._say(Signal(RESEND, window.expected).encode())
+                self._say(Signal(RESEND, window.expected).encode())
         elif not units:  # a probe, or units that came twice: the handler has not heard from us
-            await self._say(Signal(Misc.GO_ON, window.taken).encode())
+            self._say(Signal(Misc.GO_ON, window.taken).encode())
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
-    async def _open(self) -> None:
-        """Wait for the first packet; a single response is read at once."""
-        while not self._units and self._inbox is None:
-            self._raise_failure()
-            await self._arrival()
+    async def ask(self, request: bytes) -> None:
+        """Send the request, and wait for the first packet; a single response is read at once."""
+        # A peer of the reference looks at no header.
+        headers = {HEADER: self.offer.encode()} if self.offer else None
+        with self._nc.expecting(self._target, self.fail):
+            await self._nc.publish(self._target, request, self.subject, headers)
+            while not self._units and self._inbox is None:
+                self._raise_failure()
+                await self._arrival()
         if self._units and self._units[0][0] == Type.RESPONSE and self._decoder.state is State.START:
             value = self._decoder.decode(self._units.popleft())
             assert isinstance(value, Response)
@@ -229,9 +239,9 @@ class Reply:
         while self._head is None:
             if self._units:
                 try:
-                    await self._read(self._units.popleft())
+                    self._read(self._units.popleft())
                 except PenstockError as error:
-                    await self._fail(error)
+                    self.fail(error)
                     raise
             elif self._done:
                 self._raise_failure()
@@ -240,7 +250,7 @@ class Reply:
                 await self._arrival()
         return self._head
 
-    async def _read(self, unit: bytes) -> None:
+    def _read(self, unit: bytes) -> None:
         """Read one unit: it becomes the head, a piece of the head to be, or the end."""
         size = len(unit)
         if self._window is not None and unit[0] in (PART, LAST):
@@ -252,7 +262,7 @@ class Reply:
                 )
             self._pieces.append(unit[1:])
             if unit[0] == PART:
-                await self._credit(size)
+                self._credit(size)
                 self._rearm()
                 return
             unit = b"".join(self._pieces)
@@ -271,25 +281,25 @@ class Reply:
                 )
             if self._window is not None:
                 self._window.take(size)
-                await self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
+                self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
             self._end()
         elif isinstance(value, Skipped):
             log.debug("%s: a packet of type %d is passed over", self._target, value.type)
-            await self._credit(size)
+            self._credit(size)
             self._rearm()
         else:
             raise RemoteProtocolError(f"{self._target} sent {type(value).__name__} in mid-stream.")
 
-    async def _take(self) -> None:
+    def _take(self) -> None:
         """Hand the head over: the handler may go on."""
         self._head = None
-        await self._credit(self._head_size)
+        self._credit(self._head_size)
         self._rearm()
 
-    async def _credit(self, size: int) -> None:
+    def _credit(self, size: int) -> None:
         window = self._window
         if window is None:
-            await self._say(b"\x00")
+            self._say(b"\x00")
             return
         window.take(size)
         self._credited += 1
@@ -300,7 +310,7 @@ class Reply:
             or self._credited_bytes * 4 >= window.size
             or self._loop.time() - self._credited_at > CREDIT_EVERY
         ):
-            await self._say(Signal(Misc.GO_ON, window.taken).encode())
+            self._say(Signal(Misc.GO_ON, window.taken).encode())
             self._credited, self._credited_bytes, self._credited_at = 0, 0, self._loop.time()
 
     async def _arrival(self) -> None:
@@ -311,7 +321,7 @@ class Reply:
         try:
             await self._waiter
         except asyncio.CancelledError:
-            await self.close()
+            self._leave()
             raise
         finally:
             self._waiter = None
@@ -341,7 +351,6 @@ class Reply:
         if self._loop.time() < self._deadline:
             self._timer = self._loop.call_at(self._deadline, self._expire)
             return
-        signal: Misc | None
         if size := self._clock_size:
             seconds = self._options.allowance(size)
             error: PenstockError = SlowConsumerError(
@@ -352,8 +361,6 @@ class Reply:
                 size=size,
             )
             signal = Misc.SLOW_CONSUMER
-        elif self._mail.client.is_closed:
-            error, signal = DisconnectedError("The connection was closed while a reply was awaited."), None
         else:
             error = DeadlineError(
                 f"{self._target} sent nothing for {self._timeout:g} s.",
@@ -363,26 +370,26 @@ class Reply:
             )
             signal = Misc.NO_CONSUMER
         self._settle(error)
-        if signal is not None:
-            self._mail.spawn(self._say(bytes((signal,)), failing=False))
+        self._say(bytes((signal,)), failing=False)
 
-    async def _say(self, signal: bytes, *, failing: bool = True) -> None:
-        """Tell the handler; where that fails the reply ends, unless it ends anyway."""
+    def _say(self, signal: bytes, *, failing: bool = True) -> None:
+        """Tell the handler; if that fails the reply ends, unless it ends anyway."""
         if self._inbox is None:
             return
         try:
-            await self._mail.publish(self._inbox, signal)
+            self._nc.send(self._inbox, signal)
         except PenstockError as error:
             if failing:
                 self._settle(error)
                 raise
             log.warning("%s could not be told that the reply ends: %s", self._target, error)
 
-    async def _fail(self, error: PenstockError) -> None:
+    def fail(self, error: PenstockError) -> None:
         """End the reply with an error of ours, and tell the handler that nobody reads any more."""
         if not self._done:
             self._settle(error)
-            await self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
+            if not isinstance(error, LinkError):  # the way to the handler is closed
+                self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
 
     def _settle(self, error: PenstockError) -> None:
         self.error = error
@@ -397,6 +404,7 @@ class Reply:
         self._pieces.clear()
         self._head = None
         self._mail.remove(self.subject)
+        self._expecting.close()
         self._wake()
 
     def _raise_failure(self) -> None:

@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.bus.handler import Sender, explain
 from penstock.bus.limits import MIB, subject_of
 from penstock.bus.request import Request, decode_request
-from penstock.bus.wire import Response
+from penstock.bus.wire import Response, encode_response
+from penstock.connection import Msg
+from penstock.connection.subscription import served
+from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, NoConsumerError, PenstockError, RemoteProtocolError, SlowConsumerError
 
 if TYPE_CHECKING:
     from penstock.bus.limits import BusOptions
     from penstock.bus.mailbox import Mailbox
-    from penstock.connection import Msg, Subscription
+    from penstock.connection import Subscription
 
 __all__ = ["Handler", "Service"]
 
 log = logging.getLogger("penstock.bus")
 Handler = Callable[[Request, Sender], Awaitable[None]]
 BACKLOG_BYTES = 64 * MIB
+CLEANUP = 1.0  # seconds that a handler which was cancelled has for what it does last
 
 
 class Service:
@@ -44,8 +48,9 @@ class Service:
         self.queue, self.partitions = queue, partitions
         self._mail, self._options, self._handler = mail, options, handler
         self._ended = ended
-        self._lines = [
-            _Line(self, subject_of(queue, number), concurrency=concurrency, backlog=backlog) for number in partitions
+        self._served = [
+            _Partition(self, subject_of(queue, number), concurrency=concurrency, backlog=backlog)
+            for number in partitions
         ]
         self._state = "new"
 
@@ -64,23 +69,28 @@ class Service:
     @property
     def active(self) -> int:
         """How many handlers are at work."""
-        return sum(len(line.active) for line in self._lines)
+        return sum(len(item.active) for item in self._served)
 
     @property
     def waiting(self) -> int:
         """How many requests wait for a handler."""
-        return sum(len(line.waiting) for line in self._lines)
+        return sum(len(item.waiting) for item in self._served)
 
     async def _start(self) -> Self:
         if self._state == "new":
             self._state = "serving"
-            if not self._lines:
+            if not self._served:
                 log.warning("%s has fewer partitions than parts: nothing is left for this one.", self.queue)
-            await self._mail.open()
-            client = self._mail.client
-            for line in self._lines:
-                line.subscription = await client.subscribe(line.subject, queue=line.subject, cb=line.received)
-            await client.flush()
+            try:
+                await self._mail.open()
+                made = []
+                for item in self._served:
+                    item.subscription = await self._mail.nc.tap(item.subject, item.received, queue=item.subject)
+                    made.append(item.subscription)
+                await served(*made)
+            except BaseException:
+                self._state = "new"
+                raise
         return self
 
     async def stop(self, timeout: float = 10.0) -> None:
@@ -95,28 +105,26 @@ class Service:
         try:
             await self._drain(timeout)
             while self.active and loop.time() < until:
-                tasks = [task for line in self._lines for task in line.active]
-                await asyncio.wait(tasks, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(self._tasks(), timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for line in self._lines:
-                line.waiting.clear()
-            tasks = [task for line in self._lines for task in line.active]
-            for task in tasks:
-                task.cancel()
-            if tasks:
+            for item in self._served:
+                item.give_up("the service was stopped")
+            if tasks := self._tasks():
                 log.warning("%s: %d handlers did not end in %g s and were cancelled.", self.queue, len(tasks), timeout)
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end(tasks, again=CLEANUP)
             self._ended(self)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for item in self._served for task in item.active]
 
     async def _drain(self, timeout: float) -> None:
         """Unsubscribe, and take in what the server had already sent."""
-        if self._mail.client.is_closed or self._mail.client.is_draining:
+        if self._mail.nc.is_closed or self._mail.nc.is_draining:
             return
-        subscriptions = [line.subscription for line in self._lines if line.subscription is not None]
+        subscriptions = [item.subscription for item in self._served if item.subscription is not None]
         try:
             async with asyncio.timeout(timeout):
-                drains = (one.drain() for one in subscriptions)
-                results = await asyncio.gather(*drains, return_exceptions=True)
+                results = await asyncio.gather(*(one.drain() for one in subscriptions), return_exceptions=True)
         except TimeoutError:
             log.warning("%s: the server did not confirm in time that nothing more comes.", self.queue)
             return
@@ -131,29 +139,33 @@ class Service:
             request = decode_request(message.data)
         except RemoteProtocolError as error:
             log.warning("%s: %s", message.subject, error)
-            await self._answer(sender, 400, str(error))
+            self._answer(sender, message, 400, str(error))
             return
         try:
             await self._handler(request, sender)
         except asyncio.CancelledError as error:
-            await self._answer(sender, 503, explain(error))
+            self._answer(sender, message, 503, explain(error))
             raise
         except Exception as error:
             if _is_the_readers(error, message.reply):
                 log.info("%s: %s", message.subject, error)
                 return
             log.exception("%s: the handler failed.", message.subject)
-            await self._answer(sender, 500, explain(error))
+            self._answer(sender, message, 500, explain(error))
         else:
-            await self._answer(sender, 500, "the handler ended without an answer")
+            self._answer(sender, message, 500, "the handler ended without an answer")
 
-    async def _answer(self, sender: Sender, status: int, text: str) -> None:
+    def _answer(self, sender: Sender, message: Msg, status: int, text: str) -> None:
         """Answer in the handler's place, unless it has answered."""
         if not sender.answered:
-            try:
-                await sender.respond(Response.text(status, text))
-            except PenstockError as error:
-                log.warning("%s: an answer of %d could not be sent: %s", self.queue, status, error)
+            self.refuse(message.reply, status, text)
+
+    def refuse(self, reply: str, status: int, text: str) -> None:
+        """Answer a request that no handler answers."""
+        try:
+            self._mail.nc.send(reply, encode_response(Response.text(status, text)))
+        except PenstockError as error:
+            log.warning("%s: an answer of %d could not be sent: %s", self.queue, status, error)
 
 
 def _is_the_readers(error: Exception, reply: str) -> bool:
@@ -161,7 +173,7 @@ def _is_the_readers(error: Exception, reply: str) -> bool:
     return isinstance(error, NoConsumerError | SlowConsumerError | DeadlineError) and error.subject == reply
 
 
-class _Line:
+class _Partition:
     """One partition: its subscription, the handlers at work, and the requests that wait for one."""
 
     def __init__(self, service: Service, subject: str, *, concurrency: int, backlog: int) -> None:
@@ -172,19 +184,25 @@ class _Line:
         self._bytes = 0
         self._concurrency, self._backlog = concurrency, backlog
 
-    async def received(self, message: Msg) -> None:
-        if not message.reply:
+    def received(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
+        message = Msg(self.service._mail.nc, 0, subject, reply, data, block)
+        if not reply:
             log.warning("%s: a request without a reply subject cannot be answered.", self.subject)
         elif len(self.active) < self._concurrency:
             self._run(message)
-        elif len(self.waiting) < self._backlog and self._bytes + len(message.data) <= BACKLOG_BYTES:
+        elif len(self.waiting) < self._backlog and self._bytes + len(data) <= BACKLOG_BYTES:
             self.waiting.append(message)
-            self._bytes += len(message.data)
+            self._bytes += len(data)
         else:
             text = f"{self.subject} is busy: {len(self.active)} at work, {len(self.waiting)} waiting"
             log.warning("%s", text)
-            sender = Sender(self.service._mail, self.service._options, message)
-            await self.service._answer(sender, 503, text)
+            self.service.refuse(message.reply, 503, text)
+
+    def give_up(self, why: str) -> None:
+        """Tell the requests that wait that nobody will handle them."""
+        waiting, self.waiting, self._bytes = self.waiting, deque(), 0
+        for message in waiting:
+            self.service.refuse(message.reply, 503, why)
 
     def _run(self, message: Msg) -> None:
         task = asyncio.get_running_loop().create_task(self.service.handle(message))

@@ -39,9 +39,9 @@ __all__ = [
     "PIECE",
     "RESEND",
     "RUN",
-    "Incoming",
     "Offer",
-    "Outgoing",
+    "ReceiveWindow",
+    "SendWindow",
     "Signal",
     "decode_signal",
     "split",
@@ -71,7 +71,7 @@ class Offer:
 
     @classmethod
     def decode(cls, text: str | None) -> Offer | None:
-        """Read the header; None where there is none that we understand, which means the plain protocol."""
+        """Read the header; None if there is none that we understand, which means the plain protocol."""
         match = _OFFER.fullmatch(text or "")
         offer = cls(*map(int, match.groups())) if match else None
         return offer if offer and offer.window and min(offer.bytes, offer.element) >= LEAST else None
@@ -84,7 +84,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A packet of the misc stream, with its number where it has one."""
+    """A packet of the misc stream, with its number if it has one."""
 
     kind: int
     number: int = 0
@@ -115,7 +115,7 @@ def split(packet: bytes, most: int) -> Iterator[bytes]:
         yield b"".join((bytes((mark,)), view[start : start + size]))
 
 
-class Outgoing:
+class SendWindow:
     """The handler's side of a window: numbers units, keeps those in flight, and says when there is room."""
 
     def __init__(self, units: int, size: int) -> None:
@@ -183,7 +183,7 @@ class Outgoing:
         self._next = max(self.first, min(self._next, number))
 
 
-class Incoming:
+class ReceiveWindow:
     """The requester's side of a window: takes each unit once, in order, and notices gaps."""
 
     def __init__(self, units: int, size: int) -> None:

@@ -38,8 +38,8 @@ __all__ = [
     "Close",
     "Element",
     "First",
-    "Inbox",
     "Misc",
+    "MiscInbox",
     "ReplyDecoder",
     "Response",
     "Skipped",
@@ -123,7 +123,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a section: its bytes, and its name where the section is a map."""
+    """One element of a section: its bytes, and its name if the section is a map."""
 
     data: bytes
     name: str | None = None
@@ -145,13 +145,13 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The end of a reply, with an error where there was one."""
+    """The end of a reply, with an error if there was one."""
 
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox:
+class MiscInbox:
     """The subject on which the handler listens for the misc stream."""
 
     name: str
@@ -238,7 +238,7 @@ class ReplyDecoder:
     def __init__(self) -> None:
         self.state = State.START
 
-    def decode(self, packet: bytes) -> Response | Close | Inbox | First | Element | Skipped:
+    def decode(self, packet: bytes) -> Response | Close | MiscInbox | First | Element | Skipped:
         """Read the next packet; one that is broken or out of order is a RemoteProtocolError."""
         if not packet:
             raise RemoteProtocolError("The handler sent an empty packet.", place=0)
@@ -260,7 +260,7 @@ class ReplyDecoder:
         self.state = after
         return value
 
-    def _read(self, number: Type, packet: bytes) -> Response | Close | Inbox | First | Element:
+    def _read(self, number: Type, packet: bytes) -> Response | Close | MiscInbox | First | Element:
         if number is Type.ELEMENT:
             if self.state is State.MAP:
                 name, place = _read_text(packet, 1)
@@ -269,7 +269,7 @@ class ReplyDecoder:
         if number is Type.CLOSE:
             return Close(packet[1:].decode("utf-8", "replace"))
         if number is Type.INBOX:
-            return Inbox(_read_inbox(packet))
+            return MiscInbox(_read_inbox(packet))
         if number is Type.RESPONSE:
             content_type, place = _read_text(packet, 1)
             if len(packet) < place + 2:

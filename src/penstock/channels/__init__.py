@@ -1,4 +1,7 @@
-"""NATS Streaming on JetStream: a gateway that serves its clients unchanged, and an async client."""
+"""NATS Streaming on JetStream: a gateway that serves its clients unchanged, and an async client.
+
+The names that it exports are public; its modules are not for users.
+"""
 
 from penstock.channels.client import Client
 from penstock.channels.gateway import Gateway

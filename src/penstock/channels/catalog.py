@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.link import Link
-from penstock.channels.messages import Stored, headers_of
-from penstock.channels.names import channel_of, state_stream, state_subject, stream_name
-from penstock.channels.records import MemberRecord, decode_member, decode_position
-from penstock.channels.store import Log, Store
+from penstock.channels.messages import ChannelMessage
+from penstock.channels.names import channel_of, stream_name
+from penstock.channels.state import read_state
+from penstock.channels.state_records import MemberRecord, decode_group, decode_member
+from penstock.channels.store import Store
 from penstock.connection import Connection, connect
 from penstock.errors import NoRespondersError, NotFoundError
 from penstock.options import ConnectionOptions
@@ -53,21 +53,19 @@ class Catalog:
         self.cluster_id = cluster_id
         self._to = to
         self._timeout = timeout
-        self._client: Connection | None = None
+        self._connection: Connection | None = None
         self._store: Store | None = None
 
     async def __aenter__(self) -> Self:
-        self._client = await connect(self._to)
-        link = Link(self._client, self._timeout)
-        await link.start()
-        self._store = Store(link, self.cluster_id)
+        self._connection = await connect(self._to, request_timeout=self._timeout)
+        self._store = Store(self._connection, self.cluster_id)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._client is not None:
-            await self._client.close()
+        if self._connection is not None:
+            await self._connection.close()
 
     @property
     def store(self) -> Store:
@@ -82,7 +80,7 @@ class Catalog:
         return sorted(found, key=lambda item: item.name)
 
     async def channel(self, name: str) -> ChannelInfo:
-        """Give one channel; NotFoundError where there is none."""
+        """Give one channel; NotFoundError if there is none."""
         return self._info(await self._describe(name), await self._members())
 
     async def _describe(self, name: str) -> dict[str, Any]:
@@ -112,39 +110,29 @@ class Catalog:
         )
 
     async def _members(self) -> list[SubscriptionInfo]:
-        found: dict[str, bytes] = {}
-        start = 1
-        while True:
-            try:
-                answers = await self.store.link.get(state_stream(self.cluster_id), {"seq": start, "batch": _PAGE})
-            except NoRespondersError:
-                return []  # no gateway ever served this cluster
-            if not answers:
-                break
-            for data, header in answers:
-                fields = headers_of(header)
-                found[fields["Nats-Subject"]] = data
-                start = int(fields["Nats-Sequence"]) + 1
-        known = {subject.removeprefix(state_subject(self.cluster_id, "")): data for subject, data in found.items()}
+        try:
+            known, _ = await read_state(self.store.connection, self.cluster_id)
+        except NoRespondersError:
+            return []  # no gateway ever served this cluster
         listed = []
         for subject, data in known.items():
             kind, _, number = subject.partition(".")
-            if kind == "sub" and data:
+            if kind == "sub":
                 options = decode_member(data)
                 position = known.get(f"pos.{options.group}")
-                at = decode_position(position) if position else None
+                at = decode_group(position) if position else None
                 pending = len(at.pending.get(int(number), ())) if at else 0
                 listed.append(SubscriptionInfo(options, at.last if at else 0, pending))
         return listed
 
-    async def messages(self, name: str, start: int = 1, end: int | None = None) -> AsyncIterator[Stored]:
-        """Give a channel's messages `[start, end)`, to its present end where none is given."""
+    async def messages(self, name: str, start: int = 1, end: int | None = None) -> AsyncIterator[ChannelMessage]:
+        """Give a channel's messages `[start, end)`, to its present end if none is given."""
         described = await self._describe(name)
-        log: Log = await self.store.open(described, ChannelLimits())
-        stop = log.last + 1 if end is None else min(end, log.last + 1)
-        place = max(start, log.first)
+        stream = await self.store.open(described, ChannelLimits())
+        stop = stream.last + 1 if end is None else min(end, stream.last + 1)
+        place = max(start, stream.first)
         while place < stop:
-            found = await self.store.read_on(log, place, min(_PAGE, stop - place))
+            found = await self.store.read_on(stream, place, min(_PAGE, stop - place))
             if not found:
                 return
             for item in found:

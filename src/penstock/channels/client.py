@@ -7,12 +7,13 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.channels.link import frame, status_of
 from penstock.channels.names import is_channel, is_client
 from penstock.channels.subscription import Message, Subscription
+from penstock.channels.unacked import Unacked
 from penstock.channels.wire import (
     CloseRequest,
     CloseResponse,
@@ -27,20 +28,25 @@ from penstock.channels.wire import (
     SubscriptionResponse,
     UnsubscribeRequest,
     decode,
+    frame,
+    is_nobody,
 )
 from penstock.connection import Connection, connect
 from penstock.connection import Subscription as TapSubscription
 from penstock.errors import (
     ChannelError,
     DeadlineError,
+    DeniedError,
     DisconnectedError,
     InputError,
     LocalProtocolError,
+    NoRespondersError,
     OptionError,
     PenstockError,
     RemoteProtocolError,
 )
 from penstock.options import ConnectionOptions
+from penstock.wire.patience import Deadline
 
 __all__ = ["Client"]
 
@@ -61,7 +67,8 @@ class Client:
     open when the client closes. `connect()`, or `async with`, registers the client.
 
     `on_lost` is a coroutine function that hears when the server is gone or has given the id to somebody else; the
-    client is closed by then. `on_error` hears of handlers that raised; their message is not acknowledged.
+    client is closed by then. `on_error` hears of handlers that raised, and of acks that NATS does not permit; such a
+    message is not acknowledged, and comes again.
     """
 
     def __init__(
@@ -93,7 +100,6 @@ class Client:
         self._discover = f"{discover_prefix}.{cluster_id}"
         self._connect_timeout = connect_timeout
         self._ack_timeout = ack_timeout
-        self._max_acks = max_pub_acks_in_flight
         self._ping_interval = ping_interval
         self._ping_max_out = ping_max_out
         self._on_lost = on_lost
@@ -101,9 +107,9 @@ class Client:
         self._connection: Connection | None = None
         self._subjects: Any = None
         self._subscriptions: dict[str, Subscription] = {}
-        self._unacked: dict[str, asyncio.Future[None]] = {}
-        self._room: list[asyncio.Future[None]] = []
+        self._unacked = Unacked(max_pub_acks_in_flight)
         self._taps: list[TapSubscription] = []
+        self._watches = ExitStack()
         self._pings: asyncio.Task[None] | None = None
         self._ping_out = 0
         self._lost: PenstockError | None = None
@@ -139,7 +145,8 @@ class Client:
     async def connect(self) -> Self:
         """Register with the cluster.
 
-        Raises ChannelError where the server refuses, DeadlineError where no server of that cluster answers.
+        Raises ChannelError if the server refuses, DeadlineError if no server of that cluster answers, DeniedError
+        if NATS does not let us ask, or listen to the answers.
         """
         if self._subjects is not None:
             return self
@@ -161,11 +168,16 @@ class Client:
                 pingMaxOut=self._ping_max_out,
             )
             answer = await self._request(self._discover, request, ConnectResponse)
+            if (denied := next((tap.error for tap in self._taps if tap.error is not None), None)) is not None:
+                left = CloseRequest(clientID=self.client_id).SerializeToString()
+                self._connection.post(frame(answer.closeRequests.encode(), left))
+                raise denied
         except BaseException:
             await self._release(borrowed)
             raise
         self._subjects = answer
         if answer.pingInterval and answer.pingRequests:
+            self._watches.enter_context(self._connection.expecting(answer.pingRequests, self._denied))
             self._pings = asyncio.get_running_loop().create_task(self._ping(answer.pingInterval))
         return self
 
@@ -189,12 +201,8 @@ class Client:
         for subscription in list(self._subscriptions.values()):
             await subscription.end()
         self._subscriptions.clear()
-        for future in [*self._unacked.values(), *self._room]:
-            if not future.done():
-                future.set_exception(reason)
-                future.exception()  # whoever does not look has published without caring
-        self._unacked.clear()
-        self._room.clear()
+        self._watches.close()
+        self._unacked.fail(reason)
 
     async def _release(self, borrowed: bool) -> None:
         connection, self._connection = self._connection, None
@@ -206,36 +214,25 @@ class Client:
         if not borrowed:
             await connection.close()
 
-    async def _request(self, subject: str, request: Any, kind: Any, *, timeout: float | None = None) -> Any:
-        seconds = timeout or self._connect_timeout
-        connection = self.connection
-        reply = f"{connection.options.inbox_prefix}.{secrets.token_hex(11)}"
-        content = frame(subject.encode(), request.SerializeToString(), reply.encode())
-        answers: asyncio.Queue[bytes | None] = asyncio.Queue(8)
-
-        def receive(_: bytes, __: bytes, data: bytes, header: bytes | None) -> None:
-            if not answers.full():
-                answers.put_nowait(None if status_of(header) == 503 else data)
-
-        tap = await connection.tap(reply, receive)
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    if not connection.post(content):
-                        raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
-                    if (data := await answers.get()) is not None:
-                        break
-                    await asyncio.sleep(_NOBODY)  # a gateway starts, or not every node of NATS knows it yet
-        except TimeoutError:
-            raise DeadlineError(
-                f"No server of the cluster {self.cluster_id} answered in {seconds:g} s.",
-                remedy="Is the cluster id right, and is a gateway or a NATS Streaming server running?",
-                seconds=seconds,
-                subject=subject,
-            ) from None
-        finally:
-            await tap.unsubscribe()
-        response = decode(kind, data)
+    async def _request(self, subject: str, request: Any, kind: Any) -> Any:
+        """Ask the server. What nobody hears is sent again: a gateway starts, or not every node of NATS knows it yet."""
+        connection, seconds = self.connection, self._connect_timeout
+        content, deadline = request.SerializeToString(), Deadline(seconds)
+        while True:
+            try:
+                reply = await connection.request(subject, content, deadline.left)
+                break
+            except DeadlineError as error:
+                # Only what nobody heard may be sent again: a second subscription would be another one.
+                if not isinstance(error, NoRespondersError) or deadline.left < _NOBODY:
+                    raise DeadlineError(
+                        f"No server of the cluster {self.cluster_id} answered in {seconds:g} s.",
+                        remedy="Is the cluster id right, and is a gateway or a NATS Streaming server running?",
+                        seconds=seconds,
+                        subject=subject,
+                    ) from None
+            await asyncio.sleep(_NOBODY)
+        response = decode(kind, reply.data)
         if response.error:
             raise ChannelError(f"The server refuses: {response.error}.", text=response.error)
         return response
@@ -267,17 +264,22 @@ class Client:
                 self._connection.post(frame(self._subjects.pingRequests.encode(), content, self._pongs.encode()))
 
     def _ponged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
-        if status_of(header) == 503:
+        if is_nobody(header):
             return  # nobody is there to answer: the same as silence
         self._ping_out = 0
         try:
             answer = decode(PingResponse, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: an answer to a ping that is none: %s", error)
+            log.warning("Channels: bytes on the subject for pongs are no answer to a ping: %s", error)
             return
         if answer.error and self._subjects is not None:
             loss = ChannelError(f"The server gave this client up: {answer.error}.", text=answer.error)
             self._losing = asyncio.get_running_loop().create_task(self._lose(loss))
+
+    def _denied(self, error: DeniedError) -> None:
+        """Give up if we may not show that we are alive: the server would give us up."""
+        if self._losing is None:
+            self._losing = asyncio.get_running_loop().create_task(self._lose(error))
 
     async def _lose(self, reason: PenstockError) -> None:
         if self._lost is not None or self._subjects is None:
@@ -291,9 +293,9 @@ class Client:
                 log.exception("Channels: on_lost failed itself.")
 
     async def failed(self, error: Exception) -> None:
-        """Tell whoever listens that a handler raised."""
+        """Tell whoever listens why a message is not acknowledged: its handler raised, or NATS does not permit it."""
         if self._on_error is None:
-            log.error("Channels: a handler failed, and its message is not acknowledged.", exc_info=error)
+            log.error("Channels: a message is not acknowledged: %s", error, exc_info=error)
             return
         try:
             await self._on_error(error)
@@ -305,8 +307,8 @@ class Client:
     async def publish(self, channel: str, data: bytes, *, reply: str = "") -> None:
         """Publish a message, and wait until the server has stored it.
 
-        Raises ChannelError where the server refuses, DeadlineError where it does not answer in `ack_timeout`; then it
-        may have stored the message or not.
+        Raises ChannelError if the server refuses, DeniedError if NATS does, DeadlineError if no answer comes
+        in `ack_timeout`; then the message may be stored or not.
         """
         stored = await self.publish_async(channel, data, reply=reply)
         try:
@@ -323,21 +325,14 @@ class Client:
     async def publish_async(self, channel: str, data: bytes, *, reply: str = "") -> asyncio.Future[None]:
         """Publish a message, and give a future that is done when the server has stored it.
 
-        It waits only where `max_pub_acks_in_flight` messages are unacknowledged already. The future raises ChannelError
-        where the server refuses; it waits as long as whoever awaits it.
+        It waits only if `max_pub_acks_in_flight` messages are unacknowledged already. The future raises ChannelError
+        or DeniedError if the message is refused; it waits as long as whoever awaits it.
         """
-        subjects = self._ready()
+        self._ready()
         if not is_channel(channel):
             raise LocalProtocolError(f"{channel!r} is no channel.", remedy="Use a subject without wildcards.")
-        loop = asyncio.get_running_loop()
-        while len(self._unacked) >= self._max_acks:
-            # Whoever gave up waiting for an ack has given its place up, too.
-            self._unacked = {guid: future for guid, future in self._unacked.items() if not future.done()}
-            if len(self._unacked) < self._max_acks:
-                break
-            self._room.append(room := loop.create_future())
-            await room
-            subjects = self._ready()
+        await self._unacked.room()
+        subjects = self._ready()
         self._count += 1
         guid = f"{self._guid}{self._count:x}"
         content = PubMsg(
@@ -348,37 +343,26 @@ class Client:
                 f"The message on {channel} is larger than the server takes.",
                 remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
             )
-        future = self._unacked[guid] = loop.create_future()
         # The server goes by the channel in the message; a subject cannot carry a blank.
-        last = channel if not _BLANK.search(channel) else "_"
-        made = frame(f"{subjects.pubPrefix}.{last}".encode(), content, self._acks.encode())
-        if not self.connection.post(made):
-            del self._unacked[guid]
+        subject = f"{subjects.pubPrefix}.{channel if not _BLANK.search(channel) else '_'}"
+        if not self.connection.post(frame(subject.encode(), content, self._acks.encode())):
             raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
+        future = self._unacked.add(self.connection, subject, guid)
         if self.connection.unsent > _UNSENT:
             await self.connection.flush()
         return future
 
     def _pub_acked(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
-        if status_of(header) == 503:
+        if is_nobody(header):
             return  # nobody serves the cluster just now; whoever waits for the ack finds out in time
         try:
             ack = decode(PubAck, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: an ack that is none: %s", error)
+            log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
             return
-        future = self._unacked.pop(ack.guid, None)
-        while self._room and len(self._unacked) < self._max_acks:
-            room = self._room.pop(0)
-            if not room.done():
-                room.set_result(None)
-                break
-        if future is None or future.done():
-            return
-        if ack.error:
-            future.set_exception(ChannelError(f"The server refuses: {ack.error}.", text=ack.error))
-        else:
-            future.set_result(None)
+        self._unacked.settle(
+            ack.guid, ChannelError(f"The server refuses: {ack.error}.", text=ack.error) if ack.error else None
+        )
 
     # -- subscribing -------------------------------------------------------------------------------------------------
 
@@ -426,6 +410,7 @@ class Client:
         )
         try:
             answer = await self._request(subjects.subRequests, request, SubscriptionResponse)
+            subscription.check_served()
         except BaseException as error:
             await subscription.end()
             if not isinstance(error, ChannelError) and subjects.subCloseRequests and self._connection is not None:

@@ -16,14 +16,14 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.channels.link import status_of
-from penstock.channels.records import ClientRecord
+from penstock.channels.state_records import ClientRecord
+from penstock.channels.wire import is_nobody
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
+    from penstock.channels.client_writer import ClientWriter
     from penstock.channels.delivery import Member
     from penstock.channels.options import GatewayOptions
-    from penstock.channels.outlet import Outlet
 
 __all__ = ["Clients", "Connected"]
 
@@ -52,12 +52,12 @@ class Clients:
     def __init__(
         self,
         options: GatewayOptions,
-        outlet: Outlet,
+        writer: ClientWriter,
         inbox_prefix: str,
         expire: Callable[[Connected], None],
     ) -> None:
         self._options = options
-        self._outlet = outlet
+        self._writer = writer
         self._expire = expire
         self._by_id: dict[str, Connected] = {}
         self._by_conn: dict[bytes, Connected] = {}
@@ -82,7 +82,7 @@ class Clients:
         return self._by_conn.get(conn_id) if conn_id else None
 
     def is_valid(self, name: str, conn_id: bytes) -> bool:
-        """Whether a publisher is who it says: by its connection where it names one, else by its id."""
+        """Whether a publisher is who it says: by its connection if it names one, else by its id."""
         return conn_id in self._by_conn if conn_id else name in self._by_id
 
     def add(self, record: ClientRecord) -> Connected:
@@ -114,7 +114,7 @@ class Clients:
 
     def answered(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         """Take a client's answer to a heartbeat."""
-        if status_of(header) == 503:
+        if is_nobody(header):
             return
         found = self._waiting.pop(subject.decode("utf-8", "replace"), None)
         if found is not None:
@@ -133,12 +133,12 @@ class Clients:
         reply = f"{self.inbox}.{next(self._numbers)}"
         answered = asyncio.Event()
         self._waiting[reply] = answered.set
-        self._outlet.send(client.record.heartbeat_inbox, b"", reply)
+        self._writer.send(client.record.heartbeat_inbox, b"", reply)
         try:
             async with asyncio.timeout(self._options.duplicate_timeout):
                 await answered.wait()
         except TimeoutError:
-            return not self._outlet.up  # whoever could not be asked is not replaced
+            return not self._writer.up  # whoever could not be asked is not replaced
         finally:
             self._waiting.pop(reply, None)
         return True
@@ -149,13 +149,13 @@ class Clients:
         client.timer = self._loop.call_later(seconds, self._beat, client)
 
     def _beat(self, client: Connected) -> None:
-        if not self._outlet.up:  # whoever cannot be asked has missed nothing
+        if not self._writer.up:  # whoever cannot be asked has missed nothing
             self._schedule(client, self._options.hb_interval)
             return
         reply = f"{self.inbox}.{next(self._numbers)}"
         client.asked = reply
         self._waiting[reply] = lambda: self._well(client)
-        self._outlet.send(client.record.heartbeat_inbox, b"", reply)
+        self._writer.send(client.record.heartbeat_inbox, b"", reply)
         client.timer = self._loop.call_later(self._options.hb_timeout, self._missed, client, reply)
 
     def _well(self, client: Connected) -> None:
@@ -183,5 +183,6 @@ class Clients:
                 if not sick:
                     member.quiet_until = 0.0
                 if member.group is not None:
-                    channel.feed(member.group).arm()
-                    channel.desk.outlet.wake(channel.feed(member.group))
+                    delivery = channel.delivery(member.group)
+                    delivery.arm()
+                    self._writer.wake(delivery)

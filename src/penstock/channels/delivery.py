@@ -164,7 +164,7 @@ class Group:
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
     def ack(self, member: Member, sequence: int) -> bool:
-        """Settle a message, whichever member of the group holds it by now; False where nobody does."""
+        """Settle a message, whichever member of the group holds it by now; False if nobody does."""
         holder = member if sequence in member.pending else self._holder(sequence)
         if holder is None:
             return False
@@ -206,7 +206,7 @@ class Group:
         return [(member, sequence) for _, sequence, member in found]
 
     def redeliver(self, member: Member, sequence: int, now: float, *, stay: bool = False) -> tuple[Member, int] | None:
-        """Send a message again: to whom, and for the how-manieth time; None where it was settled meanwhile.
+        """Send a message again: to whom, and how often it was sent again by now; None if it was settled meanwhile.
 
         `stay` keeps it with the member that holds it, as when a durable comes back or the gateway starts.
         """

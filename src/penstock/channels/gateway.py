@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import secrets
@@ -11,21 +10,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.channels.lease import Lease
-from penstock.channels.link import Link
 from penstock.channels.monitoring import Monitor
 from penstock.channels.options import GatewayOptions
 from penstock.channels.service import Service
 from penstock.channels.state import State
 from penstock.connection import Connection, connect
+from penstock.connection.tasks import end
 from penstock.contexts import load_options
 from penstock.errors import (
     DeadlineError,
+    DeniedError,
     DisconnectedError,
     InputError,
     JetStreamError,
     LinkError,
     NoRespondersError,
     OptionError,
+    PenstockError,
 )
 from penstock.options import ConnectionOptions
 from penstock.wire.jetstream.verdicts import may_ask_again
@@ -45,7 +46,7 @@ class Gateway:
     """A NATS Streaming server without a store of its own: channels are JetStream streams.
 
     `url` is an address, `ConnectionOptions`, or nothing, as for `penstock.connect`. Further options are the fields of
-    `GatewayOptions`. `start()`, or `async with`, serves; with `standby` it waits where another gateway serves.
+    `GatewayOptions`. `start()`, or `async with`, serves; with `standby` it waits if another gateway serves.
     """
 
     def __init__(self, url: str | ConnectionOptions | None = None, **options: Any) -> None:
@@ -59,14 +60,22 @@ class Gateway:
         self.identity = secrets.token_hex(11)
         given = url if isinstance(url, ConnectionOptions) else load_options(url)
         # A gateway outlives any outage of its server.
-        self._given = given.replace(reconnect_attempts=-1, reconnect_wait=min(given.reconnect_wait, 0.25))
+        self._given = given.replace(
+            reconnect=True, reconnect_attempts=-1, reconnect_wait=min(given.reconnect_wait, 0.25)
+        )
+        # Two connections: back pressure on the one to the clients, which stops the reading, must not stop the answers
+        # of JetStream on the other.
         self._front: Connection | None = None
         self._back: Connection | None = None
-        self._link: Link | None = None
+        self._state: State | None = None
+        self._lease: Lease | None = None
         self._service: Service | None = None
         self._monitor: Monitor | None = None
         self._task: asyncio.Task[None] | None = None
+        self._work: list[asyncio.Task[None]] = []
         self._leading = asyncio.Event()
+        self._served = False  # whether it ever led
+        self._stopping = asyncio.Lock()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -99,21 +108,21 @@ class Gateway:
     async def start(self) -> Self:
         """Connect, and serve; with `standby`, come back at once and serve when it is our turn.
 
-        A JetStream that is not ready yet gets half a minute. Raises ServerError where somebody else serves the cluster,
-        InputError where the server is too old.
+        A JetStream that is not ready yet gets half a minute. Raises ServerError if somebody else serves the cluster,
+        InputError if the server is too old, DeniedError if our login lacks a permission.
         """
         if self._task is not None:
             return self
         try:
-            self._front = await connect(self._given, on_reconnect=self._reconnected, on_close=self._closed)
-            self._back = await connect(self._given, on_disconnect=self._disconnected, on_close=self._closed)
+            self._front = await connect(self._given, on_reconnect=self._reconnected)
+            self._back = await connect(self._given, request_timeout=self.options.timeout)
             _check_version(self._front)
-            self._link = Link(self._back, self.options.timeout)
-            await self._link.start()
+            self._state = State(self._back, self.options.cluster_id, replicas=self.options.replicas)
+            self._lease = Lease(self.options, self._front, self._state)
             if self.options.monitor is not None:
                 self._monitor = Monitor(self, self.options.monitor)
                 await self._monitor.start()
-            self._task = asyncio.get_running_loop().create_task(self._supervise(self._front, self._link))
+            self._task = asyncio.get_running_loop().create_task(self._supervise(self._state, self._lease))
             if not self.options.standby:
                 await self.wait_leading()
         except BaseException:
@@ -124,102 +133,134 @@ class Gateway:
     async def wait_leading(self) -> None:
         """Wait until this gateway serves; raises what ended it, if it ended first."""
         assert self._task is not None, "the gateway was started"
+        task = self._task
         leading = asyncio.ensure_future(self._leading.wait())
         try:
-            await asyncio.wait([leading, self._task], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([leading, task], return_when=asyncio.FIRST_COMPLETED)
         finally:
             leading.cancel()
-        if self._task.done():
-            self._task.result()
+        if task.cancelled():
+            raise DisconnectedError("The gateway was stopped before it could serve.")
+        if task.done():
+            task.result()
 
     async def wait(self) -> None:
-        """Wait until the gateway ends by itself, and raise what ended it."""
+        """Wait until the gateway ends by itself, and raise what ended it; come back when it is stopped."""
         assert self._task is not None, "the gateway was started"
-        await asyncio.shield(self._task)
+        task = self._task
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
 
     async def stop(self) -> None:
-        """Stop serving, let a standby take over, and close the connections; clients and positions stay stored."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):  # wait() is who hears of it
-                await task
-        if self._monitor is not None:
-            await self._monitor.stop()
-            self._monitor = None
-        for client in (self._front, self._back):
-            if client is not None:
-                await client.close()
-        self._front = self._back = self._link = None
+        """Stop serving, let a standby take over, and close the connections; clients and positions stay stored.
+
+        It takes some seconds at most, whatever JetStream does meanwhile.
+        """
+        async with self._stopping:
+            await self._store_the_rest()
+            if self._task is not None:
+                await end([self._task])  # what ended it is for `wait` to tell
+                self._task = None
+            await self._step_down()
+            await self._release()
+            if self._monitor is not None:
+                await self._monitor.stop()
+                self._monitor = None
+            for connection in (self._front, self._back):
+                if connection is not None:
+                    await connection.close()
+            self._front = self._back = self._state = self._lease = None
+
+    async def _store_the_rest(self) -> None:
+        """Let nothing new in, and store what is known."""
+        if self._service is None or self._state is None or not self.leading:
+            return
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                await self._service.stop()
+                await self._state.flush()
+        except TimeoutError:
+            log.warning("Channels: JetStream did not take the last of the state in time.")
+
+    async def _release(self) -> None:
+        """Let a standby take over at once."""
+        if self._lease is None or not self._lease.valid or self._back is None or not self._back.is_connected:
+            return
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                await self._lease.release()
+        except TimeoutError:
+            log.debug("Channels: the goodbye did not get through.")
+
+    async def _step_down(self) -> None:
+        """End everything that runs while we lead; what is ended already stays so."""
+        self._leading.clear()
+        await end(self._work)
+        self._work.clear()
+        if self._service is not None:
+            await self._service.stop()
+            self._service = None
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
-    async def _supervise(self, front: Connection, link: Link) -> None:
+    async def _supervise(self, state: State, lease: Lease) -> None:
         loop = asyncio.get_running_loop()
-        state = State(link, self.options.cluster_id, replicas=self.options.replicas)
-        lease = Lease(self.options, front, state)
-        patient, until = self.options.standby, loop.time() + _START
+        until = loop.time() + _START
         while True:
-            service = await self._begin(front, link, state, lease, patient=patient, late=loop.time() > until)
+            service = await self._begin(state, lease, late=loop.time() > until)
             if service is None:
-                await asyncio.sleep(_AGAIN if patient else _SOON)
+                await asyncio.sleep(_AGAIN if self._served or self.options.standby else _SOON)
                 continue
-            patient = True  # what once served outlives any outage
-            work: list[asyncio.Task[None]] = []
+            self._served = True
+            jobs = (state.run(), lease.renew(), service.serve(), service.look_around())
+            self._work = [loop.create_task(job) for job in jobs]
+            self._leading.set()
+            log.info("Channels: serving %s.", self.options.cluster_id)
+            done, _ = await asyncio.wait(self._work, return_when=asyncio.FIRST_COMPLETED)
+            await self._step_down()
             try:
-                work = [loop.create_task(job) for job in (state.run(), lease.renew(), service.run())]
-                self._leading.set()
-                log.info("Channels: serving %s.", self.options.cluster_id)
-                done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    task.result()  # an error ends the gateway; without one, somebody else leads
-            except asyncio.CancelledError:
-                await self._leave(service, state, lease)
-                raise
-            finally:
-                self._leading.clear()
-                for task in work:
-                    task.cancel()
-                await asyncio.gather(*work, return_exceptions=True)
-                await service.stop()
-                self._service = None
+                    task.result()  # without an error, somebody else leads
+            except PenstockError as error:
+                if not self._may_begin_again(error, ready=True, late=True):
+                    raise
+                log.warning("Channels: not serving any more: %s", error)
             await asyncio.sleep(_AGAIN)  # whoever leads now may not answer for the cluster yet
 
-    async def _begin(
-        self, front: Connection, link: Link, state: State, lease: Lease, *, patient: bool, late: bool
-    ) -> Service | None:
-        """Become the leader and take up its work; None where that must be tried again.
-
-        Who is `patient` tries until it goes well. A first start does so for what passes by itself, until it is `late`.
-        """
-        service = None
+    async def _begin(self, state: State, lease: Lease, *, late: bool) -> Service | None:
+        """Become the leader and take up its work; None if that must be tried again."""
+        assert self._front is not None
+        assert self._back is not None
         try:
             if not state.ready:
                 await state.create()
             await lease.take()
-            service = self._service = Service(self.options, front, link, state, lease)
+            self._service = Service(self.options, self._front, self._back, state, lease)
             state.on_lost = lease.end
-            await service.start()
-        except BaseException as error:
-            if service is not None:
-                await service.stop()
-                self._service = None
-            endless = patient and state.ready and isinstance(error, LinkError | DeadlineError | JetStreamError)
-            if not endless and (late or not _passes(error, ready=state.ready)):
+            await self._service.start()
+        except Exception as error:
+            await self._step_down()
+            if not self._may_begin_again(error, ready=state.ready, late=late):
                 raise
             log.warning("Channels: not serving yet: %s", error)
             return None
-        return service
+        return self._service
 
-    async def _leave(self, service: Service, state: State, lease: Lease) -> None:
-        """Go in order: nothing new comes in, what is known is stored, a standby may take over."""
-        await service.stop()
-        try:
-            async with asyncio.timeout(_GOODBYE):
-                await state.flush()
-                await lease.release()
-        except TimeoutError:
-            log.warning("Channels: JetStream did not take the last of the state in time.")
+    def _may_begin_again(self, error: Exception, *, ready: bool, late: bool) -> bool:
+        """Tell whether to try again after a beginning that failed.
+
+        Who stands by, or has served, tries until it goes well. A first start does so for what passes by itself, until
+        it is `late`: a cluster that chooses its leaders does not answer, and for some milliseconds not every node knows
+        a new stream. A permission that was missing from the start is not waited for.
+        """
+        if isinstance(error, DeniedError) and not self._served:
+            return False
+        if (self._served or self.options.standby) and ready:
+            return isinstance(error, LinkError | DeadlineError | JetStreamError)
+        if isinstance(error, NoRespondersError) and not ready:
+            return False  # before the state stream is there, it means that JetStream is off
+        return may_ask_again(error) and not late
 
     # -- the connections ---------------------------------------------------------------------------------------------
 
@@ -228,25 +269,6 @@ class Gateway:
         if service is not None:
             for channel in service.channels.values():
                 channel.wake()
-
-    async def _disconnected(self) -> None:
-        if self._link is not None:
-            self._link.disconnected()
-
-    async def _closed(self) -> None:
-        if self._task is not None and not self._task.done():
-            log.error("Channels: %s", DisconnectedError("The connection to NATS was given up."))
-            self._task.cancel()
-
-
-def _passes(error: BaseException, *, ready: bool) -> bool:
-    """Tell whether a start that failed may go well a moment later.
-
-    A cluster that chooses its leaders does not answer, and for some milliseconds not every node knows a new stream.
-    """
-    if isinstance(error, NoRespondersError):
-        return ready  # before the state stream is there, it means that JetStream is off
-    return may_ask_again(error)
 
 
 def _check_version(client: Connection) -> None:

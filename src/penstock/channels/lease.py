@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
 from typing import TYPE_CHECKING
 
-from penstock.channels.link import status_of
-from penstock.channels.store import IN_PROCESS, WRONG_LAST
-from penstock.channels.wire import ConnectRequest
-from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, LinkError, ServerError
+from penstock.channels.wire import ConnectRequest, frame, is_nobody
+from penstock.errors import DeadlineError, PenstockError, ServerError
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from penstock.channels.options import GatewayOptions
@@ -29,7 +27,6 @@ __all__ = ["Lease"]
 log = logging.getLogger("penstock.channels")
 
 _PROBE = 0.25
-_RETRY = 0.1
 
 
 class Lease:
@@ -55,13 +52,11 @@ class Lease:
             await self._renewed.wait()
 
     async def take(self) -> None:
-        """Become the leader: at once where nobody serves the cluster, else when its leader is gone.
+        """Become the leader: at once if nobody serves the cluster, else when its leader is gone.
 
-        Raises ServerError where somebody serves it and we are not to stand by.
+        Raises ServerError if somebody serves it and we are not to stand by.
         """
         while True:
-            if not self._front.is_connected:
-                raise DisconnectedError("There is no connection to NATS.", remedy="It is being made again.")
             if await self._somebody_serves():
                 if not self._options.standby:
                     raise ServerError(
@@ -73,30 +68,31 @@ class Lease:
             began = self._loop.time()
             if await self._state.lead():
                 await self._state.beat()
-                self._until = began + self._options.lease
-                self._renewed.set()
+                self._renew(began)
                 return
             await asyncio.sleep(_PROBE)  # whoever was quicker may not answer for the cluster yet
 
+    def _renew(self, began: float) -> None:
+        self._until = began + self._options.lease
+        self._renewed.set()
+
     async def _somebody_serves(self) -> bool:
-        reply = f"{self._front.options.inbox_prefix}.{secrets.token_hex(11)}"
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        subject = f"{self._options.discover_prefix}.{self._options.cluster_id}"
+        content = ConnectRequest(clientID=self._options.cluster_id).SerializeToString()
+        served = False
 
-        def receive(subject: bytes, _: bytes, data: bytes, header: bytes | None) -> None:
-            if not answer.done():
-                answer.set_result(status_of(header) != 503)  # NATS says at once that nobody listens
+        def hear(payload: bytes, header: bytes | None) -> bool:
+            nonlocal served
+            served = not is_nobody(header)  # NATS says at once that nobody listens
+            return True
 
-        tap = await self._front.tap(reply, receive)
         try:
-            content = ConnectRequest(clientID=self._options.cluster_id).SerializeToString()
-            subject = f"{self._options.discover_prefix}.{self._options.cluster_id}"
-            await self._front.publish(subject, content, reply=reply)
-            async with asyncio.timeout(_PROBE):
-                return await answer
-        except TimeoutError:
+            await self._front.exchange(
+                lambda reply: frame(subject.encode(), content, reply), hear, (subject,), timeout=_PROBE
+            )
+        except DeadlineError:
             return False
-        finally:
-            await tap.unsubscribe()
+        return served
 
     async def _until_silent(self) -> None:
         """Watch the leader's pulse until it stands still for a lease, or says goodbye."""
@@ -104,7 +100,9 @@ class Lease:
         while True:
             try:
                 sequence, content = await self._state.last("beat")
-            except (LinkError, DeadlineError, JetStreamError) as error:
+            except PenstockError as error:
+                if not may_ask_again(error):
+                    raise
                 # We cannot see it; that does not mean that it is gone.
                 log.debug("Channels: watching the leader: %s", error)
                 since = self._loop.time()
@@ -119,25 +117,11 @@ class Lease:
 
     async def renew(self) -> None:
         """Keep showing a pulse until we lead no more."""
-        while True:
-            began = self._loop.time()
-            try:
-                await self._state.beat()
-            except JetStreamError as error:
-                if error.err_code == WRONG_LAST:
-                    self.end()
-                    log.error("Channels: somebody else leads %s now.", self._options.cluster_id)
-                    return
-                if error.err_code != IN_PROCESS:
-                    log.error("Channels: the server refuses the pulse: %s", error)
-                await asyncio.sleep(_RETRY)
-            except (LinkError, DeadlineError) as error:
-                log.warning("Channels: no pulse: %s", error)
-                await asyncio.sleep(_RETRY)
-            else:
-                self._until = began + self._options.lease
-                self._renewed.set()
-                await asyncio.sleep(self._options.lease / 4)
+        while (began := await self._state.beat_surely()) is not None:
+            self._renew(began)
+            await asyncio.sleep(self._options.lease / 4)
+        self.end()
+        log.error("Channels: somebody else leads %s now.", self._options.cluster_id)
 
     def end(self) -> None:
         """Lead no more."""
@@ -146,7 +130,4 @@ class Lease:
     async def release(self) -> None:
         """Let a standby take over at once."""
         self.end()
-        try:
-            await self._state.beat(released=True)
-        except (JetStreamError, LinkError, DeadlineError) as error:
-            log.debug("Channels: the goodbye did not get through: %s", error)
+        await self._state.beat_surely(released=True)

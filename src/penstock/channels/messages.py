@@ -1,10 +1,10 @@
-"""How a channel's message lies in its stream, and how it goes out.
+"""How a channel's message lies in its stream, how it is written there, and how it goes out.
 
 The payload is the publisher's, untouched. What the protocol needs beside it stands in headers:
 
 - `Penstock-Time`: when the gateway took the message, in nanoseconds since 1970; never less than the one before.
 - `Penstock-Bytes`: the bytes of all messages of the channel so far, this one included, counted as they are delivered.
-- `Penstock-Reply`: the reply subject that the publisher gave, where it gave one; what a header cannot carry is written
+- `Penstock-Reply`: the reply subject that the publisher gave, if it gave one; what a header cannot carry is written
   as in a URL, `%0A` for a line break.
 - `Penstock-Batch`: the attempt that stored it, unless that was an atomic batch, which has a header of its own.
 - `Penstock-Sequence`: for a message that was copied from elsewhere, its sequence there.
@@ -16,12 +16,15 @@ A message that somebody else wrote to the stream has none of these; its time is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from urllib.parse import quote, unquote
 
 from penstock.channels.wire import MsgProto
 from penstock.errors import RemoteProtocolError
+from penstock.wire.jetstream import atomic as batches
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.direct import nanoseconds, value, whole
 
 __all__ = [
     "BATCH",
@@ -30,11 +33,13 @@ __all__ = [
     "REPLY",
     "SEQUENCE",
     "TIME",
-    "Stored",
+    "ChannelMessage",
+    "Frames",
+    "NewMessage",
     "encode",
-    "headers_of",
-    "parse_stored",
     "quote_reply",
+    "read_message",
+    "write_frames",
 ]
 
 TIME = "Penstock-Time"
@@ -45,46 +50,9 @@ BATCH = "Penstock-Batch"
 GAP = "Penstock-Gap"
 _TIME, _BYTES, _REPLY, _SEQUENCE, _GAP, _BATCH, _ATOMIC, _AT, _STAMP = (
     f"\r\n{name}:".encode()
-    for name in (TIME, BYTES, REPLY, SEQUENCE, GAP, BATCH, "Nats-Batch-Id", "Nats-Sequence", "Nats-Time-Stamp")
+    for name in (TIME, BYTES, REPLY, SEQUENCE, GAP, BATCH, names.BATCH_ID, names.SEQUENCE, names.TIME)
 )
-
-
 _OURS = f"NATS/1.0\r\n{TIME}: ".encode()
-
-
-@dataclass(slots=True)
-class Stored:
-    """A message as read from its stream, with its header block as it came."""
-
-    sequence: int
-    time: int
-    data: bytes
-    reply: str
-    header: bytes
-
-    @property
-    def bytes_so_far(self) -> int | None:
-        """The bytes of the channel up to this message; None where somebody else wrote it."""
-        return _number(_field(self.header, _BYTES))
-
-    @property
-    def batch(self) -> str:
-        """The attempt that stored it."""
-        return (_field(self.header, _BATCH) or _field(self.header, _ATOMIC)).decode("utf-8", "replace")
-
-    @property
-    def origin(self) -> int | None:
-        """Its sequence where it was copied from."""
-        return _number(_field(self.header, _SEQUENCE))
-
-    @property
-    def gap(self) -> bool:
-        """Whether it only holds the place of what was missing where the channel was copied from."""
-        return bool(_field(self.header, _GAP))
-
-    def encode(self, channel: str) -> bytes:
-        """Give the bytes of its first delivery."""
-        return encode(channel, self.sequence, self.data, self.time, self.reply)
 
 
 def encode(channel: str, sequence: int, data: bytes, time: int, reply: str) -> bytes:
@@ -100,51 +68,132 @@ def quote_reply(reply: str) -> str:
     return quote(reply, safe="!#$&'()*+,/:;=?@[]<>^`{|}~\"\\")
 
 
-def headers_of(header: bytes | None) -> dict[str, str]:
-    """Read a header block; of a name that comes twice, the last, which is what the server added."""
-    found: dict[str, str] = {}
-    for line in (header or b"").split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
-        if colon:
-            found[name.decode("utf-8", "replace")] = value.strip().decode("utf-8", "replace")
-    return found
+# -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def parse_stored(data: bytes, header: bytes | None) -> Stored:
+@dataclass(slots=True)
+class ChannelMessage:
+    """A message as its channel's stream holds it, with its header block as it came."""
+
+    sequence: int
+    time: int
+    data: bytes
+    reply: str
+    header: bytes
+
+    @property
+    def bytes_so_far(self) -> int | None:
+        """The bytes of the channel up to this message; None if somebody else wrote it."""
+        return whole(value(self.header, _BYTES))
+
+    @property
+    def batch(self) -> str:
+        """The attempt that stored it."""
+        return (value(self.header, _BATCH) or value(self.header, _ATOMIC)).decode("utf-8", "replace")
+
+    @property
+    def origin(self) -> int | None:
+        """Its sequence where it was copied from."""
+        return whole(value(self.header, _SEQUENCE))
+
+    @property
+    def gap(self) -> bool:
+        """Whether it only holds the place of what was missing where the channel was copied from."""
+        return bool(value(self.header, _GAP))
+
+    def encode(self, channel: str) -> bytes:
+        """Give the bytes of its first delivery."""
+        return encode(channel, self.sequence, self.data, self.time, self.reply)
+
+
+def read_message(data: bytes, header: bytes | None) -> ChannelMessage:
     """Read the answer to a direct get. A backlog comes this way: only what a delivery needs is looked for."""
     block = header or b""
-    sequence = _number(_field(block, _AT))
+    sequence = whole(value(block, _AT))
     if block.startswith(_OURS):  # as we write it
-        stamp = _number(block[len(_OURS) : block.find(b"\r\n", len(_OURS))])
+        stamp = whole(block[len(_OURS) : block.find(b"\r\n", len(_OURS))])
     else:
-        stamp = _number(_field(block, _TIME))
+        stamp = whole(value(block, _TIME))
     if stamp is None:
-        stamp = _nanoseconds(_field(block, _STAMP).decode("utf-8", "replace"))
+        stamp = nanoseconds(value(block, _STAMP).decode("utf-8", "replace"))
     if sequence is None or stamp is None:
-        raise RemoteProtocolError(f"The answer to a direct get has the headers {sorted(headers_of(header))}.")
-    reply = unquote(_field(block, _REPLY).decode("utf-8", "replace")) if _REPLY in block else ""
-    return Stored(sequence, stamp, data, reply, block)
+        raise RemoteProtocolError("An answer to a direct get does not say its sequence and its time.")
+    reply = unquote(value(block, _REPLY).decode("utf-8", "replace")) if _REPLY in block else ""
+    return ChannelMessage(sequence, stamp, data, reply, block)
 
 
-def _field(block: bytes, name: bytes) -> bytes:
-    """Give a header's value; of a name that comes twice the last, which is what the server added."""
-    place = block.rfind(name)
-    if place < 0:
-        return b""
-    start = place + len(name)
-    return block[start : block.find(b"\r\n", start)].strip()
+# -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _number(value: bytes) -> int | None:
-    """Read a number; what somebody else wrote under the name and is none counts as not there."""
-    return int(value) if value.isdigit() and len(value) < 20 else None
+@dataclass(slots=True)
+class NewMessage:
+    """A message to append; `origin` and `gap` are for what is copied from elsewhere."""
+
+    data: bytes
+    reply: str = ""
+    time: int | None = None
+    origin: int | None = None
+    gap: bool = False
 
 
-def _nanoseconds(text: str) -> int | None:
-    """Read the server's time, exact to the nanosecond, which datetime is not; None where it is none."""
-    whole, _, rest = text.rstrip("Z").partition(".")
-    try:
-        seconds = datetime.fromisoformat(whole + "+00:00").timestamp()
-        return int(seconds) * 1_000_000_000 + int((rest + "000000000")[:9])
-    except ValueError:
-        return None
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames for the subject that their ack goes to, and what they store: the bytes of deliveries, and their times."""
+
+    make: Callable[[bytes], bytes]
+    contents: list[bytes]
+    times: list[int]
+
+
+def write_frames(
+    channel: str,
+    subject: bytes,
+    messages: Sequence[NewMessage],
+    batch: str,
+    *,
+    expected: int,
+    so_far: int,
+    not_before: int,
+    now: int,
+    atomic: bool,
+) -> Frames:
+    """Write messages that follow the sequence `expected`, in a channel of `so_far` bytes, `not_before` a time.
+
+    Without an atomic batch each message names the one it follows, so after one that was not stored none is. Either way
+    the answer to the last one tells of all of them.
+    """
+    contents: list[bytes] = []
+    times: list[int] = []
+    written: list[tuple[bytes, str, bytes]] = []
+    stamp = not_before
+    for sequence, message in enumerate(messages, start=expected + 1):
+        stamp = max(stamp, now if message.time is None else message.time)
+        content = encode(channel, sequence, message.data, stamp, message.reply)
+        so_far += len(content)
+        contents.append(content)
+        times.append(stamp)
+        lines = f"{TIME}: {stamp}\r\n{BYTES}: {so_far}\r\n"
+        if not atomic:
+            lines += f"{BATCH}: {batch}\r\n{names.EXPECTED_LAST_SEQUENCE}: {sequence - 1}\r\n"
+        elif sequence == expected + 1:
+            lines += f"{names.EXPECTED_LAST_SEQUENCE}: {expected}\r\n"
+        if message.reply:
+            lines += f"{REPLY}: {quote_reply(message.reply)}\r\n"
+        if message.origin is not None:
+            lines += f"{SEQUENCE}: {message.origin}\r\n"
+        if message.gap:
+            lines += f"{GAP}: 1\r\n"
+        written.append((subject, lines, message.data))
+    if atomic:
+        return Frames(lambda reply: batches.encode(written, batch, reply), contents, times)
+    return Frames(lambda reply: _join(written, reply), contents, times)
+
+
+def _join(written: list[tuple[bytes, str, bytes]], reply: bytes) -> bytes:
+    frames = []
+    last = len(written) - 1
+    for place, (subject, lines, data) in enumerate(written):
+        header = f"NATS/1.0\r\n{lines}\r\n".encode()
+        where = b"%b %b" % (subject, reply) if place == last else subject
+        frames.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(header), len(header) + len(data), header, data))
+    return b"".join(frames)

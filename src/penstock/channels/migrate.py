@@ -16,8 +16,9 @@ from typing import Any
 
 from penstock.channels.client import Client
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import Stored
-from penstock.channels.store import BATCH, Entry, Log, Store
+from penstock.channels.messages import ChannelMessage, NewMessage
+from penstock.channels.store import MOST, Store
+from penstock.channels.stream import ChannelStream
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError, UnreachableError
 
@@ -65,14 +66,14 @@ async def names_from_monitor(url: str) -> list[str]:
 
 
 async def find_ends(source: Client, channel: str) -> tuple[int, int] | None:
-    """Find the first and the last message of a channel at the source; None where it has none."""
+    """Find the first and the last message of a channel at the source; None if it has none."""
     first = await _find(source, channel, start="First")
     last = None if first is None else await _find(source, channel, start="LastReceived")
     return None if first is None or last is None else (first, last)
 
 
 async def _find(source: Client, channel: str, **where: Any) -> int | None:
-    """Give the sequence of the first message from a start position on; None where nothing comes."""
+    """Give the sequence of the first message from a start position on; None if nothing comes."""
     subscription = await source.subscribe(channel, max_in_flight=1, manual_acks=True, **where)
     try:
         return (await subscription.next(_SILENCE)).sequence
@@ -116,7 +117,7 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
             reached = message.sequence
             batch.append(message)
             size += len(message.data)
-            if len(batch) == BATCH or size > _BATCH_BYTES:
+            if len(batch) == MOST or size > _BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
         if batch:
@@ -125,48 +126,48 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
         await subscription.unsubscribe()
 
 
-async def _target(store: Store, channel: str, first: int) -> Log:
+async def _target(store: Store, channel: str, first: int) -> ChannelStream:
     described = await store.describe(channel)
     if described is None:
         return await store.create(channel, _UNLIMITED, first=first)
-    log = await store.open(described, _UNLIMITED)
-    log.in_step = True  # whatever limits the stream has, they are not ours to change
-    if log.count:
-        await store.clear_gaps(log)
-        newest = await store.read_on(log, log.last, 1)
+    stream = await store.open(described, _UNLIMITED)
+    stream.in_step = True  # whatever limits the stream has, they are not ours to change
+    if stream.count:
+        await store.clear_gaps(stream)
+        newest = await store.read_on(stream, stream.last, 1)
         if newest and newest[0].origin != newest[0].sequence:
             raise InputError(
-                f"The stream {log.stream} holds messages that were not copied from {channel}.",
+                f"The stream {stream.name} holds messages that were not copied from {channel}.",
                 remedy="Publishers write to it already: copy to another cluster id, or delete the stream.",
             )
-    return log
+    return stream
 
 
 async def copy_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> Copied:
     """Copy one channel from its first to its last message, `ends`, as `find_ends` gave them."""
     first, last = ends
-    log = await _target(store, channel, first)
+    stream = await _target(store, channel, first)
     copied = 0
-    start = max(first, log.last + 1)
+    start = max(first, stream.last + 1)
     advance(start - first)
     if start <= last:
         async for batch in _read(source, channel, start, last):
-            await _append(store, log, batch)
+            await _append(store, stream, batch)
             copied += len(batch)
             advance(len(batch))
-    return Copied(channel, log.stream, log.first, log.last + 1, copied)
+    return Copied(channel, stream.name, stream.first, stream.last + 1, copied)
 
 
-async def _append(store: Store, log: Log, batch: list[Message]) -> None:
-    run: list[Entry] = []
+async def _append(store: Store, stream: ChannelStream, batch: list[Message]) -> None:
+    run: list[NewMessage] = []
     for message in batch:
-        if message.sequence != log.last + len(run) + 1:  # the source lost some in between
+        if message.sequence != stream.last + len(run) + 1:  # the source lost some in between
             if run:
-                await store.append(log, run)
+                await store.append(stream, run)
                 run = []
-            await store.skip(log, message.sequence - 1)
-        run.append(Entry(message.data, message.reply, message.timestamp, message.sequence))
-    await store.append(log, run)
+            await store.skip(stream, message.sequence - 1)
+        run.append(NewMessage(message.data, message.reply, message.timestamp, message.sequence))
+    await store.append(stream, run)
 
 
 async def verify_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> int:
@@ -177,46 +178,46 @@ async def verify_channel(source: Client, store: Store, channel: str, ends: tuple
     described = await store.describe(channel)
     if described is None:
         raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
-    log = await store.open(described, _UNLIMITED)
+    stream = await store.open(described, _UNLIMITED)
     same, before = 0, None
     async for batch in _read(source, channel, ends[0], ends[1]):
-        copies: dict[int, Stored] = {}
+        copies: dict[int, ChannelMessage] = {}
         wanted = [message.sequence for message in batch]
         while wanted:
-            found, done = await store.fetch(log, wanted)
+            found, done = await store.fetch(stream, wanted)
             copies |= found
             del wanted[:done]
         for message in batch:
             if before is not None and message.sequence != before + 1:
-                await _check_gap(store, log, before, message.sequence)
+                await _check_gap(store, stream, before, message.sequence)
             before = message.sequence
             copy = copies.get(message.sequence)
             if copy is None or (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
                 raise DataLossError(
                     f"Message {message.sequence} of {channel} {'is missing' if copy is None else 'differs'} in "
-                    f"{log.stream}.",
+                    f"{stream.name}.",
                     remedy="Delete the stream and copy the channel again.",
-                    stream=log.stream,
+                    stream=stream.name,
                     start=message.sequence,
                     end=message.sequence + 1,
-                    first=log.first,
-                    last=log.last,
+                    first=stream.first,
+                    last=stream.last,
                 )
         same += len(batch)
         advance(len(batch))
     return same
 
 
-async def _check_gap(store: Store, log: Log, before: int, after: int) -> None:
+async def _check_gap(store: Store, stream: ChannelStream, before: int, after: int) -> None:
     """See that the copy has nothing where the source has nothing."""
-    more = await store.read_on(log, before + 1, 1)
+    more = await store.read_on(stream, before + 1, 1)
     if more and more[0].sequence < after:
         raise DataLossError(
-            f"Message {more[0].sequence} of {log.channel} is in {log.stream} and not at the source.",
+            f"Message {more[0].sequence} of {stream.channel} is in {stream.name} and not at the source.",
             remedy="Delete the stream and copy the channel again.",
-            stream=log.stream,
+            stream=stream.name,
             start=before + 1,
             end=after,
-            first=log.first,
-            last=log.last,
+            first=stream.first,
+            last=stream.last,
         )

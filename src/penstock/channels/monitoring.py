@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from penstock import __version__
 from penstock.durations import format_duration
-from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError
+from penstock.errors import InputError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
@@ -113,7 +113,7 @@ class Monitor:
             return _json(await page(service, query))
         except _Missing as missing:
             return "404 Not Found", "text/plain", f"{missing}\n".encode()
-        except (JetStreamError, LinkError, DeadlineError) as error:
+        except PenstockError as error:
             return "503 Service Unavailable", "text/plain", f"{error}\n".encode()
 
     # -- pages -------------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ class Monitor:
             **total,
             "in_msgs": service.in_messages,
             "in_bytes": service.in_bytes,
-            "out_msgs": service.outlet.messages,
-            "out_bytes": service.outlet.bytes,
+            "out_msgs": service.writer.messages,
+            "out_bytes": service.writer.bytes,
             **_files(),
         }
 
@@ -224,7 +224,7 @@ def _cut(items: list[Any], query: dict[str, str]) -> tuple[list[Any], dict[str, 
 
 
 async def _totals(service: Service) -> dict[str, int]:
-    states = [(await service.store.refresh(channel.log))["state"] for channel in list(service.channels.values())]
+    states = [(await service.store.refresh(channel.stream))["state"] for channel in list(service.channels.values())]
     return {
         "total_msgs": sum(state["messages"] for state in states),
         "total_bytes": sum(state["bytes"] for state in states),
@@ -246,7 +246,7 @@ def _client(client: Connected, subs: bool) -> dict[str, Any]:
 
 
 async def _channel(service: Service, channel: Channel, subs: bool) -> dict[str, Any]:
-    state = (await service.store.refresh(channel.log))["state"]
+    state = (await service.store.refresh(channel.stream))["state"]
     page: dict[str, Any] = {
         "name": channel.name,
         "msgs": state["messages"],

@@ -55,7 +55,7 @@ def stream_name(cluster: str, channel: str) -> str:
 
 
 def channel_of(cluster: str, stream: str) -> str | None:
-    """Give the channel of a stream; None where it is none of this cluster's."""
+    """Give the channel of a stream; None if it is none of this cluster's."""
     head, colon, rest = stream.partition(":")
     if head != cluster or not colon:
         return None

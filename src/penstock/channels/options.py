@@ -1,4 +1,4 @@
-"""What a gateway can be told; the names are those of the old server's flags where it had them."""
+"""What a gateway can be told; the names are those of the old server's flags, as far as it had them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class GatewayOptions:
     replace_durable: bool = False
     """Whether a durable that is still active gives way to a new subscription with its name."""
     standby: bool = False
-    """Whether to wait where another gateway serves the cluster, instead of refusing to start."""
+    """Whether to wait if another gateway serves the cluster, instead of refusing to start."""
     lease: float = 4.0
     """Seconds after which a standby takes over from a gateway that gives no sign of life."""
     timeout: float = 5.0
     """Seconds to wait for an answer of JetStream before asking again."""
     monitor: str | None = None
-    """Where the monitoring pages are, such as `127.0.0.1:8222`; none where nothing is given."""
+    """Where the monitoring pages are, such as `127.0.0.1:8222`; none if nothing is given."""
 
     def __post_init__(self) -> None:
         if not is_client(self.cluster_id):

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.channels.messages import NewMessage
 from penstock.channels.names import is_channel
-from penstock.channels.store import Entry
 from penstock.channels.wire import PubAck, PubMsg, Text, decode
 from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 
@@ -25,7 +25,7 @@ _HEADER_ROOM = 400  # headers that we store beside a payload; a reply subject co
 async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
     """Handle publishes, each a reply subject and the bytes of a PubMsg."""
     acks: list[tuple[bytes, str, str]] = []  # reply, guid, error: in the order in which they came
-    waiting: dict[str, tuple[list[int], list[Entry]]] = {}
+    waiting: dict[str, tuple[list[int], list[NewMessage]]] = {}
     service.in_messages += len(batch)
     limit = service.front.max_payload
     for reply, data in batch:
@@ -47,17 +47,17 @@ async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
         if len(message.data) + len(message.reply) + _HEADER_ROOM > limit:
             acks.append((reply, guid, "the message leaves no room for its headers: it is too large to be stored"))
             continue
-        places, entries = waiting.setdefault(message.subject, ([], []))
+        places, messages = waiting.setdefault(message.subject, ([], []))
         places.append(len(acks))
-        entries.append(Entry(message.data, message.reply))
+        messages.append(NewMessage(message.data, message.reply))
         acks.append((reply, guid, ""))
-    ready: list[tuple[Channel, list[int], list[Entry]]] = []
-    for name, (places, entries) in waiting.items():  # one after the other: each new channel counts against the limit
+    ready: list[tuple[Channel, list[int], list[NewMessage]]] = []
+    for name, (places, messages) in waiting.items():  # one after the other: each new channel counts against the limit
         try:
-            ready.append((await service.channel(name), places, entries))
+            ready.append((await service.channel(name), places, messages))
         except PenstockError as refused:
             _fail(acks, places, refused)
-    results = await asyncio.gather(*(_store(service, channel, entries) for channel, _, entries in ready))
+    results = await asyncio.gather(*(_store(service, channel, messages) for channel, _, messages in ready))
     for (channel, places, _), failure in zip(ready, results, strict=True):
         if failure is None:
             channel.pump()
@@ -65,7 +65,7 @@ async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
             _fail(acks, places, failure)
     for reply, guid, error in acks:
         if reply:
-            service.outlet.answer(reply, PubAck(guid=guid, error=error).SerializeToString())
+            service.writer.answer(reply, PubAck(guid=guid, error=error).SerializeToString())
 
 
 def _fail(acks: list[tuple[bytes, str, str]], places: list[int], error: PenstockError) -> None:
@@ -74,10 +74,10 @@ def _fail(acks: list[tuple[bytes, str, str]], places: list[int], error: Penstock
         acks[place] = (*acks[place][:2], text or error.what)
 
 
-async def _store(service: Service, channel: Channel, entries: list[Entry]) -> PenstockError | None:
+async def _store(service: Service, channel: Channel, messages: list[NewMessage]) -> PenstockError | None:
     """Store one channel's messages; give what was wrong, if anything."""
     try:
-        contents = await service.store.append(channel.log, entries)
+        contents = await service.store.append(channel.stream, messages)
     except PenstockError as error:
         log.error("Channels: %s cannot be stored: %s", channel.name, error)
         return error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.channels.delivery import Group, Member
 from penstock.channels.names import is_channel, is_client
-from penstock.channels.records import ClientRecord, encode_client
+from penstock.channels.state_records import ClientRecord, encode_client
 from penstock.channels.subscribers import queue_key
 from penstock.channels.wire import (
     CloseRequest,
@@ -67,7 +67,7 @@ async def connect(service: Service, reply: bytes, data: bytes) -> None:
     if owner is not None:
         # Others must not wait for the owner's answer.
         service.connecting.add(request.clientID)
-        service.desk.spawn(_ask(service, owner, reply, data))
+        service.shared.spawn(_ask(service, owner, reply, data))
         return None
     return await _register(service, reply, request)
 
@@ -117,11 +117,11 @@ async def _register(service: Service, reply: bytes, request: Any) -> None:
         response.pingRequests = f"{service.options.discover_prefix}.{cluster}.pings"
         response.pingInterval = request.pingInterval
         response.pingMaxOut = request.pingMaxOut
-    service.outlet.answer(reply, response.SerializeToString())
+    service.writer.answer(reply, response.SerializeToString())
 
 
 def _refuse_connect(service: Service, reply: bytes, text: str) -> None:
-    service.outlet.answer(reply, ConnectResponse(error=text).SerializeToString())
+    service.writer.answer(reply, ConnectResponse(error=text).SerializeToString())
 
 
 async def close(service: Service, reply: bytes, data: bytes) -> None:
@@ -129,15 +129,15 @@ async def close(service: Service, reply: bytes, data: bytes) -> None:
     try:
         request = decode(CloseRequest, data)
     except RemoteProtocolError:
-        service.outlet.answer(reply, CloseResponse(error=Text.INVALID_CLOSE).SerializeToString())
+        service.writer.answer(reply, CloseResponse(error=Text.INVALID_CLOSE).SerializeToString())
         return
     client = service.clients.get(request.clientID)
     if client is None:
-        service.outlet.answer(reply, CloseResponse(error=Text.UNKNOWN_CLIENT).SerializeToString())
+        service.writer.answer(reply, CloseResponse(error=Text.UNKNOWN_CLIENT).SerializeToString())
         return
     _close(service, client)
     await service.state.flush()
-    service.outlet.answer(reply, b"")
+    service.writer.answer(reply, b"")
 
 
 async def expire(service: Service, reply: bytes, data: bytes) -> None:
@@ -195,12 +195,12 @@ async def subscribe(service: Service, reply: bytes, data: bytes) -> None:
         return _answer(service, reply, text or Text.INVALID_SUBSCRIBE)
     service.state.remember(group, member)
     await service.state.flush()
-    service.outlet.answer(reply, SubscriptionResponse(ackInbox=member.ack_inbox).SerializeToString())
-    feed = channel.feed(group)
+    service.writer.answer(reply, SubscriptionResponse(ackInbox=member.ack_inbox).SerializeToString())
+    delivery = channel.delivery(group)
     if group.hold:
-        feed.resume(member)
+        delivery.resume(member)
     else:
-        service.outlet.wake(feed)
+        service.writer.wake(delivery)
     return None
 
 
@@ -220,7 +220,7 @@ async def _join(service: Service, channel: Channel, request: Any) -> tuple[str |
         group.resume(member, client=client, inbox=request.inbox, ack_inbox=ack_inbox, **options)
         service.attach(channel, group, member)
         return None, group, member
-    limit = channel.log.limits.max_subs
+    limit = channel.stream.limits.max_subs
     if 0 < limit <= len(channel.subscribers):
         return Text.TOO_MANY_SUBSCRIPTIONS, None, None
     if group is None:
@@ -240,9 +240,9 @@ async def _join(service: Service, channel: Channel, request: Any) -> tuple[str |
 
 async def _start(service: Service, channel: Channel, request: Any) -> int:
     """Find the sequence after which a new subscription begins."""
-    log = channel.log
-    await service.store.refresh(log)
-    first, last = log.first, log.last
+    stream = channel.stream
+    await service.store.refresh(stream)
+    first, last = stream.first, stream.last
     if last == 0:
         return 0
     match request.startPosition:
@@ -256,7 +256,7 @@ async def _start(service: Service, channel: Channel, request: Any) -> int:
             return min(max(wanted, first), last + 1) - 1
         case StartPosition.TimeDeltaStart:
             moment = time.time_ns() - request.startTimeDelta
-            return await service.store.find_time(log, moment) - 1 if request.startTimeDelta > 0 else last
+            return await service.store.find_time(stream, moment) - 1 if request.startTimeDelta > 0 else last
         case _:
             return last
 
@@ -287,12 +287,12 @@ async def _leave(service: Service, reply: bytes, data: bytes, *, unsubscribe: bo
         return _answer(service, reply, Text.UNKNOWN_CLIENT)
     service.detach(channel, member, unsubscribe=unsubscribe)
     await service.state.flush()
-    service.outlet.answer(reply, b"")
+    service.writer.answer(reply, b"")
     return None
 
 
 def _answer(service: Service, reply: bytes, text: str) -> None:
-    service.outlet.answer(reply, SubscriptionResponse(error=text).SerializeToString())
+    service.writer.answer(reply, SubscriptionResponse(error=text).SerializeToString())
 
 
 # -- channels ---------------------------------------------------------------------------------------------------------
@@ -304,9 +304,9 @@ async def delete_channel(service: Service, reply: bytes, data: bytes) -> None:
     if channel is None or channel.subscribers.active:
         return
     idle = asyncio.get_running_loop().time() - channel.last_used
-    if idle < channel.log.limits.max_inactivity:
+    if idle < channel.stream.limits.max_inactivity:
         service.watch_activity(channel)
         return
-    await service.store.delete(channel.log)
+    await service.store.delete(channel.stream)
     service.remove_channel(channel)
     await service.state.flush()

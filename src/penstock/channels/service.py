@@ -1,11 +1,11 @@
-"""A gateway while it leads: everything it knows, and the one line in which requests are handled.
+"""A gateway while it leads: everything it knows, and the one queue from which requests are handled.
 
 Clients rely on the order in which they send: what is published or acknowledged before a close counts, what is
-subscribed after a publish does not see it. So all requests go through one line, in the order in which NATS delivered
+subscribed after a publish does not see it. So all requests go through one queue, in the order in which NATS delivered
 them, whatever subject they came on. Acks and pings take effect at once, as they arrive, and so before anything that
 was sent after them. Publishes that follow each other are stored together.
 
-The line is bounded: when it is full we stop reading, and NATS holds the senders back.
+The queue is bounded: when it is full we stop reading, and NATS holds the senders back.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from penstock.channels import publishing, requests
 from penstock.channels.channel import Channel
+from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
-from penstock.channels.feed import Desk
-from penstock.channels.outlet import Outlet
-from penstock.channels.records import MemberRecord, Position, decode_client, decode_member, decode_position
-from penstock.channels.store import BATCH, Log, Store
+from penstock.channels.group_delivery import Shared
+from penstock.channels.request_queue import Handle, RequestQueue
+from penstock.channels.state_records import GroupRecord, MemberRecord, decode_client, decode_group, decode_member
+from penstock.channels.store import MOST, Store
+from penstock.channels.stream import ChannelStream
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
 from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.lease import Lease
-    from penstock.channels.link import Link
     from penstock.channels.options import GatewayOptions
     from penstock.channels.state import State
     from penstock.connection import Connection
@@ -40,13 +40,9 @@ __all__ = ["Refusal", "Service"]
 
 log = logging.getLogger("penstock.channels")
 
-_LINE_BYTES = 64 * 1024 * 1024
 _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
 _RECENT_EACH = 2 * 1024 * 1024
-_LOOK_FOR_FOREIGN = 1.0
-
-Handler = Callable[["Service", bytes, bytes], Awaitable[None]]
-Item = tuple["Handler | None", bytes, bytes]  # no handler: a publish
+_LOOK_AROUND = 1.0
 
 
 class Refusal(PenstockError):
@@ -56,15 +52,17 @@ class Refusal(PenstockError):
 class Service:
     """Serves one cluster's clients, from the state that it loads to the moment it stops leading."""
 
-    def __init__(self, options: GatewayOptions, front: Connection, link: Link, state: State, lease: Lease) -> None:
+    def __init__(
+        self, options: GatewayOptions, front: Connection, back: Connection, state: State, lease: Lease
+    ) -> None:
         self.options = options
         self.front = front
         self.state = state
-        self.store = Store(link, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas)
-        self.outlet = Outlet(front, lambda: lease.valid)
+        self.store = Store(back, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas)
+        self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
-        self.desk = Desk(self.outlet, self.store, state)
-        self.clients = Clients(options, self.outlet, front.options.inbox_prefix, self._expire)
+        self.shared = Shared(self.writer, self.store, state)
+        self.clients = Clients(options, self.writer, front.options.inbox_prefix, self._expire)
         self.channels: dict[str, Channel] = {}
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
@@ -73,18 +71,14 @@ class Service:
         self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
         self._ack_inbox = ""
         self._numbers = 0
-        self._line: deque[Item] = deque()
-        self._line_bytes = 0
-        self._arrived = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._requests = RequestQueue()
         self._taps: list[TapSubscription] = []
         self._loop = asyncio.get_running_loop()
 
     # -- beginning and ending ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load what is remembered, and listen."""
+        """Load what is remembered, and listen; DeniedError if we may not listen to what clients send."""
         remembered = await self.state.load()
         self._ack_inbox = remembered.get("info", b"").decode()
         if not self._ack_inbox:
@@ -104,7 +98,7 @@ class Service:
             (f"_STAN.close.{cluster}", requests.close),
             (f"_STAN.pub.{cluster}.>", None),
         ):
-            self._taps.append(await self.front.tap(subject, self._queue(handler)))
+            self._taps.append(await self.front.tap(subject, self._queueing(handler)))
         for subject, tap in (
             (f"{self._ack_inbox}.*", self._acked),
             (f"{self.clients.inbox}.*", self.clients.answered),
@@ -112,20 +106,26 @@ class Service:
         ):
             self._taps.append(await self.front.tap(subject, tap))
         await self.front.flush()
+        self._check_listening()
         for channel in self.channels.values():
             for group in channel.subscribers.groups:
                 if group.online:
-                    channel.feed(group).restore()
+                    channel.delivery(group).restore()
             self.watch_activity(channel)
 
+    def _check_listening(self) -> None:
+        for tap in self._taps:
+            if tap.error is not None:
+                raise tap.error
+
     def _recall(self, remembered: dict[str, bytes]) -> None:
-        positions: dict[int, Position] = {}
+        positions: dict[int, GroupRecord] = {}
         for subject, content in remembered.items():
             kind, _, rest = subject.partition(".")
             if kind == "client":
                 self.clients.add(decode_client(content))
             elif kind == "pos":
-                positions[int(rest)] = decode_position(content)
+                positions[int(rest)] = decode_group(content)
             if kind in ("pos", "sub"):
                 self._numbers = max(self._numbers, int(rest))
         groups: dict[int, Group] = {}
@@ -137,9 +137,9 @@ class Service:
             self.state.put(f"pos.{left}", b"")
 
     def _recall_member(
-        self, number: int, record: MemberRecord, positions: dict[int, Position], groups: dict[int, Group]
+        self, number: int, record: MemberRecord, positions: dict[int, GroupRecord], groups: dict[int, Group]
     ) -> bool:
-        """Bring back a subscription; False where there is nothing left for it."""
+        """Bring back a subscription; False if there is nothing left for it."""
         channel, position = self.channels.get(record.channel), positions.get(record.group)
         online = record.online and self.clients.get(record.client) is not None
         if channel is None or position is None or not (online or record.keep):
@@ -167,68 +167,42 @@ class Service:
         self.attach(channel, group, member)
         return True
 
-    async def run(self) -> None:
-        """Handle requests until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._serve())
-            group.create_task(self._look_for_foreign())
-
     async def stop(self) -> None:
         """Stop listening and sending; what is stored stays."""
         for tap in self._taps:
             await tap.unsubscribe()
         self._taps.clear()
-        self._room.set()
-        self.outlet.end()
+        self._requests.release()
+        self.writer.end()
         self.clients.end()
         for channel in self.channels.values():
             channel.end()
-        await self.desk.close()
+        await self.shared.close()
 
-    # -- the line ----------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _queue(self, handler: Handler | None) -> Callable[..., Awaitable[None] | None]:
+    def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[None] | None]:
         def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[None] | None:
-            return self.enqueue(handler, reply, data)
+            return self._requests.put(handle, reply, data)
 
         return arrived
 
-    def enqueue(self, handler: Handler | None, reply: bytes, data: bytes) -> Awaitable[None] | None:
-        """Put a request in the line; what is returned must be awaited before more is read."""
-        self._line.append((handler, reply, data))
-        self._line_bytes += len(data) + 64
-        self._arrived.set()
-        if self._line_bytes <= _LINE_BYTES:
-            return None
-        self._room.clear()
-        return self._wait_for_room()
+    def enqueue(self, handle: Handle, reply: bytes, data: bytes) -> Awaitable[None] | None:
+        """Let something be handled after what came before; what is returned, if anything, is to be awaited."""
+        return self._requests.put(handle, reply, data)
 
-    async def _wait_for_room(self) -> None:
-        await self._room.wait()
-
-    def _take(self) -> Item:
-        item = self._line.popleft()
-        self._line_bytes -= len(item[2]) + 64
-        if self._line_bytes <= _LINE_BYTES // 2:
-            self._room.set()
-        return item
-
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
+        """Handle requests until cancelled."""
         while True:
-            if not self._line:
-                self._arrived.clear()
-                await self._arrived.wait()
+            await self._requests.arrival()
             await self.lease.wait_valid()
-            batch: list[Item] = []
-            while self._line and self._line[0][0] is None and len(batch) < BATCH:
-                batch.append(self._take())
-            if batch:
-                await publishing.publish(self, [(reply, data) for _, reply, data in batch])
+            if publishes := self._requests.take_publishes(MOST):
+                await publishing.publish(self, publishes)
                 continue
-            handler, reply, data = self._take()
-            assert handler is not None, "publishes were taken before"
+            handle, reply, data = self._requests.take()
+            assert handle is not None, "publishes were taken before"
             try:
-                await handler(self, reply, data)
+                await handle(self, reply, data)
             except PenstockError as error:
                 log.error("Channels: a request failed: %s", error)
 
@@ -244,7 +218,7 @@ class Service:
             try:
                 ack = decode(Ack, data)
             except RemoteProtocolError as error:
-                log.warning("Channels: an ack that is none: %s", error)
+                log.warning("Channels: bytes on the subject for acks are no ack: %s", error)
                 return
             if ack.subject != channel.name:
                 return
@@ -253,8 +227,8 @@ class Service:
         if group is None or not group.ack(member, sequence):
             return
         self.state.touch(group)
-        if group.last < channel.log.last:
-            self.outlet.wake(channel.feed(group))
+        if group.last < channel.stream.last:
+            self.writer.wake(channel.delivery(group))
 
     def _pinged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         if not data:
@@ -265,10 +239,10 @@ class Service:
             return  # as the old server: no answer at all
         client = self.clients.by_conn(ping.connID)
         if client is None:
-            self.outlet.answer(reply, PingResponse(error=Text.REPLACED).SerializeToString())
+            self.writer.answer(reply, PingResponse(error=Text.REPLACED).SerializeToString())
             return
         self.clients.pinged(client)
-        self.outlet.answer(reply, b"")
+        self.writer.answer(reply, b"")
 
     def _expire(self, client: Connected) -> None:
         log.warning("Channels: client %s misses heartbeats and is closed.", client.id)
@@ -276,17 +250,17 @@ class Service:
 
     # -- channels and members ----------------------------------------------------------------------------------------
 
-    def _add(self, records: Log) -> Channel:
+    def _add(self, stream: ChannelStream) -> Channel:
         share = min(_RECENT_EACH, _RECENT_BYTES // (len(self.channels) + 1))
-        channel = Channel(self.desk, records, share, self._loop.time())
+        channel = Channel(self.shared, stream, share, self._loop.time())
         for other in self.channels.values():
             other.recent.limit = min(other.recent.limit, share)
-        self.channels[records.channel] = channel
-        self._spelling[records.channel.lower()] = records.channel
+        self.channels[stream.channel] = channel
+        self._spelling[stream.channel.lower()] = stream.channel
         return channel
 
     async def channel(self, name: str) -> Channel:
-        """Give a channel, a new one where there is none; Refusal where there may be none."""
+        """Give a channel, a new one if there is none; Refusal if there may be none."""
         found = self.channels.get(name)
         if found is not None:
             return found
@@ -298,12 +272,12 @@ class Service:
             limits = self.options.limits.of(name)
             described = await self.store.describe(name)  # somebody may have copied it here while we served
             if described is not None:
-                records = await self.store.open(described, limits)
+                stream = await self.store.open(described, limits)
             else:
-                records = await self.store.create(name, limits)
+                stream = await self.store.create(name, limits)
         except JetStreamError as error:
             raise Refusal(f"the channel's stream cannot be made: {error.description}") from error
-        channel = self._add(records)
+        channel = self._add(stream)
         self.watch_activity(channel)
         return channel
 
@@ -337,7 +311,7 @@ class Service:
 
     def watch_activity(self, channel: Channel) -> None:
         """Delete a channel in time, if nobody uses it until then."""
-        seconds = channel.log.limits.max_inactivity
+        seconds = channel.stream.limits.max_inactivity
         if seconds and not channel.subscribers.active:
             channel.last_used = self._loop.time()
             self._loop.call_later(seconds, self._look_at, channel)
@@ -345,7 +319,7 @@ class Service:
     def _look_at(self, channel: Channel) -> None:
         if self.channels.get(channel.name) is not channel or channel.subscribers.active or not self._taps:
             return
-        left = channel.last_used + channel.log.limits.max_inactivity - self._loop.time()
+        left = channel.last_used + channel.stream.limits.max_inactivity - self._loop.time()
         if left > 0:
             self._loop.call_later(left, self._look_at, channel)
         else:
@@ -362,24 +336,28 @@ class Service:
         del self.channels[channel.name]
         del self._spelling[channel.name.lower()]
 
-    async def _look_for_foreign(self) -> None:
-        """Notice what others write to the streams, now and then: JetStream clients, Spark."""
+    async def look_around(self) -> None:
+        """Notice now and then, until cancelled, what JetStream clients and Spark write to the streams.
+
+        Raises DeniedError if we may not listen any more to what clients send: permissions can change.
+        """
         while True:
-            await asyncio.sleep(max(_LOOK_FOR_FOREIGN, len(self.channels) / 100))
+            await asyncio.sleep(max(_LOOK_AROUND, len(self.channels) / 100))
+            self._check_listening()
             for channel in list(self.channels.values()):
                 if not channel.subscribers.active:
                     continue
-                known = channel.log.last
+                known = channel.stream.last
                 try:
                     await self._look(channel)
                 except PenstockError as error:
                     log.debug("Channels: looking at %s: %s", channel.name, error)
                     continue
-                if channel.log.last > known:
+                if channel.stream.last > known:
                     channel.wake()
 
     async def _look(self, channel: Channel) -> None:
         try:
-            await self.store.refresh(channel.log)
+            await self.store.refresh(channel.stream)
         except NotFoundError:
-            await self.store.make_again(channel.log)
+            await self.store.make_again(channel.stream)

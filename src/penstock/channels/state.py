@@ -17,25 +17,23 @@ becomes an empty message that goes away by itself.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from penstock.channels.delivery import Group, Member
-from penstock.channels.link import Link, frame_with
-from penstock.channels.messages import headers_of
 from penstock.channels.names import state_stream, state_subject
-from penstock.channels.records import encode_member, encode_position
-from penstock.channels.store import IN_PROCESS, WRONG_LAST
-from penstock.connection import api_request
-from penstock.errors import DeadlineError, JetStreamError, LinkError, NotFoundError
-from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.channels.state_records import encode_group, encode_member
+from penstock.connection import Connection, api_request
+from penstock.connection.asking import direct_get, store_frames
+from penstock.errors import JetStreamError, NotFoundError, PenstockError
+from penstock.wire import protocol
+from penstock.wire.jetstream import atomic, direct, names
+from penstock.wire.jetstream.verdicts import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE, may_ask_again
 
-__all__ = ["State"]
+__all__ = ["State", "read_state"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -43,14 +41,31 @@ _RETRY = 0.05
 _COSTLY = 0.005
 _REFUSED = 1.0
 _PAGE = 1000
-_TOMBSTONE = "Nats-TTL: 60s\r\n"
+_TOMBSTONE = f"{names.TTL}: 60s\r\n"
+
+
+async def read_state(connection: Connection, cluster: str) -> tuple[dict[str, bytes], int]:
+    """Read what a cluster remembers, by the part of the subject that follows the cluster, and the last sequence.
+
+    NoRespondersError if no gateway ever served the cluster.
+    """
+    found: dict[str, bytes] = {}
+    head, last = state_subject(cluster, ""), 0
+    while answers := await direct_get(
+        connection, state_stream(cluster), direct.question(last + 1, batch=_PAGE, max_bytes=4 << 20)
+    ):
+        for answer in answers:
+            item = direct.read_found(*answer)
+            last = item.sequence
+            found[item.subject.removeprefix(head)] = item.payload
+    return {subject: data for subject, data in found.items() if data}, last
 
 
 class State:
     """The state stream of one cluster, read by anybody, written by the leader alone."""
 
-    def __init__(self, link: Link, cluster: str, *, replicas: int = 1) -> None:
-        self.link = link
+    def __init__(self, connection: Connection, cluster: str, *, replicas: int = 1) -> None:
+        self.connection = connection
         self.cluster = cluster
         self.replicas = replicas
         self.stream = state_stream(cluster)
@@ -64,13 +79,14 @@ class State:
         self._replicated = False
         self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
+        self._loop = asyncio.get_running_loop()
 
     def subject(self, *tokens: str) -> str:
         """Give a subject of this cluster's state."""
         return state_subject(self.cluster, *tokens)
 
     async def create(self) -> None:
-        """Make the stream where it is not there."""
+        """Make the stream if it is not there."""
         config = {
             "name": self.stream,
             "subjects": [self.subject(">")],
@@ -84,72 +100,69 @@ class State:
             "metadata": {"penstock.cluster": self.cluster},
         }
         try:
-            described = await self._api("STREAM.INFO")
+            described = await api_request(self.connection, names.stream_info(self.stream))
         except NotFoundError:
-            described = await self._api("STREAM.CREATE", config)
+            described = await api_request(self.connection, names.stream_create(self.stream), config, again=True)
         self._replicated = described["config"]["num_replicas"] > 1
         self.ready = True
 
-    async def _api(self, method: str, body: object = None) -> dict[str, Any]:
-        answer: dict[str, Any] = await api_request(
-            self.link.client, f"{method}.{self.stream}", body, timeout=self.link.timeout, again=True
-        )
-        return answer
-
     async def last(self, *tokens: str) -> tuple[int, bytes]:
         """Give sequence and content of the last message of a subject, as the stream's leader knows it."""
+        body = direct.question(last=self.subject(*tokens))
         try:
-            answer = await self._api("STREAM.MSG.GET", {"last_by_subj": self.subject(*tokens)})
+            found = direct.read_message(await api_request(self.connection, names.message_get(self.stream), body))
         except NotFoundError:
             return 0, b""
-        message = answer["message"]
-        return message["seq"], base64.b64decode(message.get("data", ""))
+        return found.sequence, found.payload
 
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def lead(self) -> bool:
-        """Try to become the leader; False where somebody else was quicker."""
+        """Try to become the leader; False if somebody else was quicker."""
         before, _ = await self.last("lead")
-        header = f"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: {before}\r\n\r\n".encode()
+        header = protocol.encode_headers({names.EXPECTED_LAST_SUBJECT_SEQUENCE: str(before)})
         content = json.dumps({"v": 1, "gateway": self.identity}).encode()
-        subject = self.subject("lead").encode()
+        subject = self.subject("lead")
+
+        def make(reply: bytes) -> bytes:
+            return protocol.publish(subject, content, reply.decode(), header)
+
         try:
-            answer = await self.link.publish(lambda reply: frame_with(header, subject, content, reply))
+            [ack] = await store_frames(self.connection, make, (subject,))
         except JetStreamError as error:
-            if error.err_code not in (WRONG_LAST, IN_PROCESS):
+            if error.err_code not in (WRONG_LAST_SEQUENCE, SEQUENCE_IN_DOUBT):
                 raise
             return False
-        self.epoch = answer["seq"]
+        self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
         return True
 
-    async def beat(self, *, released: bool = False) -> None:
-        """Show that the leader lives, or that it goes; JetStreamError where it is not us any more."""
+    def _pulse(self, *, released: bool = False) -> list[tuple[str, bytes]]:
         content = json.dumps({"v": 1, "gateway": self.identity, "released": released}).encode()
-        await self._write([(self.subject("beat"), content)])
+        return [(self.subject("beat"), content)]
+
+    async def beat(self) -> None:
+        """Show once that the leader lives; JetStreamError if it is not us any more."""
+        await self._write(self._pulse())
+
+    async def beat_surely(self, *, released: bool = False) -> float | None:
+        """Show that the leader lives, or that it goes, however many attempts it takes.
+
+        Gives when the attempt that was stored began, None if somebody else leads now.
+        """
+        return await self._write_surely(self._pulse(released=released))
 
     async def load(self) -> dict[str, bytes]:
-        """Read everything that is remembered, by the part of the subject that follows the cluster.
+        """Read everything that is remembered.
 
         Any replica may answer. What we wrote to `lead` is the last thing that was written: an answer without it comes
         from a replica that is behind.
         """
-        head = self.subject("")
         while True:
-            found: dict[str, bytes] = {}
-            start, seen = 1, 0
-            while True:
-                answers = await self.link.get(self.stream, {"seq": start, "batch": _PAGE, "max_bytes": 4 << 20})
-                for data, header in answers:
-                    fields = headers_of(header)
-                    seen = int(fields["Nats-Sequence"])
-                    found[fields["Nats-Subject"].removeprefix(head)] = data
-                if not answers:
-                    break
-                start = seen + 1
-            if seen >= self.epoch:
-                return {subject: data for subject, data in found.items() if data}
+            found, last = await read_state(self.connection, self.cluster)
+            if last >= self.epoch:
+                return found
             await asyncio.sleep(_RETRY)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -170,7 +183,7 @@ class State:
         self.put(f"sub.{member.number}", encode_member(group, member))
 
     def forget(self, group: Group, member: Member) -> None:
-        """Forget a subscription, and its group's position where nobody is left in it."""
+        """Forget a subscription, and its group's position if nobody is left in it."""
         self.put(f"sub.{member.number}", b"")
         if group.members:
             self.touch(group)
@@ -180,7 +193,7 @@ class State:
 
     async def flush(self) -> None:
         """Wait until everything that was to be remembered is stored."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = self._loop.create_future()
         self._done.append(done)
         self._wake.set()
         await done
@@ -196,7 +209,9 @@ class State:
             spent = time.perf_counter() - began
             while items:
                 part, items = items[:_PAGE], items[_PAGE:]
-                if not await self._persist(part):
+                if await self._write_surely(part) is None:
+                    log.error("Channels: this gateway does not lead any more.")
+                    self.on_lost()
                     return
             for future in waiting:
                 if not future.done():
@@ -208,58 +223,52 @@ class State:
         # Positions first: a subscription without one would begin anew, one too many does no harm.
         groups, self._groups = self._groups, {}
         puts, self._puts = self._puts, {}
-        found = [(self.subject("pos", str(number)), encode_position(group)) for number, group in groups.items()]
+        found = [(self.subject("pos", str(number)), encode_group(group)) for number, group in groups.items()]
         return found + list(puts.items())
 
-    async def _persist(self, part: list[tuple[str, bytes]]) -> bool:
+    async def _write_surely(self, items: list[tuple[str, bytes]]) -> float | None:
+        """Write until it is stored, and give when the attempt that was stored began; None if somebody else leads now.
+
+        The last message of a subject counts, so writing it twice does no harm, and there is nobody to tell of a
+        failure: whoever waits for it waits on.
+        """
+        told = ""
         while True:
+            began = self._loop.time()
             try:
-                await self._write(part)
-            except (DeadlineError, LinkError) as error:
-                # The last message of a subject counts, so writing it twice does no harm.
-                log.warning("Channels: the state could not be written: %s", error)
-                await asyncio.sleep(_RETRY)
-            except JetStreamError as error:
-                if error.err_code == IN_PROCESS or may_ask_again(error):
-                    await asyncio.sleep(_RETRY)
-                    continue
-                if error.err_code != WRONG_LAST:
-                    log.error("Channels: the server refuses the state: %s", error)
-                    await asyncio.sleep(_REFUSED)
-                    continue
-                log.error("Channels: this gateway does not lead any more.")
-                self.on_lost()
-                return False
-            else:
-                return True
+                await self._write(items)
+                return began
+            except PenstockError as error:
+                code = error.err_code if isinstance(error, JetStreamError) else None
+                if code == WRONG_LAST_SEQUENCE:
+                    return None
+                passes = may_ask_again(error) or code == SEQUENCE_IN_DOUBT
+                if str(error) != told:  # an outage is told once, not with each attempt
+                    told = str(error)
+                    log.log(
+                        logging.WARNING if passes else logging.ERROR, "Channels: the state is not written: %s", error
+                    )
+                await asyncio.sleep(_RETRY if passes else _REFUSED)
 
     async def _write(self, items: Iterable[tuple[str, bytes]]) -> None:
-        fence = f"Nats-Expected-Last-Subject-Sequence: {self.epoch}\r\n"
-        fence += f"Nats-Expected-Last-Subject-Sequence-Subject: {self.subject('lead')}\r\n"
-        listed = [(subject.encode(), content) for subject, content in items]
-        async with self._writing:
-            if self._replicated and len(listed) > 1:
-                await self._write_together(fence, listed)
-                return
-            plain = f"NATS/1.0\r\n{fence}\r\n".encode()
-            tombstone = f"NATS/1.0\r\n{fence}{_TOMBSTONE}\r\n".encode()
-            frames = [(plain if content else tombstone, subject, content) for subject, content in listed]
-            await self.link.publish_each(
-                lambda reply: b"".join(frame_with(*item, reply) for item in frames), len(frames)
+        fence = f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {self.epoch}\r\n"
+        fence += f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT}: {self.subject('lead')}\r\n"
+        listed = list(items)
+        subjects = {subject for subject, _ in listed}
+        # Replicas take one condition on a subject at a time, and refuse what follows: they get one atomic batch.
+        together = self._replicated and len(listed) > 1
+
+        def make(reply: bytes) -> bytes:
+            lines = [("" if content else _TOMBSTONE) for _, content in listed]
+            if together:
+                lines[0] += fence
+                messages = [(item[0].encode(), line, item[1]) for item, line in zip(listed, lines, strict=True)]
+                return atomic.encode(messages, atomic.new_id(), reply)
+            where = reply.decode()
+            return b"".join(
+                protocol.publish(subject, content, where, f"NATS/1.0\r\n{fence}{line}\r\n".encode())
+                for (subject, content), line in zip(listed, lines, strict=True)
             )
 
-    async def _write_together(self, fence: str, listed: list[tuple[bytes, bytes]]) -> None:
-        """Write as one atomic batch: replicas take one condition on a subject at a time, and refuse what follows."""
-        batch = secrets.token_hex(6)
-
-        def framed(reply: bytes) -> bytes:
-            frames = []
-            for place, (subject, content) in enumerate(listed, start=1):
-                last = place == len(listed)
-                head = f"NATS/1.0\r\nNats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
-                head += (fence if place == 1 else "") + ("" if content else _TOMBSTONE)
-                head += "Nats-Batch-Commit: 1\r\n\r\n" if last else "\r\n"
-                frames.append(frame_with(head.encode(), subject, content, reply if last else b""))
-            return b"".join(frames)
-
-        await self.link.publish(framed)
+        async with self._writing:
+            await store_frames(self.connection, make, subjects, count=1 if together else len(listed))

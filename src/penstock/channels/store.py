@@ -8,68 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.link import Link, frame_with
-from penstock.channels.messages import Stored, encode, parse_stored, quote_reply
+from penstock.channels.messages import ChannelMessage, NewMessage, read_message, write_frames
 from penstock.channels.names import channel_of, stream_name, subject_name
-from penstock.connection import api_request
-from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError
-from penstock.jetstream.assets import patiently
-from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.channels.stream import ChannelStream
+from penstock.connection import Connection, api_request
+from penstock.connection.asking import direct_get, patiently, store_frames
+from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.wire.jetstream import direct, names
+from penstock.wire.jetstream.atomic import MOST, new_id
+from penstock.wire.jetstream.verdicts import WRONG_LAST_SEQUENCE, Verdict, judge, may_ask_again
 
-__all__ = ["BATCH", "IN_PROCESS", "WRONG_LAST", "Entry", "Log", "Store"]
+__all__ = ["MOST", "Store"]
 
-_log = logging.getLogger("penstock.channels")
+log = logging.getLogger("penstock.channels")
 
-BATCH = 1000  # the most that JetStream takes as one atomic batch
-WRONG_LAST = 10071
-IN_PROCESS = 10164  # replicas are still busy with another message that has the same condition
 _RETRY = 0.05
 _REFUSALS = 20
-_CHUNK_BYTES = 1024 * 1024
+_PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
 _AT_ONCE = 64  # requests to delete a message
 _NANO = 1_000_000_000
-
-
-@dataclass(slots=True)
-class Entry:
-    """A message to append."""
-
-    data: bytes
-    reply: str = ""
-    time: int | None = None
-    origin: int | None = None
-    gap: bool = False
-
-
-@dataclass(slots=True)
-class Log:
-    """One channel's stream, as far as we know it."""
-
-    channel: str
-    stream: str
-    subject: bytes
-    limits: ChannelLimits
-    first: int = 1
-    last: int = 0
-    last_time: int = 0
-    bytes_so_far: int = 0  # of all messages up to `last`, as delivered
-    bytes_before: int = 0  # of those before `first`
-    in_step: bool = True  # whether the stream's configuration has these limits
-    oldest: deque[tuple[int, int]] = field(default_factory=deque)  # sequences at the front and their `bytes_so_far`
-
-    @property
-    def count(self) -> int:
-        """How many messages there are, where nothing is missing between the first and the last."""
-        return max(0, self.last - self.first + 1)
 
 
 class _Pace:
@@ -96,64 +60,18 @@ class _Pace:
             self.each += 0.2 * (seconds / count - self.each)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """Frames for a reply subject, and what they store: the bytes of deliveries, and their times."""
-
-    frames: Callable[[bytes], bytes]
-    encoded: list[bytes]
-    times: list[int]
-
-
-def _frames(log: Log, entries: Sequence[Entry], batch: str, expected: int, *, atomic: bool) -> _Made:
-    """Write messages that follow the sequence `expected`.
-
-    Without an atomic batch each message names the one it follows, so after one that was not stored none is. Either way
-    the answer to the last one tells of all of them.
-    """
-    now = time.time_ns()
-    made = _Made(lambda reply: b"".join(_framed(reply)), [], [])
-    heads: list[bytes] = []
-    so_far, stamp, final = log.bytes_so_far, log.last_time, len(entries)
-    for place, entry in enumerate(entries, start=1):
-        stamp = max(stamp, now if entry.time is None else entry.time)
-        content = encode(log.channel, expected + place, entry.data, stamp, entry.reply)
-        so_far += len(content)
-        made.encoded.append(content)
-        made.times.append(stamp)
-        lines = f"NATS/1.0\r\nPenstock-Time: {stamp}\r\nPenstock-Bytes: {so_far}\r\n"
-        if atomic:
-            lines += f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {place}\r\n"
-            if place == final:
-                lines += "Nats-Batch-Commit: 1\r\n"
-        else:
-            lines += f"Penstock-Batch: {batch}\r\n"
-        if place == 1 or not atomic:
-            lines += f"Nats-Expected-Last-Sequence: {expected + place - 1}\r\n"
-        if entry.reply:
-            lines += f"Penstock-Reply: {quote_reply(entry.reply)}\r\n"
-        if entry.origin is not None:
-            lines += f"Penstock-Sequence: {entry.origin}\r\n"
-        if entry.gap:
-            lines += "Penstock-Gap: 1\r\n"
-        heads.append(f"{lines}\r\n".encode())
-
-    def _framed(reply: bytes) -> Iterator[bytes]:
-        for place, (head, entry) in enumerate(zip(heads, entries, strict=True), start=1):
-            yield frame_with(head, log.subject, entry.data, reply if place == final else b"")
-
-    return made
-
-
 class Store:
-    """The channels of one cluster in JetStream."""
+    """The channels of one cluster in JetStream; how long an answer may take is an option of the connection."""
 
-    def __init__(self, link: Link, cluster: str, *, prefix: str = "", replicas: int = 1) -> None:
-        self.link = link
+    def __init__(self, connection: Connection, cluster: str, *, prefix: str = "", replicas: int = 1) -> None:
+        self.connection = connection
         self.cluster = cluster
         self.prefix = prefix
         self.replicas = replicas
         self._pace = _Pace()
+
+    async def _ask(self, method: str, body: object = None, *, again: bool = False, patience: float = 0.0) -> Any:
+        return await api_request(self.connection, method, body, again=again, patience=patience)
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -162,7 +80,7 @@ class Store:
         found: list[dict[str, Any]] = []
         offset = 0
         while True:
-            page = await api_request(self.link.client, "STREAM.LIST", {"offset": offset}, timeout=self.link.timeout)
+            page = await self._ask("STREAM.LIST", {"offset": offset})
             streams = page.get("streams") or []
             found += [item for item in streams if channel_of(self.cluster, item["config"]["name"]) is not None]
             offset += len(streams)
@@ -170,21 +88,19 @@ class Store:
                 return found
 
     async def describe(self, channel: str) -> dict[str, Any] | None:
-        """Give a channel's stream as the server describes it, None where there is none."""
+        """Give a channel's stream as the server describes it, None if there is none."""
         try:
-            described: dict[str, Any] = await api_request(
-                self.link.client, f"STREAM.INFO.{stream_name(self.cluster, channel)}", timeout=self.link.timeout
-            )
+            described: dict[str, Any] = await self._ask(names.stream_info(stream_name(self.cluster, channel)))
         except NotFoundError:
             return None
         return described
 
-    def _config(self, log: Log, first: int | None = None) -> dict[str, Any]:
-        limits = log.limits
+    def _config(self, stream: ChannelStream, first: int | None = None) -> dict[str, Any]:
+        limits = stream.limits
         config: dict[str, Any] = {
-            "name": log.stream,
-            "subjects": [log.subject.decode()],
-            "description": f"Channel {log.channel} of NATS Streaming cluster {self.cluster}",
+            "name": stream.name,
+            "subjects": [stream.subject],
+            "description": f"Channel {stream.channel} of NATS Streaming cluster {self.cluster}",
             "retention": "limits",
             "storage": "file",
             "discard": "old",
@@ -193,7 +109,7 @@ class Store:
             "num_replicas": self.replicas,
             "allow_direct": True,
             "allow_atomic": True,
-            "metadata": {"penstock.cluster": self.cluster, "penstock.channel": log.channel},
+            "metadata": {"penstock.cluster": self.cluster, "penstock.channel": stream.channel},
         }
         if 0 < limits.max_age < 120:
             config["duplicate_window"] = config["max_age"]  # the server wants it within the age
@@ -201,268 +117,259 @@ class Store:
             config["first_seq"] = first
         return config
 
-    def log(self, channel: str, limits: ChannelLimits) -> Log:
-        """Describe a channel's stream; nothing is asked or made."""
-        subject = subject_name(self.prefix, channel).encode()
-        return Log(channel, stream_name(self.cluster, channel), subject, limits)
-
-    async def create(self, channel: str, limits: ChannelLimits, *, first: int | None = None) -> Log:
+    async def create(self, channel: str, limits: ChannelLimits, *, first: int | None = None) -> ChannelStream:
         """Make a channel's stream."""
-        log = self.log(channel, limits)
-        await self._take_state(log, await self._create(log, first))
-        return log
+        stream = ChannelStream(channel, stream_name(self.cluster, channel), subject_name(self.prefix, channel), limits)
+        await self._take_state(stream, await self._create(stream, first))
+        return stream
 
-    async def _create(self, log: Log, first: int | None) -> dict[str, Any]:
-        config = self._config(log, first)
+    async def _create(self, stream: ChannelStream, first: int | None) -> dict[str, Any]:
+        described: dict[str, Any] = await self._ask(
+            names.stream_create(stream.name),
+            self._config(stream, first),
+            again=True,
+            patience=self.connection.options.request_timeout,
+        )
+        return described
 
-        async def make() -> dict[str, Any]:
-            answer: dict[str, Any] = await api_request(
-                self.link.client, f"STREAM.CREATE.{log.stream}", config, timeout=self.link.timeout, again=True
-            )
-            return answer
-
-        return await patiently(make, self.link.timeout)
-
-    async def open(self, described: dict[str, Any], limits: ChannelLimits) -> Log:
+    async def open(self, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
         """Take over a stream that is there, as `streams` described it."""
         config = described["config"]
         channel = channel_of(self.cluster, config["name"])
         assert channel is not None, "streams gives channels only"
-        log = Log(channel, config["name"], config["subjects"][0].encode(), limits)
+        stream = ChannelStream(channel, config["name"], config["subjects"][0], limits)
         if not config.get("allow_atomic") or not config.get("allow_direct"):
             raise InputError(
-                f"The stream {log.stream} has the name of a channel, but not allow_atomic and allow_direct.",
+                f"The stream {stream.name} has the name of a channel, but not allow_atomic and allow_direct.",
                 remedy="Edit the stream, or rename it.",
             )
-        wanted = self._config(log)
-        log.in_step = all(config.get(name) == wanted[name] for name in ("max_msgs", "max_age"))
-        await self._take_state(log, described)
-        return log
+        wanted = self._config(stream)
+        stream.in_step = all(config.get(name) == wanted[name] for name in ("max_msgs", "max_age"))
+        await self._take_state(stream, described)
+        return stream
 
-    async def _take_state(self, log: Log, described: dict[str, Any]) -> None:
+    async def _take_state(self, stream: ChannelStream, described: dict[str, Any]) -> None:
         state = described["state"]
-        log.first, log.last = state["first_seq"], state["last_seq"]
-        if log.last == 0:
-            log.first = 1
+        stream.first, stream.last = state["first_seq"], state["last_seq"]
+        if stream.last == 0:
+            stream.first = 1
         if not state["messages"]:
             return
-        newest = await self.read_on(log, log.last, 1)
-        oldest = await self.read_on(log, log.first, 1)
+        newest = await self.read_on(stream, stream.last, 1)
+        oldest = await self.read_on(stream, stream.first, 1)
         if newest:
-            log.last_time = newest[-1].time
+            stream.last_time = newest[-1].time
         if oldest and oldest[0].bytes_so_far is not None:
-            log.bytes_before = oldest[0].bytes_so_far - len(oldest[0].encode(log.channel))
+            stream.bytes_before = oldest[0].bytes_so_far - len(oldest[0].encode(stream.channel))
         counted = newest[-1].bytes_so_far if newest else None
-        # Where somebody else wrote last, the server's own count is the best that there is.
-        log.bytes_so_far = log.bytes_before + state["bytes"] if counted is None else counted
+        # If somebody else wrote last, the server's own count is the best that there is.
+        stream.bytes_so_far = stream.bytes_before + state["bytes"] if counted is None else counted
 
-    async def refresh(self, log: Log) -> dict[str, Any]:
+    async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
         """Ask the stream's leader for its first and last sequence."""
-        answer: dict[str, Any] = await api_request(
-            self.link.client, f"STREAM.INFO.{log.stream}", timeout=self.link.timeout
-        )
+        answer: dict[str, Any] = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
-        log.first = max(log.first, state["first_seq"])
-        log.last = max(log.last, state["last_seq"])
+        stream.first = max(stream.first, state["first_seq"])
+        stream.last = max(stream.last, state["last_seq"])
         return answer
 
-    async def delete(self, log: Log) -> None:
+    async def delete(self, stream: ChannelStream) -> None:
         """Delete a channel's stream."""
         try:
-            await api_request(self.link.client, f"STREAM.DELETE.{log.stream}", timeout=self.link.timeout)
+            await self._ask(names.stream_delete(stream.name), again=True)
         except NotFoundError:
             return
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
-    async def append(self, log: Log, entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
+    async def append(self, stream: ChannelStream, messages: Sequence[NewMessage]) -> list[tuple[int, bytes]]:
         """Store messages, at most a batch of them, and give their sequences and the bytes of their deliveries.
 
         It goes on trying while JetStream is out of reach, because what became of an attempt is found out first. Raises
-        JetStreamError where the server refuses.
+        JetStreamError if the server refuses, DeniedError if we may not write to the stream's subject.
         """
-        if not log.in_step:
-            await api_request(
-                self.link.client, f"STREAM.UPDATE.{log.stream}", self._config(log), timeout=self.link.timeout
-            )
-            log.in_step = True
+        if not stream.in_step:
+            await self._ask(names.stream_update(stream.name), self._config(stream), again=True)
+            stream.in_step = True
         stored: list[tuple[int, bytes]] = []
         attempts: set[str] = set()
         refusals = 0
-        while entries:
-            expected, batch = log.last, secrets.token_hex(6)
+        subject, subjects = stream.subject.encode(), (stream.subject,)
+        while messages:
+            expected, batch = stream.last, new_id()
             attempts.add(batch)
-            atomic = self._pace.choose_atomic(len(entries))
-            made = _frames(log, entries, batch, expected, atomic=atomic)
+            atomic = self._pace.choose_atomic(len(messages))
+            frames = write_frames(
+                stream.channel,
+                subject,
+                messages,
+                batch,
+                expected=expected,
+                so_far=stream.bytes_so_far,
+                not_before=stream.last_time,
+                now=time.time_ns(),
+                atomic=atomic,
+            )
             began = time.perf_counter()
-            kept: list[tuple[bytes, int]] = []
             try:
-                await self.link.publish(made.frames)
-                kept = list(zip(made.encoded, made.times, strict=True))
-                self._pace.took(len(entries), time.perf_counter() - began, atomic=atomic)
-            except (DeadlineError, LinkError):
-                kept = await self._find_stored(log, attempts, expected, len(entries))
-            except JetStreamError as error:
-                if error.err_code != WRONG_LAST and not may_ask_again(error):
+                await store_frames(self.connection, frames.make, subjects)
+            except PenstockError as error:
+                wrong_place = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
+                if not wrong_place and not may_ask_again(error):
                     raise
-                # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or it has no leader now.
-                kept = await self._find_stored(log, attempts, expected, len(entries))
-                refusals = 0 if log.last > expected else refusals + 1
+                # Somebody else wrote to the stream, perhaps in the middle of what we wrote; or nobody knows.
+                kept = await self._find_stored(stream, attempts, expected, len(messages))
+                moved = stream.last > expected
+                refusals = 0 if moved or judge(error) is Verdict.UNKNOWN else refusals + 1
                 if refusals > _REFUSALS:
                     raise
-                await asyncio.sleep(_RETRY if refusals else 0)
+                await asyncio.sleep(0 if moved else _RETRY)
+            else:
+                kept = list(zip(frames.contents, frames.times, strict=True))
+                self._pace.took(len(messages), time.perf_counter() - began, atomic=atomic)
             for sequence, (content, stamp) in enumerate(kept, start=expected + 1):
                 stored.append((sequence, content))
-                log.bytes_so_far += len(content)
-                log.last_time = stamp
-            log.last = max(log.last, expected + len(kept))
-            entries = entries[len(kept) :]
-        if log.limits.max_msgs:
-            log.first = max(log.first, log.last - log.limits.max_msgs + 1)
-        if log.limits.max_bytes:
-            await self._trim(log)
+                stream.bytes_so_far += len(content)
+                stream.last_time = stamp
+            stream.last = max(stream.last, expected + len(kept))
+            messages = messages[len(kept) :]
+        if stream.limits.max_msgs:
+            stream.first = max(stream.first, stream.last - stream.limits.max_msgs + 1)
+        if stream.limits.max_bytes:
+            await self._trim(stream)
         return stored
 
-    async def _find_stored(self, log: Log, attempts: set[str], expected: int, count: int) -> list[tuple[bytes, int]]:
-        """Find out how much of these attempts was stored, as deliveries and times.
+    async def _find_stored(
+        self, stream: ChannelStream, attempts: set[str], expected: int, count: int
+    ) -> list[tuple[bytes, int]]:
+        """Find out how much of these attempts was stored, as deliveries and times, however long JetStream is away.
 
         What was stored stands right behind `expected`. An earlier attempt counts as well as the last one: the server
         may have been slow to take it, and what it took must not be stored twice.
         """
-        while True:
+
+        async def look() -> list[tuple[bytes, int]]:
             try:
-                await self.refresh(log)
-                kept: list[tuple[bytes, int]] = []
-                while len(kept) < count and expected + len(kept) < log.last:
-                    found = await self.read_on(log, expected + len(kept) + 1, count - len(kept))
-                    for item in found:
-                        if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
-                            return kept
-                        kept.append((item.encode(log.channel), item.time))
-                    if not found:
-                        break
-                return kept
+                await self.refresh(stream)
             except NotFoundError:
-                await self.make_again(log)
-            except (DeadlineError, LinkError):
-                await asyncio.sleep(_RETRY)
-            except JetStreamError as error:
-                if not may_ask_again(error):
-                    raise
-                await asyncio.sleep(_RETRY)
-
-    async def make_again(self, log: Log) -> None:
-        """Make a stream that somebody deleted again; its sequences go on, so that no position means another message."""
-        first = log.last + 1
-        await self._create(log, first)
-        _log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", log.stream, first)
-        log.first = max(log.first, first)
-        log.bytes_before = log.bytes_so_far
-        log.oldest.clear()
-        log.in_step = True
-
-    async def _trim(self, log: Log) -> None:
-        """Drop the oldest messages until the rest fits; the newest stays whatever its size."""
-        limit, first = log.limits.max_bytes, log.first
-        while log.bytes_so_far - log.bytes_before > limit and log.first < log.last:
-            if not log.oldest:
-                for item in await self.read(log, log.first, 256):
-                    size = item.bytes_so_far or log.bytes_before + len(item.encode(log.channel))
-                    log.oldest.append((item.sequence, size))
-                if not log.oldest:
+                await self.make_again(stream)
+            kept: list[tuple[bytes, int]] = []
+            while len(kept) < count and expected + len(kept) < stream.last:
+                found = await self.read_on(stream, expected + len(kept) + 1, count - len(kept))
+                for item in found:
+                    if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
+                        return kept
+                    kept.append((item.encode(stream.channel), item.time))
+                if not found:
                     break
-            sequence, so_far = log.oldest.popleft()
-            if sequence < log.first:
-                log.bytes_before = max(log.bytes_before, so_far)
-                continue
-            if sequence >= log.last:
-                break
-            log.bytes_before = so_far
-            log.first = sequence + 1
-        if log.first > first:
-            await api_request(
-                self.link.client, f"STREAM.PURGE.{log.stream}", {"seq": log.first}, timeout=self.link.timeout
-            )
+            return kept
 
-    async def skip(self, log: Log, upto: int) -> None:
+        return await patiently(look, math.inf, self.connection, nobody=True)
+
+    async def make_again(self, stream: ChannelStream) -> None:
+        """Make a stream that somebody deleted again; its sequences go on, so that no position means another message."""
+        first = stream.last + 1
+        await self._create(stream, first)
+        log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
+        stream.first = max(stream.first, first)
+        stream.bytes_before = stream.bytes_so_far
+        stream.oldest.clear()
+        stream.in_step = True
+
+    async def _trim(self, stream: ChannelStream) -> None:
+        """Drop the oldest messages until the rest fits; the newest stays whatever its size."""
+        limit, first = stream.limits.max_bytes, stream.first
+        try:
+            while stream.bytes_so_far - stream.bytes_before > limit and stream.first < stream.last:
+                if not stream.oldest:
+                    for item in await self.read(stream, stream.first, 256):
+                        size = item.bytes_so_far or stream.bytes_before + len(item.encode(stream.channel))
+                        stream.oldest.append((item.sequence, size))
+                    if not stream.oldest:
+                        break
+                sequence, so_far = stream.oldest.popleft()
+                if sequence < stream.first:
+                    stream.bytes_before = max(stream.bytes_before, so_far)
+                    continue
+                if sequence >= stream.last:
+                    break
+                stream.bytes_before = so_far
+                stream.first = sequence + 1
+            if stream.first > first:
+                await self._ask(names.stream_purge(stream.name), {"seq": stream.first}, again=True)
+        except PenstockError as error:
+            # What was appended is stored, and its publishers are to know; the next append drops what this one left.
+            log.warning("Channels: the oldest messages of %s stay for now: %s", stream.channel, error)
+
+    async def skip(self, stream: ChannelStream, upto: int) -> None:
         """Leave out the sequences up to `upto`: they are written empty, marked as gaps, and deleted."""
-        while log.last < upto:
-            count = min(BATCH, upto - log.last)
-            first = log.last + 1
+        while stream.last < upto:
+            count = min(MOST, upto - stream.last)
+            first = stream.last + 1
             # Their time must not be later than that of what follows.
-            await self.append(log, [Entry(b"", time=log.last_time, gap=True)] * count)
-            await self._remove(log, range(first, log.last + 1))
+            await self.append(stream, [NewMessage(b"", time=stream.last_time, gap=True)] * count)
+            await self._remove(stream, range(first, stream.last + 1))
 
-    async def clear_gaps(self, log: Log) -> None:
+    async def clear_gaps(self, stream: ChannelStream) -> None:
         """Delete what a `skip` that was broken off left at the end."""
-        start = max(log.first, log.last - BATCH + 1)
-        while start <= log.last and (found := await self.read_on(log, start, BATCH)):
-            await self._remove(log, [item.sequence for item in found if item.gap])
+        start = max(stream.first, stream.last - MOST + 1)
+        while start <= stream.last and (found := await self.read_on(stream, start, MOST)):
+            await self._remove(stream, [item.sequence for item in found if item.gap])
             start = found[-1].sequence + 1
 
-    async def _remove(self, log: Log, sequences: Sequence[int]) -> None:
+    async def _remove(self, stream: ChannelStream, sequences: Sequence[int]) -> None:
+        method = names.message_delete(stream.name)
         for place in range(0, len(sequences), _AT_ONCE):
-            await asyncio.gather(
-                *(
-                    api_request(
-                        self.link.client,
-                        f"STREAM.MSG.DELETE.{log.stream}",
-                        {"seq": sequence, "no_erase": True},
-                        timeout=self.link.timeout,
-                    )
-                    for sequence in sequences[place : place + _AT_ONCE]
-                )
-            )
+            part = sequences[place : place + _AT_ONCE]
+            await asyncio.gather(*(self._ask(method, {"seq": sequence, "no_erase": True}) for sequence in part))
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def read(self, log: Log, start: int, count: int) -> list[Stored]:
-        """Read up to `count` messages from `start` on; fewer where fewer are there or where they are large."""
-        request: dict[str, Any] = {"seq": max(start, 1), "next_by_subj": ">"}
-        if count > 1:
-            request |= {"batch": count, "max_bytes": _CHUNK_BYTES}
-        return [parse_stored(*answer) for answer in await self.link.get(log.stream, request)]
+    async def read(self, stream: ChannelStream, start: int, count: int) -> list[ChannelMessage]:
+        """Read up to `count` messages from `start` on; fewer if fewer are there or if they are large."""
+        batch, most = (count, _PART_BYTES) if count > 1 else (None, None)
+        body = direct.question(max(start, 1), subject=">", batch=batch, max_bytes=most)
+        return [read_message(*answer) for answer in await direct_get(self.connection, stream.name, body)]
 
-    async def read_on(self, log: Log, start: int, count: int) -> list[Stored]:
-        """Read from `start` on, knowing that the channel goes up to `log.last`; nothing where the rest is gone.
+    async def read_on(self, stream: ChannelStream, start: int, count: int) -> list[ChannelMessage]:
+        """Read from `start` on, knowing that the channel goes up to `stream.last`; nothing if the rest is gone.
 
         Any replica may answer a read, also one that is behind. An empty answer means that, or that the messages are
         gone, and the leader knows which.
         """
-        while start <= log.last:
-            found = await self.read(log, start, count)
+        while start <= stream.last:
+            found = await self.read(stream, start, count)
             if found:
                 return found
-            await self.refresh(log)
-            if log.first > start:
-                start = log.first
-            elif not await self._leader_has(log, start):
+            await self.refresh(stream)
+            if stream.first > start:
+                start = stream.first
+            elif not await self._leader_has(stream, start):
                 return []
             else:
                 await asyncio.sleep(_RETRY)
         return []
 
-    async def _leader_has(self, log: Log, start: int) -> bool:
-        request = {"seq": start, "next_by_subj": ">"}
+    async def _leader_has(self, stream: ChannelStream, start: int) -> bool:
         try:
-            await api_request(self.link.client, f"STREAM.MSG.GET.{log.stream}", request, timeout=self.link.timeout)
+            await self._ask(names.message_get(stream.name), direct.question(start, subject=">"))
         except NotFoundError:
             return False
         return True
 
-    async def fetch(self, log: Log, sequences: Sequence[int]) -> tuple[dict[int, Stored], int]:
+    async def fetch(self, stream: ChannelStream, sequences: Sequence[int]) -> tuple[dict[int, ChannelMessage], int]:
         """Read particular messages, in this order, as many as fit a bound of bytes.
 
         Gives those that are there, and how many of `sequences` were looked at, at least one: of these, what is missing
         in the result is gone.
         """
-        found: dict[int, Stored] = {}
+        found: dict[int, ChannelMessage] = {}
         place = size = 0
-        while place < len(sequences) and size < _CHUNK_BYTES:
+        while place < len(sequences) and size < _PART_BYTES:
             start, end = sequences[place], place + 1
             while end < len(sequences) and sequences[end] == start + end - place and end - place < _RUN:
                 end += 1
-            items = await self.read_on(log, start, end - place)
+            items = await self.read_on(stream, start, end - place)
             for item in items:
                 size += len(item.data)
                 found[item.sequence] = item
@@ -473,12 +380,12 @@ class Store:
         wanted = sequences[:place]
         return {sequence: found[sequence] for sequence in wanted if sequence in found}, place
 
-    async def find_time(self, log: Log, moment: int) -> int:
-        """Give the first sequence whose message is not older than `moment`; one past the last where all are."""
-        low, high = log.first, log.last + 1
+    async def find_time(self, stream: ChannelStream, moment: int) -> int:
+        """Give the first sequence whose message is not older than `moment`; one past the last if all are."""
+        low, high = stream.first, stream.last + 1
         while low < high:
             middle = (low + high) // 2
-            found = await self.read_on(log, middle, 1)
+            found = await self.read_on(stream, middle, 1)
             if not found or found[0].time >= moment:
                 high = middle
             else:

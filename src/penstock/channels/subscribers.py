@@ -61,7 +61,7 @@ class Subscribers:
         return self._by_ack.get(inbox) or self._by_inbox.get(inbox)
 
     def add(self, group: Group, member: Member) -> None:
-        """Add a member to a group, and the group where it is new."""
+        """Add a member to a group, and the group if it is new."""
         if group not in self.groups:
             self.groups.append(group)
             if group.queue:

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.channels.link import frame
-from penstock.channels.wire import Ack, MsgProto, UnsubscribeRequest, decode
-from penstock.errors import DisconnectedError, RemoteProtocolError
+from penstock.channels.wire import Ack, MsgProto, UnsubscribeRequest, decode, frame
+from penstock.errors import DeniedError, DisconnectedError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.client import Client
@@ -62,7 +62,7 @@ class Message:
         return datetime.fromtimestamp(self.timestamp / 1e9, UTC)
 
     def ack(self) -> None:
-        """Acknowledge the message; where the connection is down, the server sends it again."""
+        """Acknowledge the message; if the connection is down, the server sends it again."""
         self._subscription.acknowledge(self)
 
     def __repr__(self) -> str:
@@ -95,6 +95,8 @@ class Subscription:
         self._task: asyncio.Task[None] | None = None
         self._current: Message | None = None
         self._ended = False
+        self._error: DeniedError | None = None  # why it cannot go on
+        self._watch = ExitStack()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -102,9 +104,15 @@ class Subscription:
         """Begin to receive, before the server is asked to send."""
         self._tap = await self.client.connection.tap(self.inbox, self._receive)
 
+    def check_served(self) -> None:
+        """Raise DeniedError if NATS does not let us receive."""
+        if self._tap is not None and self._tap.error is not None:
+            raise self._tap.error
+
     def begin(self, ack_inbox: str) -> None:
         """Begin to hand messages over: the server said where acks go."""
         self.ack_inbox = ack_inbox
+        self._watch.enter_context(self.client.connection.expecting(ack_inbox, self._denied))
         if self._handler is not None:
             self._task = asyncio.get_running_loop().create_task(self._work(self._handler))
 
@@ -112,6 +120,7 @@ class Subscription:
         """Stop receiving; the server is not told."""
         self._ended = True
         self._arrived.set()
+        self._watch.close()
         if self._tap is not None:
             await self._tap.unsubscribe()
             self._tap = None
@@ -133,6 +142,11 @@ class Subscription:
         request = UnsubscribeRequest(subject=self.channel, inbox=self.ack_inbox)
         await self.client.leave(self, request, unsubscribe=unsubscribe)
 
+    def _denied(self, error: DeniedError) -> None:
+        """Hand nothing more over: what cannot be acknowledged comes again and again."""
+        self._error = error
+        self._arrived.set()
+
     @property
     def pending(self) -> int:
         """Messages that were received and not handed over yet."""
@@ -144,7 +158,7 @@ class Subscription:
         try:
             message = decode(MsgProto, data)
         except RemoteProtocolError as error:
-            log.warning("Channels: a message that is none: %s", error)
+            log.warning("Channels: bytes on the inbox of a subscription are no message: %s", error)
             return
         if message.sequence in self._sequences:
             return
@@ -172,6 +186,9 @@ class Subscription:
 
     async def _work(self, handler: Callable[[Message], Awaitable[None]]) -> None:
         while not self._ended:
+            if self._error is not None:
+                await self.client.failed(self._error)
+                return
             if not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -192,9 +209,11 @@ class Subscription:
         done, self._current = self._current, None
         if done is not None and not self._manual:
             self.acknowledge(done)
-        while not self._waiting:
+        while self._error is not None or not self._waiting:
             if self._ended:
                 raise StopAsyncIteration
+            if self._error is not None:
+                raise self._error
             self._arrived.clear()
             await self._arrived.wait()
         self._current = self._take()

@@ -53,6 +53,8 @@ __all__ = [
     "ack_start",
     "again",
     "decode",
+    "frame",
+    "is_nobody",
     "sequence_in",
 ]
 
@@ -216,7 +218,7 @@ _GROUP = 3
 
 
 def decode(kind: Any, content: bytes) -> Any:
-    """Read one message; RemoteProtocolError for bytes that are none."""
+    """Read one message; RemoteProtocolError for any other bytes."""
     try:
         message = kind.FromString(content)
     except DecodeError as error:
@@ -229,6 +231,18 @@ def decode(kind: Any, content: bytes) -> Any:
                     f"Field {field.field_number} of a {kind.DESCRIPTOR.name} has wire type {field.wire_type}."
                 )
     return message
+
+
+def frame(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
+    """Write a message for the connection; the subjects are known to be good."""
+    if reply:
+        return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+    return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+
+
+def is_nobody(header: bytes | None) -> bool:
+    """Tell NATS's word that nobody listens, status 503, from an answer; no message of the protocol has headers."""
+    return header is not None and header.startswith(b"NATS/1.0 503")
 
 
 def again(content: bytes, count: int) -> bytes:
@@ -251,7 +265,7 @@ def ack_start(channel: str) -> bytes:
 
 
 def sequence_in(rest: bytes) -> int | None:
-    """Read the sequence of an ack behind `ack_start`; None where the rest is anything but one number.
+    """Read the sequence of an ack behind `ack_start`; None if the rest is anything but one number.
 
     Acks come as often as messages go out, and `decode` takes three times as long.
     """

@@ -1,4 +1,7 @@
-"""Payloads of any size over NATS, in chunks that any receiver of the format can put together."""
+"""Payloads of any size over NATS, in chunks that any receiver of the format can put together.
+
+The names that it exports are public; its modules are not for users.
+"""
 
 from penstock.chunks.archive import Archive, StoredMessage
 from penstock.chunks.assembler import Assembler

@@ -7,7 +7,7 @@ import functools
 __all__ = ["FOR_PUBLISHERS", "keep_freed_memory"]
 
 FOR_PUBLISHERS = 4 * 1024 * 1024
-"""The chunks of a window, which nats-py copies twice before they are written."""
+"""The chunks of a window, each of which is put into a frame before it is written."""
 
 
 @functools.cache

@@ -7,7 +7,6 @@ read, chunk by chunk in order, a few chunks ahead of whoever reads it.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
@@ -15,28 +14,30 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.chunks.pieces import Pieces
-from penstock.chunks.wire import Chunk, Reason, Refusal, Tiling, decode, message_id_of
-from penstock.connection import api_request, insist
+from penstock.chunks.reading import PayloadReader
+from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers
+from penstock.connection import api_request
+from penstock.connection.asking import direct_get, patiently
+from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError
 from penstock.jetstream.scan import scan_headers
-from penstock.wire.jetstream.names import MSG_SIZE, direct_get, message_get
-from penstock.wire.jetstream.questions import Question
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.direct import question, read_message
 
 if TYPE_CHECKING:
     from penstock.chunks.consumer import StoredConsumer
     from penstock.chunks.handler import HandlerFunction
     from penstock.connection import Connection
+    from penstock.jetstream.delivery import Delivery
 
-__all__ = ["Archive", "Stored", "StoredMessage", "covers"]
+__all__ = ["Archive", "StoredChunk", "StoredMessage", "covers", "size_of"]
 
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
-_NANO = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredChunk:
     """One chunk in the stream."""
 
     sequence: int
@@ -47,13 +48,14 @@ class Stored:
 class Archive:
     """The payloads that `Publisher.persistent` stored in `stream` under `subject`.
 
-    `subject` may be left out where the stream holds one subject, such as `events.large.*`. Messages that a plain
+    `subject` may be left out if the stream holds one subject, such as `events.large.*`. Messages that a plain
     `Publisher` sent on a subject that the stream holds are found as well, by looking through the headers of all that
     is stored on it.
     """
 
     def __init__(self, nc: Connection, stream: str, subject: str | None = None) -> None:
-        self._nc = nc
+        names.check_name(stream)
+        self._nc = check_connection(nc)
         self.stream = stream
         self._subject = subject
         self._config: dict[str, Any] | None = None
@@ -65,15 +67,16 @@ class Archive:
         from penstock.model import Stream
 
         check_subject(subject)
+        archive = cls(nc, stream, subject)
         config = Stream(name=stream, subjects=[f"{subject}.*"], allow_direct=True, **options)
-        await api_request(nc, f"STREAM.CREATE.{stream}", config.to_json())
-        return cls(nc, stream, subject)
+        await nc.jetstream().add_stream(config)
+        return archive
 
     async def config(self) -> dict[str, Any]:
-        """Give the configuration of the stream; NotFoundError where there is none."""
+        """Give the configuration of the stream; NotFoundError if there is none."""
         if self._config is None:
             try:
-                answer = await api_request(self._nc, f"STREAM.INFO.{self.stream}")
+                answer = await api_request(self._nc, names.stream_info(self.stream))
             except NotFoundError as error:
                 error.remedy = "Archive.create declares a stream for payloads; `penstock chunks send` does so, too."
                 raise
@@ -93,17 +96,17 @@ class Archive:
             self._subject = stem
         return self._subject
 
-    async def stored(self, message_id: str) -> dict[int, Stored]:
-        """Give the chunks of a message that are in the stream, by offset; none where there is no such message."""
+    async def stored(self, message_id: str) -> dict[int, StoredChunk]:
+        """Give the chunks of a message that are in the stream, by offset; none if there is no such message."""
         subject = await self.subject()
         return (await self._stored_on(f"{subject}.{message_id}", message_id)) or await self._stored_on(
             subject, message_id
         )
 
-    async def _stored_on(self, subject: str, message_id: str) -> dict[int, Stored]:
+    async def _stored_on(self, subject: str, message_id: str) -> dict[int, StoredChunk]:
         if not any(covers(pattern, subject) for pattern in (await self.config()).get("subjects") or []):
             return {}
-        found: dict[int, Stored] = {}
+        found: dict[int, StoredChunk] = {}
         async for item in self._scan(subject, message_id):
             # An empty last chunk may share its offset with nothing else; of a chunk stored twice the first counts.
             found.setdefault(item.chunk.offset, item)
@@ -127,7 +130,7 @@ class Archive:
         stored = await self._stored_on(subject, message_id)
         if not stored:
             raise self._not_found(message_id)
-        await api_request(self._nc, f"STREAM.PURGE.{self.stream}", {"filter": subject})
+        await self._nc.jetstream().purge_stream(self.stream, subject=subject)
 
     def consume(self, handler: HandlerFunction, durable: str | None = None, **options: Any) -> StoredConsumer:
         """Give a consumer that hands every stored message to `handler` once: `async with archive.consume(...)`.
@@ -145,7 +148,9 @@ class Archive:
             yield message
 
     @asynccontextmanager
-    async def _reading(self, message_id: str, subject: str, stored: dict[int, Stored]) -> AsyncIterator[StoredMessage]:
+    async def _reading(
+        self, message_id: str, subject: str, stored: dict[int, StoredChunk]
+    ) -> AsyncIterator[StoredMessage]:
         if not stored:
             raise self._not_found(message_id)
         tiling = Tiling()
@@ -183,42 +188,48 @@ class Archive:
             total=tiling.total,
         )
 
-    async def _scan(self, subject: str, message_id: str) -> AsyncIterator[Stored]:
+    async def _scan(self, subject: str, message_id: str) -> AsyncIterator[StoredChunk]:
         """Go through the headers of what is stored on a subject, with a consumer that is gone afterwards."""
         async for message in scan_headers(self._nc, self.stream, subject=subject):
-            size = int(message.headers.get(MSG_SIZE, 0))
+            size = size_of(message)
             if message_id_of(message.headers) == message_id:
                 try:
                     chunk = decode(message.headers, size)
                 except Refusal as refusal:
                     raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
-                yield Stored(message.sequence, chunk, size)
+                yield StoredChunk(message.sequence, chunk, size)
 
-    async def get(self, item: Stored, direct: bool) -> bytes:
-        """Fetch the body of one chunk."""
-        question = Question(
-            direct_get(self.stream) if direct else message_get(self.stream), {"seq": item.sequence}, repeatable=True
-        )
-        if not direct:
-            found = (await api_request(self._nc, question))["message"]
-            return base64.b64decode(found.get("data") or "")
-        subject = f"{self._nc.options.js_prefix}.{question.method}"
-        message = await insist(self._nc, subject, question.payload, self._nc.options.request_timeout)
-        if message.status is not None:
-            raise NotFoundError(
-                f"Message {item.sequence} of stream {self.stream} is gone: {message.description}.", code=message.status
-            )
-        return message.data
+    async def get(self, sequence: int, *, direct: bool = False, patience: float | None = None) -> tuple[Headers, bytes]:
+        """Fetch one message of the stream; a leader that is being chosen is waited for, for `patience` seconds."""
+
+        async def get() -> tuple[Headers, bytes]:
+            if not direct:
+                found = read_message(await api_request(self._nc, names.message_get(self.stream), question(sequence)))
+                return read_headers(found.header), found.payload
+            for body, block in await direct_get(self._nc, self.stream, question(sequence)):
+                return read_headers(block), body
+            raise NotFoundError(f"The stream {self.stream} holds no message {sequence}.", code=404)
+
+        seconds = 2 * self._nc.options.request_timeout if patience is None else patience
+        return await patiently(get, seconds, self._nc, nobody=True)
+
+    async def holds(self, chunk: Chunk, sequence: int, patience: float) -> bool:
+        """Tell whether the stream has this chunk, at this sequence."""
+        try:
+            headers, body = await self.get(sequence, patience=patience)
+            return decode(headers, len(body)) == chunk
+        except (NotFoundError, Refusal):
+            return False
 
 
-class StoredMessage(Pieces):
+class StoredMessage(PayloadReader):
     """A stored message that is being read: iterate over it for its bytes in order, or `read` them.
 
-    The end of the iteration says that the digest was right; AssemblyError is raised where it was not.
+    The end of the iteration says that the digest was right; AssemblyError is raised if it was not.
     """
 
     def __init__(
-        self, archive: Archive, message_id: str, subject: str, tiling: Tiling, order: list[Stored], direct: bool
+        self, archive: Archive, message_id: str, subject: str, tiling: Tiling, order: list[StoredChunk], direct: bool
     ) -> None:
         super().__init__()
         self.message_id = message_id
@@ -229,7 +240,7 @@ class StoredMessage(Pieces):
         self._expected = tiling.digest
         self._order = deque(order)
         self._direct = direct
-        self._ahead: deque[tuple[Stored, asyncio.Task[bytes]]] = deque()
+        self._ahead: deque[tuple[StoredChunk, asyncio.Task[tuple[Headers, bytes]]]] = deque()
         self._asked = 0
         self._digest = hashlib.sha256() if tiling.digest is not None else None
 
@@ -237,16 +248,21 @@ class StoredMessage(Pieces):
         while self._order and (self._asked < _AHEAD or not self._ahead):
             item = self._order.popleft()
             self._asked += item.size
-            self._ahead.append((item, asyncio.ensure_future(self._archive.get(item, self._direct))))
+            getting = self._archive.get(item.sequence, direct=self._direct)
+            self._ahead.append((item, asyncio.ensure_future(getting)))
         if not self._ahead:
             if self._digest is not None and self._digest.hexdigest() != self._expected:
                 raise self._wrong(Reason.DIGEST, "its digest is not the one that its publisher sent")
             return b""
         item, task = self._ahead[0]
-        body = await asyncio.shield(task)
+        headers, body = await asyncio.shield(task)
         self._ahead.popleft()
         self._asked -= item.size
-        if len(body) != item.size:
+        try:
+            changed = decode(headers, len(body)) != item.chunk or len(body) != item.size
+        except Refusal:
+            changed = True
+        if changed:  # the stream was replaced by another one of its name
             raise self._wrong(Reason.MISSING, f"the chunk at {item.chunk.offset} changed while it was read")
         if self._digest is not None:
             self._digest.update(body)
@@ -268,6 +284,12 @@ class StoredMessage(Pieces):
         await end([task for _, task in self._ahead])
         self._ahead.clear()
         self._order.clear()
+
+
+def size_of(delivery: Delivery) -> int:
+    """Give the size of a message that was delivered without its body, as the server says it."""
+    text = delivery.headers.get(names.MSG_SIZE, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def covers(pattern: str, subject: str) -> bool:

@@ -7,45 +7,42 @@ order, a message ends in one of two ways: delivered whole, or given up with a re
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from penstock.chunks.arrivals import Arrivals, Headers
 from penstock.chunks.assembly import Assembly, Counts, Ended, Key
 from penstock.chunks.digest import digest_of
-from penstock.chunks.flow import is_answerable, receiver_name
-from penstock.chunks.handler import Handler, HandlerFunction
+from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.incoming import Inbox
-from penstock.chunks.limits import MESSAGE_COST, Limits, Room
+from penstock.chunks.limits import MESSAGE_COST, Limits, Room, check_count
+from penstock.chunks.pacing import is_answerable, receiver_name
 from penstock.chunks.store import MemoryStore, SpoolStore
-from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of
+from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of, read_headers
+from penstock.connection.connecting import check_connection
+from penstock.connection.messages import as_text
+from penstock.connection.subscription import served
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, LinkError, OptionError, PenstockError
+from penstock.errors import AssemblyError, InputError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.chunks.wire import Chunk
+    from penstock.chunks.wire import Chunk, Headers
     from penstock.connection import Connection, Subscription
 
-__all__ = ["Assembler", "ErrorFunction"]
+__all__ = ["Assembler"]
 
-log = logging.getLogger("penstock.chunks")
-
-ErrorFunction = Callable[[AssemblyError], Awaitable[None] | None]
-
-_LOOK = 0.5  # seconds between looks at dropped chunks
 _REPORTS = 1024
 _CLOSE_TIMEOUT = 30.0
+_CLEANUP = 1.0  # seconds that a handler which was cancelled has for what it does last
 
 
 class Assembler:
     """Receives payloads in chunks on core NATS.
 
     `handler(message_id, data)` or `handler(message_id, data, subject)`, a function or a coroutine function, gets each
-    whole payload as bytes; above `spool_above` bytes, where that is given, as a binary file that is closed when the
+    whole payload as bytes; above `spool_above` bytes, if that is given, as a binary file that is closed when the
     handler returns. Handlers run `concurrency` at a time, and chunks are taken in the meantime. `on_error(error)`,
     likewise either, gets an AssemblyError for each message that is given up; without one they are logged. `timeout`
     is how many seconds a message may go without a new chunk. The other options are bounds: docs/reference/chunks.md.
@@ -59,15 +56,8 @@ class Assembler:
         on_error: ErrorFunction | None = None,
         **limits: Any,
     ) -> None:
-        for name in limits:
-            if name not in Limits.__dataclass_fields__:
-                raise OptionError(
-                    f"An assembler has no option {name!r}.",
-                    remedy=f"Known: {', '.join(sorted(Limits.__dataclass_fields__))}.",
-                    option=name,
-                )
-        self._nc = nc
-        self._limits = Limits(timeout=timeout, **limits)
+        self._nc = check_connection(nc)
+        self._limits = Limits.of("An assembler", Limits.__dataclass_fields__, timeout=timeout, **limits)
         self._handler = None if handler is None else Handler(handler, self._limits.concurrency)
         self._on_error = on_error
         self.counts = Counts()
@@ -75,11 +65,11 @@ class Assembler:
         self._room = Room(self._limits)
         self._open: OrderedDict[Key, Assembly] = OrderedDict()  # the one that waited longest for a chunk comes first
         self._ended = Ended(self._limits.timeout)
-        self._arrivals: set[Arrivals] = set()
+        self._subscriptions: set[Subscription] = set()
         self._inboxes: dict[Inbox, set[Assembly]] = {}
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
-        self._answers: asyncio.Queue[tuple[str, int]] = asyncio.Queue(_REPORTS)
+        self._name = receiver_name()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
@@ -102,7 +92,7 @@ class Assembler:
     # -- the caller's side --------------------------------------------------------------------------
 
     async def subscribe(self, subject: str, queue: str | None = None) -> Subscription:
-        """Take messages on `subject`, wildcards allowed, to the handler; gives nats-py's subscription."""
+        """Take messages on `subject`, wildcards allowed, to the handler; DeniedError if that is not permitted."""
         if queue:
             raise InputError(
                 f"Chunks cannot be shared in the queue group {queue!r}: each member would get some chunks of a message "
@@ -111,7 +101,7 @@ class Assembler:
             )
         if self._handler is None:
             raise InputError("There is no handler to give messages to.", remedy="Give the assembler one, or use open.")
-        return (await self._listen(subject, None)).subscription
+        return await self._listen(subject, None)
 
     @asynccontextmanager
     async def open(self, subject: str, *, window: int = 8 * 1024 * 1024) -> AsyncIterator[Inbox]:
@@ -120,16 +110,14 @@ class Assembler:
         `window` is how many bytes of a message wait in memory for its reader. Our publishers wait for the reader;
         what other publishers send beyond the window waits on disk.
         """
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise OptionError(f"window is {window!r}.", remedy="Give bytes above zero.", option="window", value=window)
-        inbox = Inbox(subject, window)
+        inbox = Inbox(subject, check_count("window", window))
         self._inboxes[inbox] = set()
         try:
-            arrivals = await self._listen(subject, inbox)
+            subscription = await self._listen(subject, inbox)
             try:
                 yield inbox
             finally:
-                await self._drain(arrivals)
+                await self._drain(subscription)
         finally:
             self._abandon(inbox)
 
@@ -139,30 +127,33 @@ class Assembler:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
-    async def _listen(self, subject: str, inbox: Inbox | None) -> Arrivals:
+    async def _listen(self, subject: str, inbox: Inbox | None) -> Subscription:
         if self._closing is not None:
             raise InputError("The assembler is closed.", remedy="Make a new one.")
-        if not self._nc.server_info.get("headers", False):
-            raise LinkError(
-                "The server carries no message headers, which chunks need.",
-                remedy="Take no_header_support out of its configuration.",
-            )
         if not self._tasks:
             workers = [self._work() for _ in range(self._limits.concurrency)] if self._handler else []
-            self._tasks = [
-                asyncio.ensure_future(task) for task in (*workers, self._watch(), self._tell(), self._reply())
-            ]
+            self._tasks = [asyncio.ensure_future(task) for task in (*workers, self._watch(), self._tell())]
 
-        def receive(subject: str, reply: str, headers: Headers, body: Body) -> None:
-            self._receive(subject, reply, headers, body, inbox)
+        def receive(subject: bytes, reply: bytes, body: Body, block: bytes | None) -> None:
+            self._receive(as_text(subject), as_text(reply), read_headers(block), body, inbox)
 
-        arrivals = await Arrivals(self._nc, subject, receive).begin()
-        self._arrivals.add(arrivals)
-        return arrivals
+        def ended(error: PenstockError) -> None:
+            if inbox is not None:
+                inbox.fail(error)
+            if self._nc.is_closed:
+                for assembly in list(self._open.values()):
+                    self._fail(assembly, Reason.CLOSED, f"no chunk comes any more: {error}")
+
+        # The connection lends each chunk from the place that it was received into, so that a chunk is copied once, into
+        # its payload. No queue stands between, so nothing is dropped.
+        subscription = await self._nc.tap(subject, receive, lend=True, on_end=ended)
+        await served(subscription)
+        self._subscriptions.add(subscription)
+        return subscription
 
     async def _close(self) -> None:
         async with _at_most(_CLOSE_TIMEOUT):
-            await asyncio.gather(*(self._drain(arrivals) for arrivals in list(self._arrivals)))
+            await asyncio.gather(*(self._drain(subscription) for subscription in list(self._subscriptions)))
         for inbox in list(self._inboxes):
             self._abandon(inbox)
         for assembly in list(self._open.values()):
@@ -171,15 +162,17 @@ class Assembler:
             await self._deliveries.join()
         async with _at_most(_CLOSE_TIMEOUT):
             await self._reports.join()
-        await end(self._tasks)
+        await end(self._tasks, again=_CLEANUP)
         while not self._deliveries.empty():
             self._release(self._deliveries.get_nowait())
         if self._handler is not None:
             self._handler.close()
 
-    async def _drain(self, arrivals: Arrivals) -> None:
-        self._arrivals.discard(arrivals)
-        await arrivals.end()
+    async def _drain(self, subscription: Subscription) -> None:
+        """Take what the server has sent, and unsubscribe."""
+        self._subscriptions.discard(subscription)
+        with suppress(PenstockError):  # whoever got the subscription may have ended it, or the connection
+            await (subscription.drain() if self._nc.is_connected else subscription.unsubscribe())
 
     def _abandon(self, inbox: Inbox) -> None:
         inbox.close()
@@ -204,7 +197,7 @@ class Assembler:
             return
         assembly = self._open.get(key)
         try:
-            chunk = decode(headers or {}, len(body))
+            chunk = decode(headers, len(body))
             if not body and not chunk.last:
                 self.counts.ignored += 1  # it says nothing
                 return
@@ -273,8 +266,10 @@ class Assembler:
             self._say(reply, position)
 
     def _say(self, reply: str, position: int) -> None:
-        with suppress(asyncio.QueueFull):  # a publisher that gets no answer waits a little, then goes on
-            self._answers.put_nowait((reply, position))
+        """Tell a publisher how far we are; one that gets no answer waits a little, then goes on."""
+        if self._nc.is_connected:
+            with suppress(PenstockError):  # nobody vouches for the reply subject
+                self._nc.send(reply, b"%s %d" % (self._name, position))
 
     def _taken(self, assembly: Assembly) -> None:
         self._settle(assembly)
@@ -316,37 +311,18 @@ class Assembler:
         while True:
             error = await self._reports.get()
             try:
-                if self._on_error is None:
-                    log.warning("%s", error)
-                    continue
-                result = self._on_error(error)
-                if result is not None:
-                    await result
-            except Exception:
-                log.exception("on_error raised while it was told: %s", error)
+                await tell(self._on_error, error)
             finally:
                 self._reports.task_done()
 
-    async def _reply(self) -> None:
-        """Tell publishers how far we are."""
-        name = receiver_name()
-        while True:
-            reply, position = await self._answers.get()
-            try:
-                await self._nc.publish(reply, b"%s %d" % (name, position))
-            except PenstockError as error:
-                log.debug("an answer could not be sent: %s", error)
-
     async def _watch(self) -> None:
-        """Give up what got no chunk for too long, and notice what the client dropped."""
+        """Give up what got no chunk for too long."""
         while True:
-            now = time.monotonic()
-            wait = min(_LOOK, self._limits.timeout / 4)
+            now, wait = time.monotonic(), self._limits.timeout  # what begins meanwhile has as long as that
             while self._open:
                 oldest = next(iter(self._open.values()))
-                left = oldest.touched + self._limits.timeout - now
-                if left > 0:
-                    wait = min(wait, left)
+                if (left := oldest.touched + self._limits.timeout - now) > 0:
+                    wait = left
                     break
                 self._fail(oldest, Reason.TIMEOUT, f"no new chunk came for {self._limits.timeout:g} s")
             self._ended.forget()

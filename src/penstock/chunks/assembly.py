@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from penstock.chunks.incoming import Inbox, Incoming
 from penstock.chunks.limits import CHUNK_COST, MESSAGE_COST, Limits
-from penstock.chunks.store import Backlog, MemoryStore, SpoolStore
+from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore
 from penstock.chunks.wire import Body, Reason, Tiling
 from penstock.errors import AssemblyError
 
@@ -33,12 +34,16 @@ class Counts:
     """Chunks that had come before, or whose message has ended."""
     ignored: int = 0
     """Messages that are no chunks, and chunks that say nothing."""
-    dropped: int = 0
-    """Chunks that the client dropped because this process was too slow."""
     unreported: int = 0
     """Errors that on_error was not told of, because it was too slow."""
     failures: Counter[str] = field(default_factory=Counter)
     """Messages that were given up, by reason."""
+
+    @property
+    def dropped(self) -> int:
+        """Zero: no queue stands between the socket and an assembler. Deprecated."""
+        warnings.warn("Counts.dropped is always 0: nothing drops chunks any more", DeprecationWarning, stacklevel=2)
+        return 0
 
 
 class Assembly:
@@ -57,10 +62,10 @@ class Assembly:
         self._limits = limits
         self.tiling = Tiling(max_size=limits.largest(streamed=inbox is not None), max_chunks=limits.max_chunks)
         self.touched = time.monotonic()
-        self.store: MemoryStore | SpoolStore | Backlog = MemoryStore()
+        self.store: MemoryStore | SpoolStore | UnreadStore = MemoryStore()
         self.incoming: Incoming | None = None
         if inbox is not None and taken is not None and wrong is not None:
-            self.store = Backlog(inbox.window, limits.folder)
+            self.store = UnreadStore(inbox.window, limits.folder)
             self.incoming = Incoming(self.message_id, self.subject, self.store, lambda: taken(self), wrong)
         self.owed: deque[tuple[int, str]] = deque()
         """Chunks whose publisher wants an answer: where they end, and where to answer."""
@@ -109,17 +114,17 @@ class Assembly:
 
     def same(self, offset: int, body: Body) -> bool:
         """Whether a chunk that came again brings the same bytes; what a reader has taken cannot be compared."""
-        return isinstance(self.store, Backlog) or self.store.same(offset, body)
+        return isinstance(self.store, UnreadStore) or self.store.same(offset, body)
 
     def complete(self) -> None:
-        """Tell the reader, where there is one, that this is all."""
+        """Tell the reader, if there is one, that this is all."""
         if self.incoming is not None:
             self.incoming.complete(self.tiling.received, self.tiling.digest)
 
     @property
     def room_until(self) -> int:
         """How far the publisher may be: without end, or as far as the reader's window goes."""
-        if self._closed or not isinstance(self.store, Backlog):
+        if self._closed or not isinstance(self.store, UnreadStore):
             return 2**64 - 1
         return self.store.taken + self.store.window
 
@@ -193,7 +198,7 @@ class Ended:
 
     def knows(self, key: Key) -> bool:
         """Whether the message ended; if so it is remembered anew, because chunks of it are still under way."""
-        if hash(key) not in self._until:
+        if self._until.get(hash(key), 0.0) < time.monotonic():
             return False
         self.add(key)
         return True

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+from collections.abc import Coroutine
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from penstock.chunks.assembler import ErrorFunction
-from penstock.chunks.handler import Handler, HandlerFunction
-from penstock.chunks.limits import Limits
+from penstock.chunks.archive import covers, size_of
+from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
+from penstock.chunks.limits import Limits, check_count, check_seconds
 from penstock.chunks.store import MemoryStore, SpoolStore
 from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
 from penstock.connection import api_request
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, NotFoundError, OptionError, PenstockError
+from penstock.errors import AssemblyError, InputError, NotFoundError, PenstockError
 from penstock.jetstream.consume import Deliveries
-from penstock.wire.jetstream.names import MSG_SIZE
+from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.chunks.archive import Archive, StoredMessage
@@ -32,6 +34,7 @@ __all__ = ["StoredConsumer"]
 log = logging.getLogger("penstock.chunks")
 
 _NANO = 1_000_000_000
+_CLEANUP = 1.0  # seconds that a handler which was cancelled has for what it does last
 _KNOWN = ("max_message_bytes", "max_spool_bytes", "max_total_bytes", "spool_above", "spool_dir")
 
 
@@ -56,30 +59,19 @@ class StoredConsumer:
         ack_wait: float = 30.0,
         **limits: Any,
     ) -> None:
-        for name in limits:
-            if name not in _KNOWN:
-                raise OptionError(
-                    f"A consumer of stored messages has no option {name!r}.",
-                    remedy=f"Known: {', '.join(_KNOWN)}.",
-                    option=name,
-                )
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise OptionError(f"attempts is {attempts!r}.", remedy="Give 1 or more.", option="attempts", value=attempts)
         self._nc = nc
         self._archive = archive
         self._handler = Handler(handler, 1)
         self._durable = durable
         self._on_error = on_error
-        if isinstance(ack_wait, bool) or not isinstance(ack_wait, int | float) or not 0.1 <= ack_wait < float("inf"):
-            raise OptionError(f"ack_wait is {ack_wait!r}.", remedy="Give seconds.", option="ack_wait", value=ack_wait)
-        self._attempts = attempts
-        self._ack_wait = ack_wait
-        self._limits = Limits(**limits)
+        self._attempts = check_count("attempts", attempts)
+        self._ack_wait = check_seconds("ack_wait", ack_wait, 0.1)
+        self._limits = Limits.of("A consumer of stored messages", _KNOWN, **limits)
         self._deliveries: Deliveries | None = None
         self._name = ""
         self._task: asyncio.Task[None] | None = None
         self.delivered = 0
-        """Messages whose handler returned."""
+        """Messages whose handler returned, and that are acknowledged."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -95,9 +87,12 @@ class StoredConsumer:
             raise InputError(
                 f"The stream {stream} has {config['retention']} retention, which removes the chunks of a message "
                 "before the message can be read.",
-                remedy="Use limits retention, and Archive.delete where a message is done with.",
+                remedy="Use limits retention, and Archive.delete for a message that is done with.",
             )
+        # A name of our own making lets us ask twice; whoever crashes leaves the consumer to inactive_threshold.
+        name = self._durable or f"penstock-chunks-{secrets.token_hex(8)}"
         wanted: dict[str, Any] = {
+            "name": name,
             "ack_policy": "explicit",
             "ack_wait": int(self._ack_wait * _NANO),
             "deliver_policy": "all",
@@ -106,20 +101,18 @@ class StoredConsumer:
             "max_ack_pending": 10_000,
         }
         if self._durable is not None:
-            wanted["durable_name"] = wanted["name"] = self._durable
-            path = f"CONSUMER.CREATE.{stream}.{self._durable}"
+            wanted["durable_name"] = name
         else:
             wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
-            path = f"CONSUMER.CREATE.{stream}"
-        info = await api_request(self._nc, path, {"stream_name": stream, "config": wanted})
-        self._name = str(info["name"])
-        self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
+        body = {"stream_name": stream, "config": wanted}
+        await api_request(self._nc, names.consumer_create(stream, name), body, again=True)
+        self._name = name
+        # What waits, and what a handler is at, is kept alive by these.
+        self._deliveries = Deliveries(self._nc, stream, name, batch=100)
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
 
     async def _filters(self, config: dict[str, Any]) -> list[str]:
-        from penstock.chunks.archive import covers
-
         subject = await self._archive.subject()
         held = config.get("subjects") or []
         found = [item for item in (subject, f"{subject}.*") if any(covers(pattern, item) for pattern in held)]
@@ -132,30 +125,37 @@ class StoredConsumer:
 
     async def wait(self) -> None:
         """Wait until the consumer ends: it does so only by an error, which is raised here."""
-        assert self._task is not None, "start comes before"
+        if self._task is None:
+            raise InputError("This consumer does not run.", remedy="Use it with `async with`.")
         await asyncio.shield(self._task)
 
     async def close(self) -> None:
         """Stop; a message that is with its handler is delivered again later."""
         if self._task is not None:
-            await end([self._task])
+            await end([self._task], again=_CLEANUP)
             self._task = None
         if self._deliveries is not None:
             deliveries, self._deliveries = self._deliveries, None
             await deliveries.close()
             if self._durable is None and self._nc.is_connected:
-                # A name of our own making; whoever crashes leaves it to inactive_threshold.
-                await api_request(self._nc, f"CONSUMER.DELETE.{self._archive.stream}.{self._name}")
+                try:
+                    await self._nc.jetstream().delete_consumer(self._archive.stream, self._name)
+                except PenstockError as error:
+                    log.warning("The consumer %s is left for the server to remove: %s", self._name, error)
         self._handler.close()
 
     # -- one message --------------------------------------------------------------------------------
 
     async def _run(self, deliveries: Deliveries) -> None:
-        async for delivery in deliveries:
-            await self._take(delivery)
+        try:
+            async for delivery in deliveries:
+                await self._take(delivery)
+        except PenstockError as error:
+            log.error("Stored messages of %s are not delivered any more: %s", self._archive.stream, error)
+            raise
 
     async def _take(self, message: Delivery) -> None:
-        size = int(message.headers.get(MSG_SIZE, 0))
+        size = size_of(message)
         message_id = message_id_of(message.headers)
         try:
             chunk = None if message_id is None else decode(message.headers, size)
@@ -165,18 +165,13 @@ class StoredConsumer:
         if chunk is None or not chunk.last:
             await self._settle(message.ack())
             return
-        beat = asyncio.ensure_future(self._beat(message))
         try:
             await self._deliver(chunk, message.subject)
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             await self._failed(message, chunk, error)
         else:
-            self.delivered += 1
             await self._settle(message.ack_sync(timeout=10.0))
-        finally:
-            await end([beat])
+            self.delivered += 1
 
     async def _failed(self, message: Delivery, chunk: Chunk, error: Exception) -> None:
         delay = min(0.1 * 2**message.delivered, 10.0)
@@ -198,12 +193,12 @@ class StoredConsumer:
         if message.delivered >= self._attempts or failed.reason in (Reason.DIGEST, Reason.TOO_LARGE):
             await self._give_up(message, failed)
             return
-        await self._report(failed)
+        await tell(self._on_error, failed)
         await self._settle(message.nak(delay=delay))
 
     async def _give_up(self, message: Delivery, error: AssemblyError) -> None:
         await self._settle(message.term())
-        await self._report(error)
+        await tell(self._on_error, error)
 
     async def _deliver(self, chunk: Chunk, subject: str) -> None:
         largest, above = self._limits.largest(streamed=False), self._limits.spool_above
@@ -230,13 +225,7 @@ class StoredConsumer:
             finally:
                 store.close()
 
-    async def _beat(self, message: Delivery) -> None:
-        """Tell the stream that a long delivery is still at work."""
-        while True:
-            await asyncio.sleep(self._ack_wait / 3)
-            await self._settle(message.in_progress())
-
-    async def _settle(self, answer: Any) -> None:
+    async def _settle(self, answer: Coroutine[Any, Any, None]) -> None:
         try:
             await answer
         except PenstockError as error:
@@ -249,17 +238,6 @@ class StoredConsumer:
             message_id=message_id,
             reason=reason,
         )
-
-    async def _report(self, error: AssemblyError) -> None:
-        if self._on_error is None:
-            log.warning("%s", error)
-            return
-        try:
-            result = self._on_error(error)
-            if result is not None:
-                await result
-        except Exception:
-            log.exception("on_error raised while it was told: %s", error)
 
 
 class _HandlerError(Exception):

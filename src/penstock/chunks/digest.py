@@ -37,7 +37,7 @@ class Digest:
             await asyncio.wrap_future(self._jobs.popleft())
 
     async def keep_up(self) -> None:
-        """Wait where the thread has fallen behind, so that what it holds stays bounded."""
+        """Wait if the thread has fallen behind, so that what it holds stays bounded."""
         await self.settle(_BEHIND)
 
     def hexdigest(self) -> str:
@@ -53,7 +53,7 @@ class Digest:
 
 
 async def digest_of(read: Callable[[int, int], bytes | memoryview], size: int) -> str:
-    """Hash `size` bytes that `read(offset, length)` gives, on a thread where there are many."""
+    """Hash `size` bytes that `read(offset, length)` gives, on a thread if there are many."""
 
     def work() -> str:
         found = hashlib.sha256()

@@ -1,26 +1,30 @@
-"""The caller's handler: how many arguments it takes, and where it runs."""
+"""The caller's functions: how many arguments a handler takes and where it runs, and who is told of errors."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, TypeAlias
 
-from penstock.errors import InputError
+from penstock.errors import AssemblyError, InputError
 
-__all__ = ["Handler", "HandlerFunction"]
+__all__ = ["ErrorFunction", "Handler", "HandlerFunction", "tell"]
 
-Data: TypeAlias = Any  # bytes, or a binary file where spool_above is given: the caller knows which
+log = logging.getLogger("penstock.chunks")
+
+Data: TypeAlias = Any  # bytes, or a binary file if spool_above is given: the caller knows which
 HandlerFunction: TypeAlias = (
     Callable[[str, Data], Awaitable[None] | None] | Callable[[str, Data, str], Awaitable[None] | None]
 )
+ErrorFunction: TypeAlias = Callable[[AssemblyError], Awaitable[None] | None]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Handler:
-    """Calls `handler(message_id, data)`, with the subject as well where the handler takes it.
+    """Calls `handler(message_id, data)`, with the subject as well if the handler takes it.
 
     It takes it if it has a parameter called `subject`, or a third parameter that must be given. A coroutine function
     runs on the event loop, any other function on a thread, so that it may block.
@@ -66,7 +70,7 @@ def _shape(function: Callable[..., Any]) -> tuple[bool, bool]:
     positional = [item for item in parameters if item.kind in _POSITIONAL]
     needed = [item for item in positional if item.default is inspect.Parameter.empty]
     starred = any(item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters)
-    # The subject by name, but not where the first two arguments already fill the parameter of that name.
+    # The subject by name, but not if the first two arguments already fill the parameter of that name.
     named = any(
         item.name == "subject" and item.kind is not inspect.Parameter.POSITIONAL_ONLY and item not in positional[:2]
         for item in parameters
@@ -84,3 +88,16 @@ def _shape(function: Callable[..., Any]) -> tuple[bool, bool]:
             remedy="Give it the parameters (message_id, data) or (message_id, data, subject).",
         )
     return named, not named and len(needed) == 3
+
+
+async def tell(on_error: ErrorFunction | None, error: AssemblyError) -> None:
+    """Tell of a message that was given up, in the log if nobody else wants to know."""
+    if on_error is None:
+        log.warning("%s", error)
+        return
+    try:
+        result = on_error(error)
+        if result is not None:
+            await result
+    except Exception:
+        log.exception("on_error raised while it was told: %s", error)

@@ -7,26 +7,26 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 
-from penstock.chunks.pieces import Pieces
-from penstock.chunks.store import Backlog
+from penstock.chunks.reading import PayloadReader
+from penstock.chunks.store import UnreadStore
 from penstock.chunks.wire import Reason
-from penstock.errors import AssemblyError, InputError
+from penstock.errors import AssemblyError, InputError, PenstockError
 
 __all__ = ["Inbox", "Incoming"]
 
 
-class Incoming(Pieces):
+class Incoming(PayloadReader):
     """A message that is arriving: iterate over it for its bytes in order, or `read` them.
 
     The end of the iteration says that the payload was whole and its digest right. Until then the bytes are
-    provisional: AssemblyError is raised where the rest never came, or was not what the publisher sent.
+    provisional: AssemblyError is raised if the rest never came, or was not what the publisher sent.
     """
 
     def __init__(
         self,
         message_id: str,
         subject: str,
-        backlog: Backlog,
+        unread: UnreadStore,
         taken: Callable[[], None],
         wrong: Callable[[AssemblyError], None],
     ) -> None:
@@ -35,7 +35,7 @@ class Incoming(Pieces):
         self.subject = subject
         self.size: int | None = None
         """The size of the payload, once all of it has come."""
-        self.backlog = backlog
+        self.unread = unread
         self._taken = taken
         self._wrong = wrong
         self._changed = asyncio.Event()
@@ -60,7 +60,7 @@ class Incoming(Pieces):
     def fail(self, error: AssemblyError) -> None:
         """The rest will not come."""
         self._error = error
-        self.backlog.close()
+        self.unread.close()
         self._changed.set()
 
     # -- what the reader asks -----------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Incoming(Pieces):
     def discard(self) -> None:
         """Let go of what came and will come; reading on is an error."""
         self._discarded = True
-        self.backlog.close()
+        self.unread.close()
         self._changed.set()
         self._taken()
 
@@ -83,7 +83,7 @@ class Incoming(Pieces):
                 raise InputError("The message was discarded.", remedy="Read it before you discard it.")
             if self._error is not None:
                 raise self._error
-            if (piece := self.backlog.take()) is not None:
+            if (piece := self.unread.take()) is not None:
                 self._digest.update(piece)
                 self._taken()
                 return piece
@@ -113,7 +113,11 @@ class Incoming(Pieces):
 
 
 class Inbox:
-    """The messages that arrive on one subject, each from its first chunk on; iterate over it."""
+    """The messages that arrive on one subject, each from its first chunk on; iterate over it.
+
+    DeniedError is raised if the server does not permit the subject any more, DisconnectedError if the connection
+    is closed for good.
+    """
 
     def __init__(self, subject: str, window: int) -> None:
         self.subject = subject
@@ -121,6 +125,7 @@ class Inbox:
         self._messages: deque[Incoming] = deque()
         self._changed = asyncio.Event()
         self._closed = False
+        self._error: PenstockError | None = None
 
     def put(self, message: Incoming) -> None:
         """A message begins."""
@@ -130,6 +135,11 @@ class Inbox:
     def close(self) -> None:
         """No more messages begin."""
         self._closed = True
+        self._changed.set()
+
+    def fail(self, error: PenstockError) -> None:
+        """No more messages begin, and nobody here asked for that."""
+        self._error = error
         self._changed.set()
 
     def __aiter__(self) -> Inbox:
@@ -143,5 +153,7 @@ class Inbox:
                     return message
             if self._closed:
                 raise StopAsyncIteration
+            if self._error is not None:
+                raise self._error
             self._changed.clear()
             await self._changed.wait()

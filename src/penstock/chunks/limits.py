@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, Self
 
 from penstock.errors import OptionError
 
-__all__ = ["CHUNK_COST", "MESSAGE_COST", "Full", "Limits", "Room"]
+__all__ = ["CHUNK_COST", "MESSAGE_COST", "Full", "Limits", "Room", "check_count", "check_seconds"]
 
 CHUNK_COST = 128
 """Bytes of bookkeeping that a chunk is counted with, so that a flood of tiny chunks fills the room, too."""
@@ -17,8 +19,21 @@ MESSAGE_COST = 1024
 """The same for a message."""
 
 
-def _refuse(option: str, value: Any, remedy: str) -> NoReturn:
-    raise OptionError(f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
+def check_count(option: str, value: Any, least: int = 1) -> int:
+    """Refuse what is no whole number, or is below the least."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(
+            f"{option} is {value!r}.", remedy=f"Give a whole number from {least}.", option=option, value=value
+        )
+    return value
+
+
+def check_seconds(option: str, value: Any, least: float = 0.0) -> float:
+    """Refuse what is no number of seconds above zero, or is below the least."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf or not value:
+        remedy = f"Give seconds, {least:g} at least." if least else "Give seconds above zero."
+        raise OptionError(f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
+    return float(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,22 +52,30 @@ class Limits:
     flow: bool = True
 
     def __post_init__(self) -> None:
-        timeout = self.timeout
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-            _refuse("timeout", timeout, "Give seconds above zero.")
+        check_seconds("timeout", self.timeout)
         for name in ("max_total_bytes", "max_messages", "max_chunks", "max_spool_bytes", "concurrency"):
-            self._check_count(name, 1)
+            check_count(name, getattr(self, name))
         if self.max_message_bytes is not None:
-            self._check_count("max_message_bytes", 1)
+            check_count("max_message_bytes", self.max_message_bytes)
         if self.spool_above is not None:
-            self._check_count("spool_above", 0)
+            check_count("spool_above", self.spool_above, 0)
         if self.folder is not None and not (self.folder.is_dir() and os.access(self.folder, os.W_OK | os.X_OK)):
-            _refuse("spool_dir", str(self.spool_dir), "Name a folder that exists and can be written.")
+            raise OptionError(
+                f"spool_dir is {str(self.spool_dir)!r}.",
+                remedy="Name a folder that exists and can be written.",
+                option="spool_dir",
+                value=str(self.spool_dir),
+            )
 
-    def _check_count(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            _refuse(name, value, f"Give a whole number from {least}.")
+    @classmethod
+    def of(cls, whose: str, known: Iterable[str], **given: Any) -> Self:
+        """Take options, and refuse those that are not among the known ones."""
+        for name in given:
+            if name not in known:
+                raise OptionError(
+                    f"{whose} has no option {name!r}.", remedy=f"Known: {', '.join(sorted(known))}.", option=name
+                )
+        return cls(**given)
 
     @property
     def folder(self) -> Path | None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
 from penstock.chunks.digest import Digest
-from penstock.chunks.flow import Flow, Silence
-from penstock.chunks.source import Buffer, Source, check_source, pieces
-from penstock.chunks.unbroken import Unbroken
-from penstock.chunks.wire import MAX_ID, Splitter, encode, header_room
-from penstock.errors import DisconnectedError, InputError, LinkError, OptionError, UnfinishedError
+from penstock.chunks.limits import check_count, check_seconds
+from penstock.chunks.pacing import Silence
+from penstock.chunks.sender import ChunkSender
+from penstock.chunks.source import Buffer, Source, check_source, read_source
+from penstock.chunks.wire import MAX_ID, Splitter, header_room
+from penstock.connection.connecting import check_connection
+from penstock.errors import DeniedError, DisconnectedError, InputError, OptionError, UnfinishedError
 
 if TYPE_CHECKING:
     from penstock.chunks.persistent import PersistentPublisher
@@ -26,14 +28,11 @@ __all__ = [
     "check_chunk_size",
     "check_id",
     "check_subject",
-    "check_timeout",
     "largest_chunk",
     "unfinished",
 ]
 
 CHUNK_SIZE = 512 * 1024
-WINDOW = 4 * 1024 * 1024
-"""Bytes after which the server is asked to confirm; twice as many are under way at most."""
 _ID = re.compile(rf"[!-~]{{1,{MAX_ID}}}")
 _SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.*>]+(?:\.[^\s\x00-\x20\x7f.*>]+)*")
 
@@ -57,10 +56,10 @@ class Publisher:
         flow: bool = True,
     ) -> None:
         keep_freed_memory(FOR_PUBLISHERS)
-        self._nc = nc
+        self._nc = check_connection(nc)
         self.chunk_size = check_chunk_size(nc, chunk_size)
         self.digest = digest
-        self.timeout = check_timeout(timeout)
+        self.timeout = check_seconds("timeout", timeout)
         self.flow = flow
         self._silence = Silence()
 
@@ -90,8 +89,8 @@ class Publisher:
         """Send a payload and give its message id, once the server has taken every chunk.
 
         `source` is bytes, a binary file, a `pathlib.Path`, or an iterable or async iterable of bytes. `progress` is
-        called with the bytes sent so far. Raises UnfinishedError where it stopped half way: receivers drop the
-        part that came, and the payload can be sent again.
+        called with the bytes sent so far. Raises DeniedError if the server does not permit the subject, and
+        UnfinishedError if it stopped half way: receivers drop the part that came, and the payload can be sent again.
         """
         check_subject(subject)
         check_source(source)
@@ -99,49 +98,35 @@ class Publisher:
         self._check_server(message_id)
         digest = Digest() if self.digest else None
         splitter = Splitter(message_id, self.chunk_size, digest)
-        unbroken = Unbroken(self._nc, subject, timeout=self.timeout)
-        flow = Flow(self._nc, subject, self._silence, unbroken.check)
-        sent = confirmed = marked = 0
-        reading = cast("AsyncGenerator[Buffer, None]", pieces(source, self.chunk_size))
+        sender = ChunkSender(self._nc, subject, timeout=self.timeout, silence=self._silence if self.flow else None)
+        reading = cast("AsyncGenerator[Buffer, None]", read_source(source, self.chunk_size))
         try:
             async with aclosing(reading):
                 async for piece in reading:
                     for chunk, body in splitter.feed(piece):
-                        window = sent + len(body) - marked >= WINDOW
-                        reply = await flow.reply_to(sent + len(body)) if window and self.flow else ""
-                        await unbroken.publish(body, encode(chunk), reply)
-                        sent += len(body)
+                        await sender.send(chunk, body)
                         if progress is not None:
-                            progress(sent)
-                        if window:
-                            await unbroken.confirmed()
-                            confirmed, marked = marked, sent
-                            unbroken.mark()
-                            await flow.wait(sent)
+                            progress(sender.sent)
                         if digest is not None:
                             await digest.keep_up()
                     if digest is not None and not isinstance(piece, bytes):
                         await digest.settle()  # whoever gave the buffer may fill it anew
             if digest is not None:
                 await digest.settle()
-            chunk, body = splitter.finish()
-            await unbroken.publish(body, encode(chunk))
-            sent += len(body)
-            await unbroken.confirmed()
-            confirmed = marked
-            unbroken.mark()
-            await unbroken.confirmed()
+            await sender.send(*splitter.finish())
+            await sender.finish()
         except Exception as error:
-            if isinstance(error, InputError) and sent == 0:
-                raise
-            raise unfinished(error, subject, message_id, sent, confirmed) from error
+            if (isinstance(error, InputError) and sender.sent == 0) or (
+                isinstance(error, DeniedError) and sender.confirmed == 0
+            ):
+                raise  # nobody has anything of it
+            raise unfinished(error, subject, message_id, sender.sent, sender.confirmed) from error
         finally:
-            unbroken.close()
-            await flow.close()
+            await sender.close()
             if digest is not None:
                 digest.close()
         if progress is not None:
-            progress(sent)
+            progress(sender.sent)
         return message_id
 
     def _check_server(self, message_id: str) -> None:
@@ -149,11 +134,6 @@ class Publisher:
         if not nc.is_connected:
             state = "closed" if nc.is_closed else "away, and trying to come back"
             raise DisconnectedError(f"The connection is {state}.", remedy="Publish once it is connected.")
-        if not nc.server_info.get("headers", False):
-            raise LinkError(
-                "The server carries no message headers, which chunks need.",
-                remedy="Take no_header_support out of its configuration.",
-            )
         check_chunk_size(nc, self.chunk_size, message_id)
 
 
@@ -178,13 +158,7 @@ def largest_chunk(nc: Connection, message_id: str = "x" * 36, extra: int = 0) ->
 
 def check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
     """Refuse a chunk size that is no size, or that the server would not take."""
-    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
-        raise OptionError(
-            f"chunk_size is {chunk_size!r}.",
-            remedy=f"Give a number of bytes above zero, such as {CHUNK_SIZE}.",
-            option="chunk_size",
-            value=chunk_size,
-        )
+    check_count("chunk_size", chunk_size)
     largest = largest_chunk(nc, message_id, extra)
     if nc.is_connected and chunk_size > largest:
         raise OptionError(
@@ -213,11 +187,3 @@ def check_subject(subject: str) -> str:
             f"{subject!r} is no subject to publish on.", remedy="Write words joined by dots, without wildcards."
         )
     return subject
-
-
-def check_timeout(timeout: float) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise OptionError(
-            f"timeout is {timeout!r}.", remedy="Give seconds above zero.", option="timeout", value=timeout
-        )
-    return float(timeout)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.errors import InputError
 
-__all__ = ["Source", "check_source", "pieces", "source_size"]
+__all__ = ["Source", "check_source", "read_source", "source_size"]
 
 
 class Readable(Protocol):
@@ -53,7 +53,7 @@ def check_source(source: Source) -> None:
 
 
 def source_size(source: Source) -> int | None:
-    """Give the size of a payload where it is known beforehand, for whoever shows progress."""
+    """Give the size of a payload if it is known beforehand, for whoever shows progress."""
     if isinstance(source, memoryview):
         return source.nbytes
     if isinstance(source, bytes | bytearray):
@@ -64,7 +64,7 @@ def source_size(source: Source) -> int | None:
     return None
 
 
-async def pieces(source: Source, size: int) -> AsyncIterator[Buffer]:
+async def read_source(source: Source, size: int) -> AsyncIterator[Buffer]:
     """Read the payload in pieces; files are read `size` bytes at a time, on a thread, one piece ahead."""
     if isinstance(source, bytes | bytearray | memoryview):
         yield source

@@ -16,12 +16,12 @@ from typing import IO
 
 from penstock.chunks.wire import Body
 
-__all__ = ["Backlog", "MemoryStore", "SpoolStore", "join"]
+__all__ = ["MemoryStore", "SpoolStore", "UnreadStore", "join"]
 
 PIECE = 512 * 1024
-LARGE = 256 * 1024  # bytes from which on a payload that grows gets a stretch of addresses
-STRETCH = 33 * 1024 * 1024  # glibc takes blocks above 32 MB from the system and gives them back, whatever was before
-STRETCHES = 64  # how many a process has at most: two gigabytes of addresses
+LARGE = 256 * 1024  # bytes from which on a payload that grows gets a span of addresses
+SPAN = 33 * 1024 * 1024  # glibc takes blocks above 32 MB from the system and gives them back, whatever was before
+SPANS = 64  # how many a process has at most: two gigabytes of addresses
 
 
 class MemoryStore:
@@ -29,22 +29,22 @@ class MemoryStore:
 
     The buffer begins as the first chunk and ends as the payload: neither is copied for it, so that a payload of one
     chunk is handed on as it came, and any other is in memory once. A buffer that grows is moved now and then, though,
-    and the C library may keep the place where it was. So one that has got large moves once more, into a stretch of
+    and the C library may keep the place where it was. So one that has got large moves once more, into a span of
     addresses that is longer than most payloads: they cost nothing until something is written to them, and what is not
     needed goes back at the end.
     """
 
-    _stretches = 0  # how many there are in this process
+    _spans = 0  # how many there are in this process
 
     def __init__(self) -> None:
         self._front = BytesIO()
         self._early: dict[int, bytes] = {}
-        self._stretched = False
+        self._wide = False
         self.memory = 0
         self.disk = 0
 
     def write(self, offset: int, body: Body, *, final: bool = False) -> None:
-        """Keep a chunk that the tiling says is new, `final` where the payload is whole with it."""
+        """Keep a chunk that the tiling says is new, `final` if the payload is whole with it."""
         self.memory += len(body)
         if offset != self._front.tell():
             self._early[offset] = bytes(body)
@@ -59,20 +59,20 @@ class MemoryStore:
 
     def _append(self, body: Body, final: bool) -> None:
         grows = not final and self._front.tell() + len(body) > LARGE
-        if grows and not self._stretched and MemoryStore._stretches < STRETCHES:
-            self._stretch()
+        if grows and not self._wide and MemoryStore._spans < SPANS:
+            self._widen()
         self._front.write(body)
 
-    def _stretch(self) -> None:
+    def _widen(self) -> None:
         try:
             # Fresh zeros that nobody else refers to: BytesIO writes into them, and none is touched before that.
-            front = BytesIO(bytes(STRETCH))
+            front = BytesIO(bytes(SPAN))
         except MemoryError:  # addresses are rationed here; growing step by step needs fewer
             return
         front.write(self._front.getbuffer())
         self._front = front
-        self._stretched = True
-        MemoryStore._stretches += 1
+        self._wide = True
+        MemoryStore._spans += 1
 
     def same(self, offset: int, body: Body) -> bool:
         """Whether the bytes at `offset`, which are there, are these."""
@@ -91,10 +91,10 @@ class MemoryStore:
         return self._front.getvalue()
 
     def _shorten(self) -> None:
-        if self._stretched:
+        if self._wide:
             self._front.truncate()
-            self._stretched = False
-            MemoryStore._stretches -= 1
+            self._wide = False
+            MemoryStore._spans -= 1
 
     def spill(self, target: SpoolStore) -> None:
         """Move everything to disk."""
@@ -154,7 +154,7 @@ class SpoolStore:
         self._file.close()
 
 
-class Backlog:
+class UnreadStore:
     """The part of a streamed message that came and was not read yet, in order, `window` bytes of it in memory.
 
     What comes too early waits in memory. What the reader is too slow for goes to disk.
@@ -203,7 +203,7 @@ class Backlog:
         self.disk += len(body)
 
     def take(self) -> bytes | None:
-        """Give the next piece, or None where nothing is there yet."""
+        """Give the next piece, or None if nothing is there yet."""
         if self._ready:
             body = self._ready.popleft()
             self.memory -= len(body)

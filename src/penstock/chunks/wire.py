@@ -25,6 +25,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from penstock.errors import RemoteProtocolError
+from penstock.wire.protocol import decode_headers
+
 __all__ = [
     "HAS_DIGEST",
     "LAST",
@@ -32,6 +35,7 @@ __all__ = [
     "Body",
     "Chunk",
     "Hash",
+    "Headers",
     "Reason",
     "Refusal",
     "Splitter",
@@ -40,6 +44,7 @@ __all__ = [
     "encode",
     "header_room",
     "message_id_of",
+    "read_headers",
 ]
 
 LAST = 0x01
@@ -52,10 +57,12 @@ TOTAL_SIZE = "X-Total-Size"
 DIGEST = "X-Digest"
 
 MAX_ID = 256
+"""Characters that the id of a message may have: receivers remember ids, so their size is bounded."""
 
 Body = bytes | memoryview
 """The bytes of a chunk. A view may be lent: what is kept of it beyond the call must be copied."""
-"""Characters that the id of a message may have: receivers remember ids, so their size is bounded."""
+Headers = Mapping[str, str]
+"""Headers by name, one value each."""
 _UINT64 = 2**64 - 1
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -83,7 +90,7 @@ class Reason(StrEnum):
     HANDLER = "handler"
     """It was whole, and the handler raised an error."""
     SLOW_CONSUMER = "slow consumer"
-    """The client dropped chunks because they came faster than they were taken."""
+    """Not given any more: no queue stands between the socket and an assembler, so nothing drops chunks."""
     MISSING = "missing"
     """Chunks of a stored message are not in the stream, or not any more."""
     CLOSED = "closed"
@@ -133,13 +140,22 @@ def header_room(message_id: str) -> int:
     return len("NATS/1.0\r\n\r\n") + sum(len(name) + len(value.encode()) + 4 for name, value in widest.items())
 
 
-def message_id_of(headers: Mapping[str, str] | None) -> str | None:
-    """Give the id of the message that a chunk belongs to; None where it is no chunk at all."""
-    return (headers or {}).get(MESSAGE_ID) or None
+def read_headers(block: bytes | None) -> Headers:
+    """Read the headers of a message, of a repeated one the first; none if there are none, or broken ones."""
+    try:
+        found = {} if block is None else decode_headers(block)[2]
+    except RemoteProtocolError:  # another publisher wrote them: it is no chunk
+        found = {}
+    return {name: values[0] for name, values in found.items()}
 
 
-def decode(headers: Mapping[str, str], size: int) -> Chunk:
-    """Read the headers of a chunk with a body of `size` bytes; Refusal where they do not follow the format."""
+def message_id_of(headers: Headers) -> str | None:
+    """Give the id of the message that a chunk belongs to; None if it is no chunk at all."""
+    return headers.get(MESSAGE_ID) or None
+
+
+def decode(headers: Headers, size: int) -> Chunk:
+    """Read the headers of a chunk with a body of `size` bytes; Refusal if they do not follow the format."""
     message_id = message_id_of(headers)
     if message_id is None:
         raise Refusal(Reason.MALFORMED, f"{MESSAGE_ID} is missing")
@@ -162,11 +178,11 @@ def decode(headers: Mapping[str, str], size: int) -> Chunk:
         raise Refusal(Reason.MALFORMED, f"{FLAGS} announces a digest and {DIGEST} is missing")
     if digest is not None and not _HEX.fullmatch(digest):
         raise Refusal(Reason.MALFORMED, f"{DIGEST} is not the 64 hex digits of a SHA-256")
-    # A digest that is there was meant, also where the flag is missing.
+    # A digest that is there was meant, also if the flag is missing.
     return Chunk(message_id, offset, total, None if digest is None else digest.lower())
 
 
-def _number(headers: Mapping[str, str], name: str) -> int:
+def _number(headers: Headers, name: str) -> int:
     text = headers.get(name)
     if text is None:
         raise Refusal(Reason.MALFORMED, f"{name} is missing")
@@ -189,7 +205,7 @@ class Splitter:
     """Cuts pieces of any size into chunks, one chunk behind, so that the last one is known to be the last.
 
     `feed` gives the chunks that are surely not the last one, `finish` gives the last one, which is empty only for an
-    empty payload. Chunks are cut out of a piece without copying where that is safe, so send them before you change it.
+    empty payload. Chunks are cut out of a piece without copying if that is safe, so send them before you change it.
     """
 
     def __init__(self, message_id: str, chunk_size: int, digest: Hash | None = None) -> None:
@@ -292,7 +308,7 @@ class Tiling:
         self.total, self.digest = total, digest
 
     def missing(self, most: int = 3) -> list[tuple[int, int | None]]:
-        """Give the first gaps as [start, end); the end is None where nobody knows how far it goes."""
+        """Give the first gaps as [start, end); the end is None if nobody knows how far it goes."""
         gaps: list[tuple[int, int | None]] = []
         at = 0
         for start, end in zip(self._starts, self._ends, strict=True):

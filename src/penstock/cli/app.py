@@ -5,7 +5,6 @@ Commands load when they are wanted (`tree`), and import heavy modules inside, so
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -14,7 +13,7 @@ import typer
 import typer.main
 
 from penstock import __version__
-from penstock.cli.globals import Globals, hoist
+from penstock.cli.global_flags import Globals, hoist
 from penstock.cli.tree import Tree
 from penstock.errors import InputError, PenstockError
 
@@ -27,6 +26,7 @@ app = typer.Typer(
     epilog="The flags above may also follow the command: penstock pub orders.new hello -s nats://host:4222",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -93,6 +93,8 @@ def _globals(
     ] = False,
 ) -> None:
     """NATS streams through Spark and back, each message exactly once."""
+    import logging
+
     logging.basicConfig(
         level=logging.DEBUG if trace else logging.WARNING, format="%(message)s", stream=sys.stderr, force=True
     )

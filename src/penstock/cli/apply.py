@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.asset_commands import confirm, connected
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, print_json, run
-from penstock.cli.session import confirm, session
 
 if TYPE_CHECKING:
     from penstock.jetstream.changes import Plan
@@ -43,7 +43,7 @@ async def _apply(
     from penstock.jetstream.topology import apply as take
     from penstock.jetstream.topology import plan as make
 
-    async with session(given) as client:
+    async with connected(given) as client:
         plan = await make(client, topology, prune=prune)
         if only_plan:
             print_json(plan.to_json()) if json else _show(plan)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.messages import read_body
 from penstock.cli.output import Json, first, run, until_signal
 from penstock.durations import parse_duration
@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     from penstock.bus import Element, Reply, Request, Response, Section, Sender
     from penstock.bus.service import Handler
 
-__all__ = ["app"]
-
-app = typer.Typer(name="bus", help="Requests with sectioned, flow-controlled replies.", no_args_is_help=True)
+__all__ = ["call", "serve"]
 
 
-@app.command("call")
 def call(
     ctx: typer.Context,
     queue: Annotated[str, typer.Argument(metavar="QUEUE[:PARTITION]", help="Queue to ask, and its partition.")],
@@ -150,7 +147,6 @@ def _value(data: bytes) -> Any:
         return {"base64": base64.b64encode(data).decode()}
 
 
-@app.command("serve")
 def serve(
     ctx: typer.Context,
     function: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="async def function(request, sender).")],

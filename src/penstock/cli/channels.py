@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, print_table, progress, run, until_signal
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
@@ -25,13 +25,7 @@ if TYPE_CHECKING:
     from penstock.options import ConnectionOptions
     from penstock.server import Server
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    name="channels",
-    help="Serve NATS Streaming clients from JetStream, and move their channels over.",
-    no_args_is_help=True,
-)
+__all__ = ["export", "info", "ls", "migrate", "serve"]
 
 ClusterId = Annotated[
     str,
@@ -39,7 +33,6 @@ ClusterId = Annotated[
 ]
 
 
-@app.command()
 def serve(
     ctx: typer.Context,
     cluster_id: ClusterId = "test-cluster",
@@ -234,9 +227,16 @@ async def _tell_leading(gateway: Gateway, json: bool) -> None:
     await asyncio.Event().wait()
 
 
-@app.command("ls")
-def list_channels(ctx: typer.Context, cluster_id: ClusterId = "test-cluster", json: Json = False) -> None:
+def _check(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None:
+    """Say what is wrong before anything is asked: these become parts of subjects."""
+    from penstock.channels.options import GatewayOptions
+
+    GatewayOptions(cluster_id=cluster_id, subject_prefix=subject_prefix, replicas=replicas)
+
+
+def ls(ctx: typer.Context, cluster_id: ClusterId = "test-cluster", json: Json = False) -> None:
     """List the channels of a cluster, and how full they are."""
+    _check(cluster_id)
     run(_list(ctx.obj, cluster_id, json))
 
 
@@ -275,7 +275,6 @@ def _as_json(item: Any) -> dict[str, Any]:
     return content
 
 
-@app.command()
 def info(
     ctx: typer.Context,
     channel: Annotated[str, typer.Argument(help="Name of the channel.")],
@@ -283,6 +282,7 @@ def info(
     json: Json = False,
 ) -> None:
     """Show a channel: its stream, its messages and its subscriptions."""
+    _check(cluster_id)
     run(_info(ctx.obj, channel, cluster_id, json))
 
 
@@ -324,7 +324,6 @@ async def _info(given: Globals, channel: str, cluster: str, json: bool) -> None:
         print_table("Subscriptions", columns, rows)
 
 
-@app.command()
 def export(
     ctx: typer.Context,
     channel: Annotated[str, typer.Argument(help="Name of the channel.")],
@@ -338,6 +337,7 @@ def export(
     """Write a channel's messages as JSON lines: sequence, time in nanoseconds, reply, data in base64."""
     if start < 1 or (end is not None and end < start):
         raise OptionError("--start and --end are no range.", remedy="Give 1 or more, and no less.", option="--start")
+    _check(cluster_id)
     run(_export(ctx.obj, channel, output, start, end, cluster_id))
 
 
@@ -369,7 +369,6 @@ async def _export(given: Globals, channel: str, output: Path | None, start: int,
         typer.echo(f"Wrote {count:,} messages to {output}.", err=True)
 
 
-@app.command()
 def migrate(
     ctx: typer.Context,
     channels: Annotated[
@@ -399,6 +398,8 @@ def migrate(
         raise OptionError(
             "No channel is named.", remedy="Name some, or give --from-monitor to copy all.", option="--from-monitor"
         )
+    _check(from_cluster)
+    _check(cluster_id, subject_prefix, replicas)
     run(
         _migrate(
             ctx.obj, channels, source, from_cluster, from_monitor, cluster_id, subject_prefix, replicas, verify, json
@@ -457,7 +458,6 @@ async def _both(
     given: Globals, source: str, from_cluster: str, cluster: str, prefix: str, replicas: int
 ) -> AsyncIterator[tuple[Any, Any]]:
     from penstock.channels import Client
-    from penstock.channels.link import Link
     from penstock.channels.store import Store
     from penstock.connection import connect
     from penstock.options import ConnectionOptions
@@ -471,9 +471,7 @@ async def _both(
     )
     new = await connect(options)
     try:
-        link = Link(new, given.seconds)
-        await link.start()
         async with old:
-            yield old, Store(link, cluster, prefix=prefix, replicas=replicas)
+            yield old, Store(new, cluster, prefix=prefix, replicas=replicas)
     finally:
         await new.close()

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, first, print_json, progress, run, until_signal
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError, NotFoundError, PenstockError
@@ -26,20 +26,13 @@ if TYPE_CHECKING:
     from penstock.chunks import Incoming, StoredMessage
     from penstock.connection import Connection
 
-__all__ = ["app"]
+__all__ = ["file_name", "receive", "send"]
 
-app = typer.Typer(
-    name="chunks",
-    help="Files of any size over NATS, in chunks.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 Stream = Annotated[
     str | None, typer.Option("--persistent", metavar="STREAM", help="JetStream stream that keeps the payload.")
 ]
 
 
-@app.command()
 def send(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(help="File to send, - for standard input.")],
@@ -116,7 +109,6 @@ async def _standard_input() -> Any:
     return reader
 
 
-@app.command()
 def receive(
     ctx: typer.Context,
     subject: Annotated[str, typer.Argument(help="Subject to receive on; wildcards only without --persistent.")],
@@ -270,8 +262,6 @@ async def _listening(
     """Receive in the background, from the subject or from the stream."""
     from penstock.chunks import Archive, Assembler
 
-    loop = asyncio.get_running_loop()
-
     def complain(error: PenstockError) -> None:
         typer.echo(f"penstock: {error}", err=True)
 
@@ -281,16 +271,27 @@ async def _listening(
 
     if stream is not None:
 
-        def take(message_id: str, data: Any, subject: str) -> None:
-            if not keeper.full.is_set():
-                keeper.copy(message_id, data, subject)
-                loop.call_soon_threadsafe(check)
+        async def take(message_id: str, data: Any, subject: str) -> None:
+            if keeper.count and keeper.done >= keeper.count:
+                await asyncio.Event().wait()  # to return is to acknowledge, and what is not kept must come again
+            await asyncio.to_thread(keeper.copy, message_id, data, subject)
 
         archive = Archive(client, stream, subject)
         async with archive.consume(
             take, durable, on_error=complain, spool_above=8 * 1024 * 1024, spool_dir=keeper.folder
-        ):
-            yield
+        ) as consumer:
+
+            async def acknowledged() -> None:
+                while consumer.delivered < keeper.count:  # noqa: ASYNC110  # it counts, and calls nobody
+                    await asyncio.sleep(0.02)
+                keeper.full.set()
+
+            watching = asyncio.ensure_future(acknowledged()) if keeper.count else None
+            try:
+                yield
+            finally:
+                if watching is not None:
+                    watching.cancel()
         return
 
     async def save(message: Incoming) -> None:

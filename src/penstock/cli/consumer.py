@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import consumer_read, consumer_samples
-from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
-from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
-from penstock.cli.consumer_show import show_consumer
-from penstock.cli.globals import Globals
-from penstock.cli.output import Json, print_json, print_table, run
-from penstock.cli.session import (
-    aliases,
+from penstock.cli.asset_commands import (
     ask,
     asking,
     confirm,
+    connected,
     parse_until,
     pick,
     read_json,
-    session,
     with_flags,
     write_json,
 )
+from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
+from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
+from penstock.cli.consumer_show import show_consumer
+from penstock.cli.global_flags import Globals
+from penstock.cli.output import Json, print_json, print_table, run
 from penstock.cli.stream_show import ago, local
 from penstock.durations import format_duration
 from penstock.errors import InputError, NotFoundError
@@ -32,24 +30,10 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.model import Consumer
 
-__all__ = ["app"]
+__all__ = ["add", "edit", "info", "ls", "pause", "report", "resume", "rm"]
 
-_ALIASES = {
-    "create": "add",
-    "new": "add",
-    "update": "edit",
-    "list": "ls",
-    "nfo": "info",
-    "i": "info",
-    "delete": "rm",
-    "del": "rm",
-}
-app = typer.Typer(
-    cls=aliases(_ALIASES), name="consumer", help="Consumers: create, look at, read from, pause.", no_args_is_help=True
-)
-
-StreamName = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
-Name = Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="The consumer.")]
+StreamName = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
+Name = Annotated[str | None, typer.Argument(metavar="CONSUMER", help="The consumer.")]
 
 
 async def picked(client: Connection, stream: str | None, name: str | None) -> tuple[str, str]:
@@ -65,12 +49,11 @@ async def picked(client: Connection, stream: str | None, name: str | None) -> tu
 # -- creating and changing -------------------------------------------------------------------------------------------
 
 
-@app.command("add")
 @with_flags(ConsumerFlags)
 def add(
     ctx: typer.Context,
     stream: StreamName = None,
-    name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Name of the new consumer.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Name of the new consumer.")] = None,
     config: Base = None,
     validate: Validate = False,
     output: Output = None,
@@ -113,7 +96,7 @@ async def _add(given: Globals, stream: str | None, consumer: Consumer, json: boo
     from penstock.jetstream import assets
     from penstock.jetstream.rules import check_consumer, check_consumers_together
 
-    async with session(given) as client:
+    async with connected(given) as client:
         stream = stream or pick("stream", [info.name for info in await assets.streams(client)], None)
         there = await assets.stream_info(client, stream)
         check_consumer(consumer, there.config)
@@ -132,7 +115,6 @@ async def _add(given: Globals, stream: str | None, consumer: Consumer, json: boo
         show_consumer(info)
 
 
-@app.command("edit")
 @with_flags(ConsumerFlags)
 def edit(
     ctx: typer.Context,
@@ -164,7 +146,7 @@ async def _edit(
     from penstock.jetstream.changes import Plan, consumer_step
     from penstock.jetstream.rules import check_consumer
 
-    async with session(given) as client:
+    async with connected(given) as client:
         there = await assets.consumer_info(client, stream, name)
         kept = {field: getattr(there.config, field) for field in type(there.config).model_fields}
         wanted = consumer_from(name, flags, base or kept)
@@ -192,7 +174,6 @@ async def _edit(
         show_consumer(info)
 
 
-@app.command("rm")
 def rm(ctx: typer.Context, stream: StreamName = None, name: Name = None, force: Force = False) -> None:
     """Delete a consumer, and what it knows of deliveries and acks."""
     run(_rm(ctx.obj, stream, name, force))
@@ -201,14 +182,13 @@ def rm(ctx: typer.Context, stream: StreamName = None, name: Name = None, force: 
 async def _rm(given: Globals, stream: str | None, name: str | None, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.consumer_info(client, *await picked(client, stream, name))
         confirm(f"Really delete Consumer {info.stream} > {info.name}", force)
         await assets.delete_consumer(client, info.stream, info.name)
     typer.echo(f"Consumer {info.stream} > {info.name} was deleted.")
 
 
-@app.command("pause")
 def pause(
     ctx: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
@@ -225,7 +205,7 @@ async def _pause(given: Globals, stream: str, name: str, until: str, force: bool
     from penstock.jetstream import assets
 
     end = parse_until(until, "UNTIL")
-    async with session(given) as client:
+    async with connected(given) as client:
         await assets.consumer_info(client, stream, name)
         confirm(f"Really pause Consumer {stream} > {name} until {local(end)}", force)
         answer = await assets.pause_consumer(client, stream, name, end)
@@ -237,7 +217,6 @@ async def _pause(given: Globals, stream: str, name: str, until: str, force: bool
         typer.echo(f"Paused Consumer {stream} > {name} until {local(end)}.")
 
 
-@app.command("resume")
 def resume(
     ctx: typer.Context,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
@@ -251,7 +230,7 @@ def resume(
 async def _resume(given: Globals, stream: str, name: str, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.consumer_info(client, stream, name)
         if not info.paused:
             raise InputError(f"Consumer {stream} > {name} is not paused.", remedy="Nothing is to be done.")
@@ -263,7 +242,6 @@ async def _resume(given: Globals, stream: str, name: str, force: bool) -> None:
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-@app.command("info")
 def info(ctx: typer.Context, stream: StreamName = None, name: Name = None, json: Json = False) -> None:
     """Show a consumer: configuration and state."""
     run(_info(ctx.obj, stream, name, json))
@@ -272,7 +250,7 @@ def info(ctx: typer.Context, stream: StreamName = None, name: Name = None, json:
 async def _info(given: Globals, stream: str | None, name: str | None, json: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.consumer_info(client, *await picked(client, stream, name))
     print_json(found.raw) if json else show_consumer(found)
 
@@ -280,7 +258,7 @@ async def _info(given: Globals, stream: str | None, name: str | None, json: bool
 async def _found(given: Globals, stream: str | None) -> tuple[str, list[Any]]:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         stream = stream or pick("stream", [info.name for info in await assets.streams(client)], None)
         try:
             return stream, list(await assets.consumers(client, stream))
@@ -288,7 +266,6 @@ async def _found(given: Globals, stream: str | None) -> tuple[str, list[Any]]:
             raise NotFoundError(f"There is no stream {stream}.", remedy="See `penstock stream ls`.") from None
 
 
-@app.command("ls")
 def ls(
     ctx: typer.Context,
     stream: StreamName = None,
@@ -311,7 +288,7 @@ def ls(
             [
                 (
                     info.name,
-                    info.config.description or "",
+                    info.description,
                     local(info.created),
                     f"{info.ack_pending:,}",
                     f"{info.pending:,}",
@@ -322,7 +299,6 @@ def ls(
         )
 
 
-@app.command("report")
 def report(ctx: typer.Context, stream: StreamName = None, json: Json = False) -> None:
     """Report on the consumers of a stream: how they ack, and how far they are."""
     stream, found = run(_found(ctx.obj, stream))
@@ -357,7 +333,3 @@ def report(ctx: typer.Context, stream: StreamName = None, json: Json = False) ->
             for info in found
         ],
     )
-
-
-consumer_read.add_to(app)
-app.command("samples")(consumer_samples.samples)

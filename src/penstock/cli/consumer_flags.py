@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.session import ask, parse_pairs, parse_until
+from penstock.cli.asset_commands import ask, parse_pairs, parse_until
 from penstock.cli.stream_flags import duration_or_none, split_commas
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
@@ -138,7 +138,7 @@ def start_from(text: str) -> dict[str, Any]:
         return {"deliver_policy": _START[text]}
     if text.isdecimal():
         return {"deliver_policy": "by_start_sequence", "opt_start_seq": int(text)}
-    from penstock.model import parse_time
+    from penstock.times import parse_time
 
     try:
         if "T" in text and "-" in text:
@@ -200,7 +200,8 @@ def fields_from(flags: ConsumerFlags) -> dict[str, Any]:
         fields["deliver_subject"] = flags.target
     groups = {name: getattr(flags, name) for name in _GROUPS if getattr(flags, name)}
     if len(groups) > 1:
-        raise InputError(f"{' and '.join(groups)} are given together.", remedy="A consumer serves groups in one way.")
+        given = " and ".join(f"--{name.replace('_', '-')}" for name in groups)
+        raise InputError(f"{given} are given together.", remedy="A consumer serves groups in one way.")
     for name, listed in groups.items():
         fields |= {"priority_policy": _GROUPS[name], "priority_groups": split_commas(listed)}
     return fields

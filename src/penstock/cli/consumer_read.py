@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.asset_commands import confirm, connected
 from penstock.cli.consumer_show import delivery_json, show_delivery
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
-from penstock.cli.session import confirm, session
 from penstock.cli.stream_show import local
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
@@ -21,19 +21,12 @@ if TYPE_CHECKING:
     from penstock.info import ConsumerInfo
     from penstock.jetstream.delivery import Delivery
 
-__all__ = ["add_to"]
+__all__ = ["next_", "redeliver", "sub"]
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer.")]
 Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what is shown.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("next")(next_)
-    app.command("sub")(sub)
-    app.command("redeliver")(redeliver)
 
 
 # -- next and sub ----------------------------------------------------------------------------------------------------
@@ -76,7 +69,7 @@ async def _next(
     from penstock.jetstream.consume import Deliveries
 
     shown: list[Delivery] = []
-    async with session(given) as client:
+    async with connected(given) as client:
         expires = max(seconds, 1.0)
         more = True
         while more and len(shown) < count:  # once more where markers came instead
@@ -166,7 +159,7 @@ async def _sub(
     from penstock.jetstream import assets
 
     with until_signal() as stop:
-        async with session(given) as client:
+        async with connected(given) as client:
             info = await assets.consumer_info(client, stream, name)
             ack = ack and info.config.ack_policy != "none"
             reader = _pushed if info.config.deliver_subject else _pulled
@@ -222,6 +215,7 @@ async def _pushed(
     silence: float | None,
 ) -> None:
     from penstock.jetstream.delivery import Delivery, is_delivery
+    from penstock.wire.jetstream.names import CONSUMER_STALLED
 
     config = info.config
     queue: asyncio.Queue[Msg] = asyncio.Queue()
@@ -250,7 +244,7 @@ async def _pushed(
         else:
             idle += config.idle_heartbeat or 0.0
             # A flow control request is answered; a heartbeat may carry one that we missed.
-            stalled = (message.headers or {}).get("Nats-Consumer-Stalled")
+            stalled = (message.headers or {}).get(CONSUMER_STALLED)
             if target := message.reply or stalled:
                 await client.publish(target)
             if silence is not None and idle >= silence:
@@ -264,7 +258,7 @@ async def _pushed(
 def redeliver(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str | None, typer.Argument(metavar="[CONSUMER]", help="Only what this consumer gave up.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Only what this consumer gave up.")] = None,
     seq: Annotated[
         list[int] | None, typer.Option("--seq", metavar="SEQUENCE", help="Only these of the stream; repeat.")
     ] = None,
@@ -292,7 +286,7 @@ async def _redeliver(
     from penstock.jetstream import assets
     from penstock.jetstream.deadletter import DeadLetters
 
-    async with session(given) as client:
+    async with connected(given) as client:
         await assets.stream_info(client, stream)
         letters = DeadLetters(client, stream, dead)
         await letters.collect()

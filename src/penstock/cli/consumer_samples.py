@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.asset_commands import connected
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
-from penstock.cli.session import session
 from penstock.cli.stream_show import local
 from penstock.durations import parse_duration
 
@@ -25,7 +25,7 @@ StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")
 def samples(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str, typer.Argument(metavar="[CONSUMER]", help="The consumer; all of the stream without.")] = "*",
+    name: Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer; all of the stream without.")] = "*",
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Draw the figures live, until Ctrl-C.")] = False,
     count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many events; 0 for never.")] = 0,
     wait: Annotated[
@@ -45,7 +45,7 @@ async def _samples(
     from penstock.jetstream.samples import Samples
 
     with until_signal() as stop:
-        async with session(given) as client:
+        async with connected(given) as client:
             if name != "*":
                 info = await assets.consumer_info(client, stream, name)
                 if not info.config.sample_freq:

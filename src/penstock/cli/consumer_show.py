@@ -12,7 +12,7 @@ from penstock.durations import format_duration
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
-    from penstock.info import ConsumerInfo, Position
+    from penstock.info import ConsumerInfo, SequenceInfo
     from penstock.jetstream.delivery import Delivery
     from penstock.model import Consumer
 
@@ -31,7 +31,7 @@ def _time(seconds: float | None) -> str | None:
     return format_duration(seconds) if seconds else None
 
 
-def _position(position: Position, what: str) -> str:
+def _position(position: SequenceInfo, what: str) -> str:
     text = f"Consumer sequence: {position.consumer:,} Stream sequence: {position.stream:,}"
     return text + (f" {what}: {ago(position.last)}" if position.last else "")
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from penstock.cli.board import board
 from penstock.cli.output import print_table, run
+from penstock.cli.pipeline_show import board
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.examples.orders.ledger import Plan
+    from penstock.examples.orders.ledger import Volume
     from penstock.examples.orders.play import Play, Result
     from penstock.server import Server
 
@@ -48,7 +48,7 @@ def demo(
 ) -> None:
     """Run the main job: orders through NATS and Spark and back, with a kill in the middle and an audit at the end."""
     from penstock.errors import InputError
-    from penstock.examples.orders.ledger import Plan
+    from penstock.examples.orders.ledger import Volume
     from penstock.sizes import parse_size
     from penstock.spark.sessions import check_java
 
@@ -65,8 +65,8 @@ def demo(
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"The folder {place} cannot be made: {error.strerror}.", remedy="Name another one.") from None
-    plan = Plan(orders=orders, documents=documents, document_bytes=size)
-    result, report = run(_demo(plan, place, kills, keep))
+    volume = Volume(orders=orders, documents=documents, document_bytes=size)
+    result, report = run(_demo(volume, place, kills, keep))
     if open_report:
         webbrowser.open(report.as_uri())
     conclude(result, report)
@@ -115,14 +115,14 @@ class Signals:
             self.work.cancel()
 
 
-async def _demo(plan: Plan, place: Path, kills: int, keep: bool) -> tuple[Result, Path]:
+async def _demo(volume: Volume, place: Path, kills: int, keep: bool) -> tuple[Result, Path]:
     from penstock.server import Server
 
     with Signals() as signals:
         scratch = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
         server = Server()
         try:
-            signals.work = asyncio.create_task(_play(server, scratch, plan, place, kills, signals, keep))
+            signals.work = asyncio.create_task(_play(server, scratch, volume, place, kills, signals, keep))
             return await signals.work
         except asyncio.CancelledError:
             raise typer.Exit(128 + signals.number) from None
@@ -133,14 +133,14 @@ async def _demo(plan: Plan, place: Path, kills: int, keep: bool) -> tuple[Result
 
 
 async def _play(
-    server: Server, scratch: Path, plan: Plan, place: Path, kills: int, signals: Signals, keep: bool
+    server: Server, scratch: Path, volume: Volume, place: Path, kills: int, signals: Signals, keep: bool
 ) -> tuple[Result, Path]:
     from penstock.examples.orders.play import Play, in_thread
 
     await in_thread(server.start)
     typer.echo(f"nats-server {server.version} with JetStream is running (pid {server.nodes[0].pid}).")
     with board("Orders") as show:
-        play = Play(server.url, scratch, plan, kills=kills, say=typer.echo, watch=show)
+        play = Play(server.url, scratch, volume, kills=kills, say=typer.echo, watch=show)
         play.result.versions["nats-server"] = server.version
         result = await play.run()
     report = _show(result, place)

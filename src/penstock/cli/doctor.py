@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, print_json, print_table, run
 from penstock.errors import PenstockError
 
@@ -162,7 +162,7 @@ def _connection(given: Globals) -> Finding:
 
         client = await connect(given.options())
         try:
-            return str(client.connected_server_version)
+            return str(client.server_info.get("version"))
         finally:
             await client.close()
 

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from penstock.spark.markers import MARKER_ROOT, is_marker
-
 __all__ = ["All", "Sieve"]
 
 All = Annotated[bool, typer.Option("--all", help="Show the markers of the Spark sink, too.")]
@@ -17,11 +15,15 @@ class Sieve:
     """Lets messages of the data through, counts markers; a filter that names markers is a way to ask for them."""
 
     def __init__(self, everything: bool, pattern: str | None = None) -> None:
+        from penstock.spark.markers import MARKER_ROOT
+
         self.open = everything or (pattern is not None and pattern.split(".")[0] == MARKER_ROOT)
         self.hidden = 0
 
     def shows(self, subject: str) -> bool:
         """Tell whether to show a message of this subject."""
+        from penstock.spark.markers import is_marker
+
         if self.open or not is_marker(subject):
             return True
         self.hidden += 1

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, first, print_json, print_table, progress, run, until_signal
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError
 
 if TYPE_CHECKING:
-    from penstock.connection import Msg
+    from penstock.connection import Msg, Subscription
 
 __all__ = ["pub", "reply", "req", "rtt", "sub"]
 
@@ -40,6 +40,17 @@ def parse_headers(given: list[str] | None) -> dict[str, str] | None:
             raise InputError(f"The header {item!r} cannot be sent.", remedy="Write it as Key:Value.")
         headers[name] = value.strip()
     return headers or None
+
+
+def check_subjects(*subjects: str, literal: bool = False) -> None:
+    """Refuse a subject that no server takes before we connect to one; {{Count}} and the like stand for a token."""
+    from penstock.jetstream.subjects import subject_fault
+
+    for subject in subjects:
+        if fault := subject_fault(subject, literal=literal):
+            raise InputError(
+                f"The subject {subject!r} {fault}.", remedy="Write words joined by dots, such as orders.new."
+            )
 
 
 def read_body(body: str | None) -> bytes:
@@ -89,6 +100,7 @@ def pub(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled."""
+    check_subjects(subject, *([reply] if reply else []), literal=True)
     headers, pause, data = parse_headers(header), parse_duration(sleep, option="--sleep"), read_body(body)
     run(_pub(ctx.obj, subject, data, headers, count, pause, reply or "", quiet))
 
@@ -118,15 +130,16 @@ async def _pub(
                 data = fill(template, number)
                 await client.publish(target, data, reply=reply, headers=headers)
                 advance(1)
-                if not quiet and (count == 1 or pause):
+                if not quiet and pause:
                     typer.echo(f"Published {len(data)} bytes to {target}")
                 if pause and number < count:
                     await asyncio.sleep(pause)
             await client.flush(timeout=max(1, round(given.seconds)))
         if refusals:
             raise refusals[-1]
-        if not quiet and count > 1 and not pause:
-            typer.echo(f"Published {count} messages to {subject}")
+        if not quiet and not pause:  # said once the server has it all, and has refused nothing
+            what = f"{len(data)} bytes to {target}" if count == 1 else f"{count} messages to {subject}"
+            typer.echo(f"Published {what}")
     finally:
         await client.close()
 
@@ -144,6 +157,7 @@ def sub(
     ] = None,
 ) -> None:
     """Show messages as they come, until Ctrl-C."""
+    check_subjects(*subjects)
     silence = parse_duration(wait, option="--wait") if wait else None
     run(_sub(ctx.obj, subjects, queue or "", count, silence, _Printer(raw, headers_only, timestamp)))
 
@@ -193,9 +207,9 @@ async def _sub(
     with until_signal() as stop:
         client = await connect(given.options(), on_close=closed)
         try:
-            for subject in subjects:
-                await client.subscribe(subject, queue=queue, cb=received)
+            listening = [await client.subscribe(subject, queue=queue, cb=received) for subject in subjects]
             await client.flush(timeout=max(1, round(given.seconds)))
+            _refuse_denied(*listening)
             if not printer.raw:
                 typer.echo(f"Subscribing on {', '.join(subjects)}", err=True)
             waits: list[Coroutine[Any, Any, object]] = [stop.wait(), full.wait(), lost.wait()]
@@ -206,6 +220,13 @@ async def _sub(
                 raise DeadlineError("The connection is gone and did not come back.", remedy="Is the server running?")
         finally:
             await client.close()
+
+
+def _refuse_denied(*subscriptions: Subscription) -> None:
+    """Raise what the server said where it denies one of these; it has said so before it confirms them."""
+    for subscription in subscriptions:
+        if subscription.error is not None:
+            raise subscription.error
 
 
 async def _quiet(arrived: asyncio.Event, silence: float) -> None:
@@ -229,6 +250,7 @@ def req(
     raw: Raw = False,
 ) -> None:
     """Send a request and show what is answered."""
+    check_subjects(subject, literal=True)
     headers, data = parse_headers(header), read_body(body)
     run(_req(ctx.obj, subject, data, headers, replies, count, raw))
 
@@ -252,19 +274,24 @@ async def _req(
             if not raw:
                 typer.echo(f"Sending request on {subject}")
             began = time.perf_counter()
-            await client.publish(subject, fill(template, number), reply=inbox, headers=headers)
             seen = 0
-            while not replies or seen < replies:
-                left = began + given.seconds - time.perf_counter()
-                try:
-                    message = await subscription.next_msg(timeout=max(left, 0.001))
-                except DeadlineError:
-                    if not replies and seen:
-                        break
-                    raise
-                _refuse_no_responders(message, subject)
-                seen += 1
-                _show_reply(message, time.perf_counter() - began, raw)
+            with client.expecting(subject, subscription.end):
+                await client.publish(subject, fill(template, number), reply=inbox, headers=headers)
+                while not replies or seen < replies:
+                    left = began + given.seconds - time.perf_counter()
+                    try:
+                        message = await subscription.next_msg(timeout=max(left, 0.001))
+                    except DeadlineError:
+                        if not replies and seen:
+                            break
+                        raise DeadlineError(
+                            f"No answer on {subject} in {given.seconds:g} s.",
+                            remedy="A longer --timeout may help.",
+                            subject=subject,
+                        ) from None
+                    _refuse_no_responders(message, subject)
+                    seen += 1
+                    _show_reply(message, time.perf_counter() - began, raw)
             await subscription.unsubscribe()
     finally:
         await client.close()
@@ -303,6 +330,7 @@ def reply(
     sleep: Annotated[str, typer.Option("--sleep", metavar="DURATION", help="Wait before each answer.")] = "0s",
 ) -> None:
     """Answer requests, until Ctrl-C."""
+    check_subjects(subject)
     if body is None and not echo:
         raise InputError("There is nothing to answer with.", remedy="Give a body, or --echo.")
     if body is not None and echo:
@@ -354,8 +382,9 @@ async def _reply(
                 full.set()
 
         try:
-            await client.subscribe(subject, queue=queue, cb=received)
+            listening = await client.subscribe(subject, queue=queue, cb=received)
             await client.flush(timeout=max(1, round(given.seconds)))
+            _refuse_denied(listening)
             typer.echo(f"Listening on {subject} in group {queue}", err=True)
             await first(stop.wait(), full.wait(), lost.wait())
             if lost.is_set() and not stop.is_set():

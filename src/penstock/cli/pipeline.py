@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.board import board, print_summary
 from penstock.cli.output import Json, print_json, print_table
+from penstock.cli.pipeline_show import board, print_summary
 
 if TYPE_CHECKING:
-    from penstock.cli.globals import Globals
+    from penstock.cli.global_flags import Globals
     from penstock.pipelines.outcome import Outcome
 
-__all__ = ["app"]
+__all__ = ["new", "replay", "reset", "run", "status", "switch_"]
 
-app = typer.Typer(name="pipeline", help="Make, run and look at Spark pipelines over NATS.", no_args_is_help=True)
-
-Folder = Annotated[str, typer.Argument(metavar="[DIR]", help="The folder of the pipeline.")]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="The folder of the pipeline.")]
 Storage = Annotated[
     str | None, typer.Option("--storage", metavar="DIR", help="Where its state lives, instead of where the spec says.")
 ]
@@ -33,20 +31,18 @@ Master = Annotated[
 Remote = Annotated[str | None, typer.Option("--remote", metavar="sc://...", help="A Spark Connect server to run on.")]
 
 
-@app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="The name of the pipeline, and of its folder.")],
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to make the folder.")] = ".",
 ) -> None:
     """Make a small pipeline that runs: topology, spec, transformations, sample traffic and a test."""
-    from penstock.pipelines.template import write_project
+    from penstock.pipelines.new_project import write_project
 
     made = write_project(Path(folder), name)
     typer.echo(f"Made {made}. To try it:")
     typer.echo(f"  penstock server run &\n  python {made}/traffic.py\n  penstock pipeline run {made}")
 
 
-@app.command("run")
 def run(
     ctx: typer.Context,
     folder: Folder = ".",
@@ -129,7 +125,6 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     }
 
 
-@app.command("status")
 def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as_json: Json = False) -> None:
     """Show how far each flow is, and how many messages wait for it."""
     from penstock.cli.stream_show import ago
@@ -142,8 +137,8 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
         print_json(state.plain())
         return
     typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
-    if state.lane is not None:
-        typer.echo(f"It was switched to its replay {state.lane.name}, which writes to {_names(state.lane.into)}.")
+    if state.replay is not None:
+        typer.echo(f"It was switched to its replay {state.replay.name}, which writes to {_names(state.replay.into)}.")
     if state.told is not None:
         typer.echo(f"Its checkpoints are not on this machine. Its newest run from here told, {ago(state.told)}:")
     print_table(
@@ -165,7 +160,6 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
     )
 
 
-@app.command("reset")
 def reset(
     folder: Folder = ".",
     storage: Storage = None,
@@ -186,7 +180,6 @@ def reset(
     typer.echo("Reset. The next run reads everything again, and adds to the streams that it writes to.")
 
 
-@app.command("replay")
 def replay(
     ctx: typer.Context,
     folder: Folder = ".",
@@ -213,8 +206,8 @@ def replay(
 ) -> None:
     """Run the pipeline over history into new streams beside the old ones, and compare them."""
     from penstock.errors import OptionError
-    from penstock.pipelines.history import replay as replay_pipeline
     from penstock.pipelines.project import Project
+    from penstock.pipelines.replaying import replay as replay_pipeline
 
     given: Globals = ctx.obj
     pairs: dict[str, str] = {}
@@ -256,8 +249,7 @@ def replay(
         typer.echo(f"Switched: the next run goes on from here, into {_names(pairs)}.")
 
 
-@app.command("switch")
-def switch_lane(
+def switch_(
     folder: Folder = ".",
     to: Annotated[str | None, typer.Option("--to", metavar="NAME", help="The replay to go on from.")] = None,
     back: Annotated[bool, typer.Option("--back", help="Go on in the pipeline's own state again.")] = False,
@@ -265,8 +257,8 @@ def switch_lane(
 ) -> None:
     """Let the pipeline go on where a replay ended, into the streams that it filled; or go back."""
     from penstock.errors import OptionError
-    from penstock.pipelines.lanes import switch, switch_back
     from penstock.pipelines.project import Project
+    from penstock.pipelines.replays import switch, switch_back
 
     if (to is None) == (not back):
         raise OptionError("Where to switch is not clear.", remedy="Give --to NAME or --back.", option="--to")
@@ -275,8 +267,8 @@ def switch_lane(
         switch_back(project)
         typer.echo("Switched back: the next run goes on in the pipeline's own state, into its own streams.")
         return
-    lane = switch(project, to)
-    typer.echo(f"Switched: the next run goes on where the replay {to} ended, into {_names(lane.into)}.")
+    kept = switch(project, to)
+    typer.echo(f"Switched: the next run goes on where the replay {to} ended, into {_names(kept.into)}.")
 
 
 def _names(into: Mapping[str, str]) -> str:

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, first, print_json, print_pairs, run, until_signal
 from penstock.errors import InputError, OptionError, ServerError
 
 if TYPE_CHECKING:
     from penstock.server import Server
 
-__all__ = ["app"]
-
-app = typer.Typer(name="server", help="Run a real NATS server, and ask one who it is.", no_args_is_help=True)
+__all__ = ["info", "run_"]
 
 
-@app.command("run")
-def serve(
+def run_(
     nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 for a JetStream cluster on this machine.")] = 1,
     store: Annotated[
         Path | None,
@@ -138,7 +135,6 @@ async def _watch(server: Server) -> None:
         await asyncio.sleep(0.2)
 
 
-@app.command()
 def info(ctx: typer.Context, json: Json = False) -> None:
     """Show the server that answers: name, version, limits, JetStream."""
     run(_info(ctx.obj, json))
@@ -151,7 +147,7 @@ async def _info(given: Globals, json: bool) -> None:
     client = await connect(given.options())
     try:
         seconds = await client.rtt()
-        facts: dict[str, Any] = dict(client.server_info)  # nats-py offers no public way to the INFO it received
+        facts: dict[str, Any] = dict(client.server_info)
         account: dict[str, Any] | None
         try:
             account = await api_request(client, "INFO")

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli import stream_look, stream_messages
+from penstock.cli.asset_commands import ask, asking, confirm, connected, read_json, with_flags, write_json
 from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
-from penstock.cli.globals import Globals
+from penstock.cli.global_flags import Globals
 from penstock.cli.output import Json, print_json, run
-from penstock.cli.session import aliases, ask, asking, confirm, read_json, session, with_flags, write_json
 from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
 from penstock.cli.stream_look import Name, picked
 from penstock.cli.stream_show import show_stream
@@ -19,24 +18,7 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from penstock.model import Stream
 
-__all__ = ["app"]
-
-_ALIASES = {
-    "create": "add",
-    "new": "add",
-    "update": "edit",
-    "list": "ls",
-    "l": "ls",
-    "nfo": "info",
-    "i": "info",
-    "subj": "subjects",
-    "delete": "rm",
-    "del": "rm",
-    "snapshot": "backup",
-}
-app = typer.Typer(
-    cls=aliases(_ALIASES), name="stream", help="Streams: create, look at, change, back up.", no_args_is_help=True
-)
+__all__ = ["add", "edit", "purge", "rm", "seal"]
 
 Needed = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 
@@ -44,11 +26,10 @@ Needed = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 # -- creating and changing -------------------------------------------------------------------------------------------
 
 
-@app.command("add")
 @with_flags(StreamFlags)
 def add(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[STREAM]", help="Name of the new stream.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="STREAM", help="Name of the new stream.")] = None,
     config: Base = None,
     validate: Validate = False,
     output: Output = None,
@@ -95,7 +76,7 @@ async def _add(given: Globals, stream: Stream, json: bool) -> None:
     from penstock.jetstream import assets
     from penstock.jetstream.rules import check_streams_together
 
-    async with session(given) as client:
+    async with connected(given) as client:
         others = [info.config for info in await assets.streams(client)]
         if any(other.name == stream.name for other in others):
             raise InputError(
@@ -112,7 +93,6 @@ async def _add(given: Globals, stream: Stream, json: bool) -> None:
         show_stream(info)
 
 
-@app.command("edit")
 @with_flags(StreamFlags)
 def edit(
     ctx: typer.Context,
@@ -136,7 +116,7 @@ async def _edit(
     from penstock.jetstream.changes import Plan, stream_step
     from penstock.jetstream.rules import check_stream, check_streams_together
 
-    async with session(given) as client:
+    async with connected(given) as client:
         there = await assets.stream_info(client, name)
         kept = {field: getattr(there.config, field) for field in type(there.config).model_fields}
         wanted = stream_from(name, flags, base or kept)
@@ -168,7 +148,6 @@ async def _edit(
         show_stream(info)
 
 
-@app.command("seal")
 def seal(ctx: typer.Context, name: Needed, force: Force = False) -> None:
     """Never let a stream change again."""
     run(_seal(ctx.obj, name, force))
@@ -177,7 +156,7 @@ def seal(ctx: typer.Context, name: Needed, force: Force = False) -> None:
 async def _seal(given: Globals, name: str, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         there = await assets.stream_info(client, name)
         if there.config.sealed:
             typer.echo(f"Stream {name} is sealed already.")
@@ -187,7 +166,6 @@ async def _seal(given: Globals, name: str, force: bool) -> None:
     typer.echo(f"Stream {name} is sealed.")
 
 
-@app.command("rm")
 def rm(ctx: typer.Context, name: Name = None, force: Force = False) -> None:
     """Delete a stream, with everything in it."""
     run(_rm(ctx.obj, name, force))
@@ -196,14 +174,13 @@ def rm(ctx: typer.Context, name: Name = None, force: Force = False) -> None:
 async def _rm(given: Globals, name: str | None, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.stream_info(client, await picked(client, name))
         confirm(f"Really delete Stream {info.name} with {info.messages:,} messages", force)
         await assets.delete_stream(client, info.name)
     typer.echo(f"Stream {info.name} was deleted.")
 
 
-@app.command("purge")
 def purge(
     ctx: typer.Context,
     name: Name = None,
@@ -230,7 +207,7 @@ async def _purge(
 
     if seq is not None and keep is not None:
         raise InputError("--seq and --keep are given together.", remedy="Leave one of them out.")
-    async with session(given) as client:
+    async with connected(given) as client:
         info = await assets.stream_info(client, await picked(client, name))
         part = f" of {subject}" if subject else "" if seq is None and keep is None else " (some of them)"
         confirm(f"Really purge messages{part} from Stream {info.name}, which holds {info.messages:,}", force)
@@ -241,7 +218,3 @@ async def _purge(
     else:
         typer.echo(f"Purged {count:,} messages\n")
         show_stream(info, state_only=True)
-
-
-stream_look.add_to(app)
-stream_messages.add_to(app)

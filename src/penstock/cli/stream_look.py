@@ -6,30 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.asset_commands import connected, pick
+from penstock.cli.global_flags import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, print_table, run
-from penstock.cli.session import pick, session
 from penstock.cli.stream_show import ago, local, print_sections, show_stream
-from penstock.errors import InputError
+from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size
-from penstock.spark.markers import marker_filter
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
 
-__all__ = ["Name", "add_to", "picked"]
+__all__ = ["Name", "info", "ls", "picked", "report", "size", "subjects"]
 
-Name = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("info")(info)
-    app.command("ls")(ls)
-    app.command("report")(report)
-    app.command("subjects")(subjects)
-    app.command("size")(size)
+Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 
 
 async def picked(client: Connection, name: str | None) -> str:
@@ -51,8 +41,9 @@ def info(
 
 async def _info(given: Globals, name: str | None, state: bool, json: bool) -> None:
     from penstock.jetstream import assets
+    from penstock.spark.markers import marker_filter
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.stream_info(client, await picked(client, name))
         markers = {}
         if not json and found.config.allow_atomic:  # the sink writes to no other stream
@@ -76,7 +67,7 @@ def ls(
 async def _ls(given: Globals, subject: str | None, names: bool, json: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.streams(client, subject=subject)
     if json:
         print_json([info.name for info in found] if names else [info.raw for info in found])
@@ -92,7 +83,7 @@ async def _ls(given: Globals, subject: str | None, names: bool, json: bool) -> N
             [
                 (
                     info.name,
-                    info.config.description or "",
+                    info.description,
                     local(info.created),
                     f"{info.messages:,}",
                     format_size(info.bytes),
@@ -119,7 +110,7 @@ def report(
 async def _report(given: Globals, subject: str | None, order: str, raw: bool, json: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         found = await assets.streams(client, subject=subject)
     found.sort(key=lambda info: -int(getattr(info, order)))
     if json:
@@ -169,7 +160,7 @@ async def _report(given: Globals, subject: str | None, order: str, raw: bool, js
 def subjects(
     ctx: typer.Context,
     name: Name = None,
-    pattern: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only subjects that match.")] = ">",
+    pattern: Annotated[str, typer.Argument(metavar="FILTER", help="Only subjects that match.")] = ">",
     sort: Annotated[str, typer.Option("--sort", metavar="name|messages", help="Order.")] = "messages",
     names: Annotated[bool, typer.Option("-n", "--names", help="Only the subjects.")] = False,
     everything: All = False,
@@ -186,9 +177,12 @@ async def _subjects(
 ) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         stream = await picked(client, name)
-        held = await assets.stream_subjects_held(client, stream, pattern)
+        try:
+            held = await assets.stream_subjects_held(client, stream, pattern)
+        except NotFoundError:
+            raise NotFoundError(f"There is no stream {stream}.", remedy="See `penstock stream ls`.") from None
     counts = {subject: count for subject, count in held.items() if sieve.shows(subject)}
     if sort in ("messages", "count"):
         counts = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.globals import Globals
+from penstock.cli.asset_commands import asking, confirm, connected, pick, read_json, shifted
+from penstock.cli.global_flags import Globals
 from penstock.cli.markers import All, Sieve
 from penstock.cli.output import Json, print_json, progress, run
-from penstock.cli.session import asking, confirm, pick, read_json, session
 from penstock.cli.stream_show import show_message, show_stream
-from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
+    from penstock.connection import Connection
     from penstock.model import Message
 
-__all__ = ["add_to"]
+__all__ = ["backup", "get", "restore", "rmm", "view"]
 
-Name = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream.")]
+Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")]
 PAGE = 25
-
-
-def add_to(app: typer.Typer) -> None:
-    """Hang the commands into the tree."""
-    app.command("view")(view)
-    app.command("get")(get)
-    app.command("rmm")(rmm)
-    app.command("backup")(backup)
-    app.command("restore")(restore)
 
 
 def view(
     ctx: typer.Context,
     name: Name = None,
-    size: Annotated[int, typer.Argument(min=1, max=PAGE, metavar="[SIZE]", help="Messages of a page.")] = 10,
-    start: Annotated[int, typer.Option("--id", min=1, metavar="SEQUENCE", help="Begin with this sequence.")] = 1,
+    size: Annotated[int, typer.Argument(min=1, max=PAGE, metavar="SIZE", help="Messages of a page.")] = 10,
+    start: Annotated[
+        int | None, typer.Option("--id", min=1, metavar="SEQUENCE", help="Begin with this sequence.")
+    ] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Begin so long ago.")] = None,
     subject: Annotated[str, typer.Option("--subject", help="Only messages that match.")] = ">",
     raw: Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")] = False,
@@ -47,10 +40,10 @@ def view(
     json: Json = False,
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
-    begin = None
-    if since is not None:
-        begin = datetime.now(UTC) - timedelta(seconds=parse_duration(since, option="--since"))
-    run(_view(ctx.obj, name, size, start, begin, subject, Sieve(everything, subject), raw, json))
+    if start is not None and since is not None:
+        raise InputError("--id and --since are given together.", remedy="Leave one of them out.")
+    begin = None if since is None else shifted(since, "--since", -1)
+    run(_view(ctx.obj, name, size, start or 1, begin, subject, Sieve(everything, subject), raw, json))
 
 
 async def _view(
@@ -66,7 +59,7 @@ async def _view(
 ) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
+    async with connected(given) as client:
         names = [] if name else [info.name for info in await assets.streams(client)]
         stream = (await assets.stream_info(client, pick("stream", names, name))).name
         while True:
@@ -96,7 +89,7 @@ async def _view(
 def get(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
-    sequence: Annotated[int | None, typer.Argument(min=1, metavar="[SEQUENCE]", help="Its sequence.")] = None,
+    sequence: Annotated[int | None, typer.Argument(min=1, metavar="SEQUENCE", help="Its sequence.")] = None,
     last_for: Annotated[
         str | None, typer.Option("-S", "--last-for", metavar="SUBJECT", help="The last message of this subject.")
     ] = None,
@@ -110,16 +103,8 @@ def get(
 
 
 async def _get(given: Globals, name: str, sequence: int | None, last_for: str | None, sieve: Sieve, json: bool) -> None:
-    from penstock.jetstream import assets
-
-    async with session(given) as client:
-        try:
-            message = await assets.get_message(client, name, sequence, last_for=last_for)
-        except NotFoundError as error:
-            if error.err_code == 10059:
-                raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
-            what = f"no message {sequence}" if sequence else f"no message on {last_for}"
-            raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None
+    async with connected(given) as client:
+        message = await _message(client, name, sequence, last_for)
     if not sieve.shows(message.subject):
         raise InputError(
             f"Message {message.sequence} of stream {name} is a marker of the Spark sink, no data.",
@@ -129,6 +114,18 @@ async def _get(given: Globals, name: str, sequence: int | None, last_for: str | 
         print_json(message.to_json())
     else:
         show_message(message)
+
+
+async def _message(client: Connection, name: str, sequence: int | None, last_for: str | None = None) -> Message:
+    from penstock.jetstream import assets
+
+    try:
+        return await assets.get_message(client, name, sequence, last_for=last_for)
+    except NotFoundError as error:
+        if error.err_code == 10059:
+            raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
+        what = f"no message {sequence}" if sequence else f"no message on {last_for}"
+        raise NotFoundError(f"Stream {name} holds {what}.", remedy=f"See `penstock stream info {name}`.") from None
 
 
 def rmm(
@@ -144,8 +141,8 @@ def rmm(
 async def _rmm(given: Globals, name: str, sequence: int, force: bool) -> None:
     from penstock.jetstream import assets
 
-    async with session(given) as client:
-        message = await assets.get_message(client, name, sequence)
+    async with connected(given) as client:
+        message = await _message(client, name, sequence)
         confirm(f"Really remove message {sequence} on {message.subject} from Stream {name}", force)
         await assets.delete_message(client, name, sequence)
     typer.echo(f"Removed message {sequence} from Stream {name}.")
@@ -166,7 +163,7 @@ def backup(
 async def _backup(given: Globals, name: str, target: Path, consumers: bool, check: bool, json: bool) -> None:
     from penstock.jetstream import snapshot
 
-    async with session(given) as client:
+    async with connected(given) as client:
         with progress(f"Backing up {name}", None) as advance:
             made = await snapshot.backup(client, name, target, consumers=consumers, check=check, progress=advance)
     count = made["state"]["messages"]
@@ -203,7 +200,7 @@ async def _restore(given: Globals, folder: Path, config: object, replicas: int |
 
     assert config is None or isinstance(config, Stream)
     size = (folder / snapshot.DATA).stat().st_size  # one look at a local file
-    async with session(given) as client:
+    async with connected(given) as client:
         with progress("Restoring", size) as advance:
             info = await snapshot.restore(client, folder, config=config, replicas=replicas, progress=advance)
     if json:

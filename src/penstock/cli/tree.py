@@ -1,107 +1,171 @@
-"""The commands by name, each loaded when it is first wanted: one command does not pay for the flags of all others."""
+"""All commands by name, each loaded when it is first wanted: one command does not pay for the flags of all others."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
 import typer.main
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-__all__ = ["COMMANDS", "Entry", "Suggesting", "Tree"]
+from penstock.cli.parsing import Quick, Verb
+
+__all__ = ["COMMANDS", "HIDDEN", "Entry", "Group", "Tree"]
 
 Command = Any  # typer carries its own copy of click's classes, under a private name
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a command is, and what the list of commands says of it."""
+    """A command that does something."""
 
-    module: str
-    """The file in this folder."""
-    name: str
-    """The function, or `app` for a noun with verbs."""
-    help: str = ""
-    """The first sentence of its own help; none for a hidden name."""
+    place: str
+    """Its function, as file.function of this folder."""
+    summary: str | None = None
+    """The first sentence of its help, where a list is to show it without loading the file."""
+    hidden: bool = False
+    """Whether lists leave it out."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function, loaded."""
+        file, _, name = self.place.partition(".")
+        found: Callable[..., Any] = getattr(importlib.import_module(f"penstock.cli.{file}"), name)
+        return found
+
+    @property
+    def help(self) -> str:
+        """What lists say of it: the first paragraph of what the function says of itself."""
+        return self.summary or " ".join((self.function.__doc__ or "").split("\n\n")[0].split())
 
     def load(self, name: str) -> Command:
         """Make the command."""
-        found = getattr(importlib.import_module(f"penstock.cli.{self.module}"), self.name)
-        if isinstance(found, typer.Typer):
-            command: Command = typer.main.get_group(found)
-        else:
-            lone = typer.Typer(add_completion=False)
-            lone.command(name)(found)
-            command = typer.main.get_command(lone)
-        command.name = name
-        command.hidden = not self.help
-        return command
+        lone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        lone.command(name, cls=Verb, hidden=self.hidden)(self.function)
+        return typer.main.get_command(lone)
 
 
-COMMANDS = {
-    "server": Entry("server", "app", "Run a real NATS server, and ask one who it is."),
-    "stream": Entry("stream", "app", "Streams: create, look at, change, back up."),
-    "str": Entry("stream", "app"),
-    "st": Entry("stream", "app"),
-    "s": Entry("stream", "app"),
-    "consumer": Entry("consumer", "app", "Consumers: create, look at, read from, pause."),
-    "con": Entry("consumer", "app"),
-    "c": Entry("consumer", "app"),
+@dataclass(frozen=True)
+class Group:
+    """A noun, and its verbs."""
+
+    help: str
+    files: Mapping[str, str]
+    """The verbs in each file of this folder, in the order of the list. A verb's function may have _ behind its name."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Other, hidden names of a verb."""
+    hidden: bool = False
+
+    @property
+    def verbs(self) -> dict[str, Entry]:
+        """The verbs by name."""
+        listed = [(file, name) for file, names in self.files.items() for name in names.split()]
+        return {name.rstrip("_"): Entry(f"{file}.{name}") for file, name in listed}
+
+    @property
+    def hidden_names(self) -> dict[str, str]:
+        """For each hidden name, the one that the help shows."""
+        return {other: verb for verb, others in self.others.items() for other in others.split()}
+
+    def load(self, name: str) -> Command:
+        """Make the group; its verbs are made later, one by one."""
+        made = Noun(name=name, help=self.help, hidden=self.hidden, no_args_is_help=True, rich_markup_mode=None)
+        made.take(self.verbs, self.hidden_names)
+        return made
+
+
+COMMANDS: dict[str, Entry | Group] = {
+    "server": Group("Run a real NATS server, and ask one who it is.", {"server": "run_ info"}),
+    "stream": Group(
+        "Streams: create, look at, change, back up.",
+        {
+            "stream": "add edit seal rm purge",
+            "stream_look": "info ls report subjects size",
+            "stream_messages": "view get rmm backup restore",
+        },
+        {
+            "add": "create new",
+            "edit": "update",
+            "ls": "list l",
+            "info": "nfo i",
+            "subjects": "subj",
+            "rm": "delete del",
+            "backup": "snapshot",
+        },
+    ),
+    "consumer": Group(
+        "Consumers: create, look at, read from, pause.",
+        {
+            "consumer": "add edit rm pause resume info ls report",
+            "consumer_read": "next_ sub redeliver",
+            "consumer_samples": "samples",
+        },
+        {"add": "create new", "edit": "update", "ls": "list", "info": "nfo i", "rm": "delete del"},
+    ),
     "apply": Entry(
-        "apply",
-        "apply",
+        "apply.apply",
         "Create and update the streams and consumers of a file; never delete a stream, and lose nothing unasked.",
     ),
     "pub": Entry(
-        "messages",
-        "pub",
+        "messages.pub",
         "Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled.",
     ),
-    "publish": Entry("messages", "pub"),
-    "sub": Entry("messages", "sub", "Show messages as they come, until Ctrl-C."),
-    "subscribe": Entry("messages", "sub"),
-    "req": Entry("messages", "req", "Send a request and show what is answered."),
-    "request": Entry("messages", "req"),
-    "reply": Entry("messages", "reply", "Answer requests, until Ctrl-C."),
-    "rtt": Entry("messages", "rtt", "Measure the round trip to each server."),
-    "chunks": Entry("chunks", "app", "Files of any size over NATS, in chunks."),
-    "bus": Entry("bus", "app", "Requests with sectioned, flow-controlled replies."),
-    "channels": Entry("channels", "app", "Serve NATS Streaming clients from JetStream, and move their channels over."),
-    "pipeline": Entry("pipeline", "app", "Make, run and look at Spark pipelines over NATS."),
+    "sub": Entry("messages.sub", "Show messages as they come, until Ctrl-C."),
+    "req": Entry("messages.req", "Send a request and show what is answered."),
+    "reply": Entry("messages.reply", "Answer requests, until Ctrl-C."),
+    "rtt": Entry("messages.rtt", "Measure the round trip to each server."),
+    "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive"}),
+    "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
+    "channels": Group(
+        "Serve NATS Streaming clients from JetStream, and move their channels over.",
+        {"channels": "serve ls info export migrate"},
+    ),
+    "pipeline": Group(
+        "Make, run and look at Spark pipelines over NATS.", {"pipeline": "new run status reset replay switch_"}
+    ),
     "console": Entry(
-        "console",
-        "console",
+        "console.console",
         "Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, "
         "and changes nothing.",
     ),
     "doctor": Entry(
-        "doctor",
-        "doctor",
+        "doctor.doctor",
         "Check Python, Java, the NATS server, the compiled wire, Spark and the disk; "
         "exit status 1 if something is bad.",
     ),
     "demo": Entry(
-        "demo",
-        "demo",
+        "demo.demo",
         "Run the main job: orders through NATS and Spark and back, with a kill in the middle and an audit at the end.",
     ),
+}
+HIDDEN = {
+    "str": "stream",
+    "st": "stream",
+    "s": "stream",
+    "con": "consumer",
+    "c": "consumer",
+    "publish": "pub",
+    "subscribe": "sub",
+    "request": "req",
 }
 
 
 class Commands(dict[str, Command]):
     """What a group takes for the dict of its commands: names at once, commands when they are asked for."""
 
-    def __init__(self) -> None:
-        super().__init__(dict.fromkeys(COMMANDS))
+    def __init__(self, entries: Mapping[str, Entry | Group]) -> None:
+        super().__init__(dict.fromkeys(entries))
+        self.entries = entries
 
     def __getitem__(self, name: str) -> Command:
         found = super().__getitem__(name)
         if found is None:
-            found = self[name] = COMMANDS[name].load(name)
+            found = self[name] = self.entries[name].load(name)
         return found
 
     def get(self, name: str, default: Any = None) -> Command:
@@ -114,11 +178,21 @@ class Commands(dict[str, Command]):
         return {name: self[name] for name in self}.items()
 
 
-class Suggesting(TyperGroup):
-    """A group that answers a mistyped command with names that its help shows, also where a hidden one is nearer."""
+class Noun(Quick, TyperGroup):
+    """A group as typer knows it. It answers a mistyped command with names that its help shows, and no hidden one."""
 
-    hidden_names: Mapping[str, str] = {}
-    """For each hidden name, the one that the help shows."""
+    def take(self, entries: Mapping[str, Entry | Group], hidden_names: Mapping[str, str]) -> None:
+        """Hold these commands, under their hidden names, too."""
+        again = {name: dataclasses.replace(entries[shown], hidden=True) for name, shown in hidden_names.items()}
+        self.entries, self.hidden_names = {**entries, **again}, hidden_names
+        self.commands = Commands(self.entries)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self.entries.items() if not entry.hidden])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         self.suggest_commands = False  # it would name hidden ones
@@ -131,30 +205,9 @@ class Suggesting(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class Tree(Suggesting):
-    """The root: every command by name, and a list of them that loads none."""
+class Tree(Noun):
+    """The root: every command by name."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands = Commands()
-        shown = {(entry.module, entry.name): name for name, entry in COMMANDS.items() if entry.help}
-        self.hidden_names = {
-            name: shown[entry.module, entry.name] for name, entry in COMMANDS.items() if not entry.help
-        }
-        self._listing = False
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Command:
-        if not self._listing:
-            return self.commands.get(cmd_name)
-        entry = COMMANDS[cmd_name]
-        return TyperCommand(cmd_name, callback=None, help=entry.help, hidden=not entry.help)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self._listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._listing = False
+        self.take(COMMANDS, HIDDEN)

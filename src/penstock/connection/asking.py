@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.connection.messages import HeaderValues, Msg, Payload
@@ -21,14 +21,17 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.wire.jetstream.answers import read_answer
+from penstock.wire import protocol
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import PubAck, read_ack, read_answer
+from penstock.wire.jetstream.direct import DirectGet
 from penstock.wire.jetstream.questions import AGAIN, Question
 from penstock.wire.patience import Patience
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["api_request", "insist", "patiently"]
+__all__ = ["api_request", "direct_get", "insist", "patiently", "store_frames"]
 
 Answer = TypeVar("Answer")
 
@@ -68,14 +71,61 @@ async def api_request(
     return await (patiently(ask, patience, connection) if patience > 0 else ask())
 
 
+async def direct_get(
+    connection: Connection, stream: str, body: Mapping[str, Any], timeout: float | None = None
+) -> list[tuple[bytes, bytes | None]]:
+    """Read messages of a stream from any replica: those that there are, in order, each a payload and a header block.
+
+    `body` is a question of `wire.jetstream.direct`. DisconnectedError where the connection breaks meanwhile.
+    """
+    getting = DirectGet(stream, body)
+    subject = f"{connection.options.js_prefix}.{names.direct_get(stream)}"
+
+    def make(reply: bytes) -> bytes:
+        return protocol.publish(subject, getting.payload, reply.decode())
+
+    await connection.exchange(make, getting.hear, (subject,), timeout)
+    return getting.result()
+
+
+async def store_frames(
+    connection: Connection,
+    make: Callable[[bytes], bytes],
+    subjects: Collection[str],
+    *,
+    count: int = 1,
+    timeout: float | None = None,
+) -> list[PubAck]:
+    """Send ready frames to streams, `count` of which ask for an ack, and give the acks; the first refusal is raised.
+
+    `make` gives the frames for the subject that acks go to, `subjects` are those that the frames go to.
+    """
+    answers: list[tuple[bytes, bytes | None]] = []
+
+    def hear(payload: bytes, block: bytes | None) -> bool:
+        answers.append((payload, block))
+        return len(answers) == count
+
+    await connection.exchange(make, hear, subjects, timeout)
+    return [
+        read_ack(payload, None if block is None else protocol.decode_status(block)[0]) for payload, block in answers
+    ]
+
+
 async def insist(
-    connection: Connection, subject: str, payload: Payload, timeout: float, headers: HeaderValues | None = None
+    connection: Connection,
+    subject: str,
+    payload: Payload,
+    timeout: float,
+    headers: HeaderValues | None = None,
+    *,
+    again: float = AGAIN,
 ) -> Msg:
-    """Ask what may be asked twice: again after a while without an answer, and at once on a new connection."""
+    """Ask what may be asked twice: after `again` seconds without an answer, and at once on a new connection."""
     deadline = time.monotonic() + timeout
     while True:
         left = max(deadline - time.monotonic(), 0.01)
-        asking = asyncio.ensure_future(connection.request(subject, payload, min(left, AGAIN), headers=headers))
+        asking = asyncio.ensure_future(connection.request(subject, payload, min(left, again), headers=headers))
         broken = connection.broken
         try:
             waiting: set[asyncio.Future[Any]] = {asking, broken}

@@ -55,7 +55,7 @@ class BaseConnection:
         self._loop = asyncio.get_running_loop()
         self._standing = asyncio.Event()
         self._break: asyncio.Future[PenstockError] = self._loop.create_future()
-        self._expecting: dict[str, list[Callable[[DeniedError], None]]] = {}
+        self._expecting: dict[str, dict[object, Callable[[DeniedError], None]]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._lifeline = Lifeline(
             options,
@@ -257,7 +257,7 @@ class BaseConnection:
                     waiting += self._fail_requests(error, item)
         elif error.subject is not None:
             if about is None or not about.of_reply:  # else it is not where the message went
-                for fail in list(self._expecting.get(error.subject, ())):
+                for fail in list(self._expecting.get(error.subject, {}).values()):
                     fail(error)
                     waiting += 1
             waiting += self._fail_requests(error, None)

@@ -12,7 +12,7 @@ from penstock.connection.connection import DRAIN, Connection
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 
-__all__ = ["connect", "gather"]
+__all__ = ["check_connection", "connect", "gather"]
 
 Callback = Callable[[], Awaitable[None]]
 
@@ -78,6 +78,18 @@ async def connect(
     connection = Connection(given, callbacks, tls=tls, drain_timeout=drain_timeout)
     await connection.open()
     return connection
+
+
+def check_connection(given: object) -> Connection:
+    """Refuse what is no connection of ours, such as a client of nats-py, before anything is done with it."""
+    if not isinstance(given, Connection):
+        kind = type(given)
+        raise InputError(
+            f"{kind.__module__}.{kind.__qualname__} is no connection of Penstock.",
+            remedy="Connect with penstock.connect: it takes the options of nats-py's connect, and its result has the "
+            "names of nats-py's client.",
+        )
+    return given
 
 
 def _one(name: str, foreign: Any, own: Any) -> Any:

@@ -13,14 +13,14 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.base import BaseConnection
 from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.lifeline import Phase
-from penstock.connection.messages import HeaderValues, Msg, Payload, as_bytes, as_text
+from penstock.connection.messages import LARGE, HeaderValues, Msg, Payload, as_bytes, as_text, is_lasting
 from penstock.connection.requests import Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
 from penstock.connection.tasks import end
@@ -101,27 +101,40 @@ class Connection(BaseConnection):
         name = self._subjects.get(subject) or self._checked(subject)
         answer = (self._subjects.get(reply) or self._checked(reply)) if reply else b""
         block = protocol.encode_headers(headers) if headers else None
-        content = payload if type(payload) is bytes else bytes(memoryview(payload))
+        content = payload if type(payload) is bytes or is_lasting(payload) else bytes(memoryview(payload))
         size = len(content) if block is None else len(content) + len(block)
         if size > self._most or len(name) + len(answer) > _LONG:
             check_size(len(name) + len(answer) + 24, size, self._most, subject)
         if not self._writes:
             self._check_publishable(size + len(name) + len(answer) + 24)
+        elif len(content) >= LARGE:
+            return self._send_apart(name, answer, block, content)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
-        return self._outbox.publish(name, answer, block, content)
+        return self._outbox.publish(name, answer, block, content if type(content) is bytes else bytes(content))
 
-    def reply_to(self, reply: bytes, payload: bytes, answer: bytes = b"") -> int:
-        """Publish to a reply subject as the server gave it, which needs no check; otherwise as `send`."""
-        if len(payload) > self._most:
-            check_size(len(reply) + len(answer) + 24, len(payload), self._most, as_text(reply))
+    def _send_apart(self, name: bytes, answer: bytes, block: bytes | None, content: Payload) -> int:
+        """Write a large payload from where it is, behind what waits: copying it takes longer than writing thrice."""
+        wire = self._lifeline.wire
+        assert wire is not None
+        self._outbox.begin(name, answer, block, len(content))
+        self._write_out()
+        wire.write(content)
+        wire.write(b"\r\n")
+        return len(content)
+
+    def send_checked(self, subject: bytes, payload: bytes, reply: bytes = b"", block: bytes | None = None) -> int:
+        """Publish as `send` does, with subjects and a header block that need no check: the server's own, or ours."""
+        size = len(payload) if block is None else len(payload) + len(block)
+        if size > self._most:
+            check_size(len(subject) + len(reply) + 24, size, self._most, as_text(subject))
         if not self._writes:
-            self._check_publishable(len(payload) + len(reply) + len(answer) + 24)
+            self._check_publishable(size + len(subject) + len(reply) + 24)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write_out)
-        return self._outbox.publish(reply, answer, None, payload)
+        return self._outbox.publish(subject, reply, block, payload)
 
     def post(self, frames: bytes) -> bool:
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
@@ -202,12 +215,21 @@ class Connection(BaseConnection):
             pending_bytes_limit=pending_bytes_limit,
         )
 
-    async def tap(self, subject: str, handler: Taker, *, queue: str = "", lend: bool = False) -> Subscription:
+    async def tap(
+        self,
+        subject: str,
+        handler: Taker,
+        *,
+        queue: str = "",
+        lend: bool = False,
+        on_end: Callable[[PenstockError], None] | None = None,
+    ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
         A handler must not raise. One that returns an awaitable stops the reading until that is done: that is back
         pressure. With `lend` the payload is a view of the place that it was received into, and is gone when the
-        handler is done: what is to be kept must be copied.
+        handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
+        come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -222,7 +244,7 @@ class Connection(BaseConnection):
                 return None
 
         self._check_subscribable()
-        return self.subscribed(subject, queue, tap=guarded, lend=lend)
+        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end)
 
     def _check_subscribable(self) -> None:
         self.check_open()
@@ -293,6 +315,22 @@ class Connection(BaseConnection):
         """
         return await self._requests.ask(subject, payload, timeout, headers)
 
+    async def exchange(
+        self,
+        make: Callable[[bytes], bytes],
+        hear: Callable[[bytes, bytes | None], bool],
+        subjects: Collection[str],
+        timeout: float | None = None,
+    ) -> None:
+        """Send ready frames in one piece and hear their answers: many messages at once, or many answers to one.
+
+        `make` gives the frames for the reply subject that it gets; `hear` gets payload and header block of every
+        answer, tells whether it was the last one, and must not raise; `subjects` are those that the frames go to.
+        Nothing is kept for a later connection: DisconnectedError at once where there is none, or where it breaks before
+        the last answer. DeniedError at once where the server denies one of the subjects, else DeadlineError.
+        """
+        await self._requests.exchange(make, hear, subjects, timeout)
+
     def _fail_requests(self, error: DeniedError, inbox: Subscription | None) -> int:
         return self._requests.denied(error, inbox)
 
@@ -305,12 +343,12 @@ class Connection(BaseConnection):
     @contextmanager
     def expecting(self, subject: str, fail: Callable[[DeniedError], None]) -> Iterator[None]:
         """Have `fail` called at once, within the block, when the server denies publishing to `subject`."""
-        listeners = self._expecting.setdefault(subject, [])
-        listeners.append(fail)
+        listeners = self._expecting.setdefault(subject, {})
+        listeners[key := object()] = fail
         try:
             yield
         finally:
-            listeners.remove(fail)
+            del listeners[key]
             if not listeners and self._expecting.get(subject) is listeners:
                 del self._expecting[subject]
 
@@ -440,7 +478,7 @@ class Connection(BaseConnection):
         self._takers.clear()
         self._borrowers.clear()
         for item in subscriptions:
-            item.end()
+            item.end(gone=reason)
         await end(self.pumps - self._closers, within=1.0)
         self._over = True
         if before is not Phase.CONNECTING:

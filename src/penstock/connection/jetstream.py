@@ -6,18 +6,16 @@ flight and in order, consuming with acks, declarations that are planned and appl
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import api_request
 from penstock.connection.messages import HeaderValues
-from penstock.errors import NotFoundError, RemoteProtocolError
+from penstock.errors import InputError, NotFoundError, RemoteProtocolError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import read_ack
-from penstock.wire.protocol import decode_headers
+from penstock.wire.jetstream.direct import read_headers, read_message
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -48,15 +46,7 @@ class JetStream:
             headers = {**(headers or {}), names.EXPECTED_STREAM: stream}
         wait = timeout if timeout is not None else self._timeout
         reply = await self._connection.request(subject, payload, wait, headers=headers)
-        ack = read_ack(reply.data, reply.status)
-        return PubAck(
-            stream=ack.stream,
-            sequence=ack.sequence,
-            duplicate=ack.duplicate,
-            domain=ack.domain,
-            batch=ack.batch,
-            count=ack.count,
-        )
+        return read_ack(reply.data, reply.status)
 
     async def account_info(self) -> dict[str, Any]:
         """Give what the account uses of JetStream, and its limits."""
@@ -77,7 +67,7 @@ class JetStream:
 
     async def stream_info(self, name: str) -> StreamInfo:
         """Ask how a stream stands."""
-        return StreamInfo.from_json(await self._ask(names.stream_info(_named(name))))
+        return StreamInfo.from_json(await self._ask(names.stream_info(name)))
 
     async def find_stream_name_by_subject(self, subject: str) -> str:
         """Give the name of the stream that captures a subject."""
@@ -89,18 +79,18 @@ class JetStream:
     async def purge_stream(self, name: str, *, subject: str | None = None, keep: int | None = None) -> int:
         """Remove messages of a stream, all or of one subject, but the last few; give how many."""
         body = {key: value for key, value in (("filter", subject), ("keep", keep)) if value is not None}
-        return int((await self._ask(names.stream_purge(_named(name)), body or None))["purged"])
+        return int((await self._ask(names.stream_purge(name), body or None))["purged"])
 
     async def delete_stream(self, name: str) -> bool:
         """Delete a stream with everything in it."""
-        return bool((await self._ask(names.stream_delete(_named(name))))["success"])
+        return bool((await self._ask(names.stream_delete(name)))["success"])
 
     # -- messages -------------------------------------------------------------------------------------------------
 
     async def get_msg(self, stream: str, seq: int | None = None, subject: str | None = None) -> Message:
         """Read one stored message: by its sequence, or the last of a subject."""
         body = {"seq": seq} if seq is not None else {"last_by_subj": subject}
-        found = (await self._ask(names.message_get(_named(stream)), body))["message"]
+        found = (await self._ask(names.message_get(stream), body))["message"]
         return stored_message(stream, found)
 
     async def get_last_msg(self, stream: str, subject: str) -> Message:
@@ -109,7 +99,7 @@ class JetStream:
 
     async def delete_msg(self, stream: str, seq: int) -> bool:
         """Delete one message."""
-        return bool((await self._ask(names.message_delete(_named(stream)), {"seq": seq}))["success"])
+        return bool((await self._ask(names.message_delete(stream), {"seq": seq}))["success"])
 
     # -- consumers ------------------------------------------------------------------------------------------------
 
@@ -118,22 +108,17 @@ class JetStream:
         made = _declared(Consumer, config, fields)
         name = made.durable or made.name
         body = {"stream_name": stream, "config": made.to_json(), "action": ""}
-        method = names.consumer_create(_named(stream), name or "", made.filter_subject or "")
+        method = names.consumer_create(stream, name or "", made.filter_subject or "")
         # With a name, the same one made twice is one; the server would name another one each time.
         return ConsumerInfo.from_json(await self._ask(method, body, again=name is not None))
 
     async def consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
         """Ask how a consumer stands."""
-        return ConsumerInfo.from_json(await self._ask(names.consumer_info(_named(stream), _named(consumer))))
+        return ConsumerInfo.from_json(await self._ask(names.consumer_info(stream, consumer)))
 
     async def delete_consumer(self, stream: str, consumer: str) -> bool:
         """Delete a consumer and what it knows of deliveries and acks."""
-        return bool((await self._ask(names.consumer_delete(_named(stream), _named(consumer))))["success"])
-
-
-def _named(name: str) -> str:
-    names.check_name(name)
-    return name
+        return bool((await self._ask(names.consumer_delete(stream, consumer)))["success"])
 
 
 def _declared(kind: type[Any], config: Any, fields: dict[str, Any]) -> Any:
@@ -142,19 +127,12 @@ def _declared(kind: type[Any], config: Any, fields: dict[str, Any]) -> Any:
     return config.model_copy(update=fields) if fields else config
 
 
-def stored_message(stream: str, found: dict[str, Any]) -> Message:
+def stored_message(stream: str, answer: dict[str, Any]) -> Message:
     """Read a message as STREAM.MSG.GET gives it."""
+    found = read_message(answer)
+    fields = {"subject": found.subject, "sequence": found.sequence, "time": found.time, "stream": stream}
+    fields |= {"data": answer["message"].get("data") or "", "headers": read_headers(found.header)}
     try:
-        block = base64.b64decode(found.get("hdrs") or "", validate=True)
-    except (binascii.Error, TypeError):
-        raise RemoteProtocolError(f"The headers of message {found.get('seq')} of {stream} are not base64.") from None
-    return Message.from_json(
-        {
-            "subject": found["subject"],
-            "data": found.get("data") or "",
-            "headers": decode_headers(block)[2] if block else {},
-            "sequence": found["seq"],
-            "time": found["time"],
-            "stream": stream,
-        }
-    )
+        return Message.from_json(fields)
+    except InputError:
+        raise RemoteProtocolError(f"Message {found.sequence} of {stream} has the time {found.time[:40]!r}.") from None

@@ -9,9 +9,8 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from importlib.metadata import version
 
-from penstock import credentials
+from penstock import __version__, credentials
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
 from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError
@@ -111,7 +110,7 @@ class Lifeline:
             self.options,
             address.url,
             credentials.login(self.options).connect_fields,  # read anew: credentials may have been renewed
-            version("penstock"),
+            __version__,
             insist_on_tls=self._was_secure,
         )
         wire = Wire(session, self._takers, self._borrowers, self._heard)

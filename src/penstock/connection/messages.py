@@ -11,9 +11,11 @@ from penstock.wire.protocol import decode_headers, decode_status
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["HeaderValues", "Msg", "Payload", "as_bytes", "as_text"]
+__all__ = ["LARGE", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text", "is_lasting"]
 
 Payload = bytes | bytearray | memoryview
+
+LARGE = 128 * 1024  # bytes of a payload that is not put together with others
 
 HeaderValues = Mapping[str, str | Iterable[str]]
 
@@ -31,6 +33,17 @@ def as_bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise LocalProtocolError(f"{text[:200]!r} is no subject.", remedy="Take lone surrogates out.") from None
+
+
+def is_lasting(payload: Payload) -> bool:
+    """Tell a large view of bytes, which nobody can change while it waits for the socket, from any other payload."""
+    return (
+        type(payload) is memoryview
+        and len(payload) >= LARGE
+        and type(payload.obj) is bytes
+        and payload.itemsize == 1
+        and payload.c_contiguous
+    )
 
 
 class Msg:
@@ -84,7 +97,7 @@ class Msg:
             raise LocalProtocolError(f"The message on {self.subject} wants no answer.", remedy="Look at its reply.")
         if headers or type(data) is not bytes:
             await self._connection.publish(self.reply, data, headers=headers)
-        elif self._connection.is_full(self._connection.reply_to(self._reply, data)):
+        elif self._connection.is_full(self._connection.send_checked(self._reply, data)):
             await self._connection.written()
 
     def __repr__(self) -> str:

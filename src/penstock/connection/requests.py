@@ -1,13 +1,17 @@
-"""Requests of a connection: one subscription for all answers, a subject for each."""
+"""Requests and exchanges of a connection: one subscription for all answers, a subject for each.
+
+A request is one message and its first answer. An exchange is ready frames in one piece and as many answers as it takes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 from penstock.connection.messages import HeaderValues, Msg, Payload
-from penstock.errors import DeadlineError, DeniedError, NoRespondersError, PenstockError
+from penstock.errors import DeadlineError, DeniedError, DisconnectedError, NoRespondersError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -16,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Requests", "late"]
 
 _NOBODY = b"NATS/1.0 503"
+
+Make = Callable[[bytes], bytes]
+Hear = Callable[[bytes, bytes | None], bool]
 
 
 def late(subject: str, seconds: float) -> DeadlineError:
@@ -29,10 +36,16 @@ def late(subject: str, seconds: float) -> DeadlineError:
 
 
 class _Waiting:
-    __slots__ = ("future", "subject", "timeout")
+    __slots__ = ("future", "hear", "subjects", "timeout")
 
-    def __init__(self, subject: str, future: asyncio.Future[Msg], timeout: float) -> None:
-        self.subject, self.future, self.timeout = subject, future, timeout
+    def __init__(
+        self, subjects: Collection[str], future: asyncio.Future[Any], timeout: float, hear: Hear | None = None
+    ) -> None:
+        self.subjects, self.future, self.timeout, self.hear = subjects, future, timeout, hear
+
+    @property
+    def subject(self) -> str:
+        return next(iter(self.subjects), "")
 
 
 class Requests:
@@ -50,14 +63,10 @@ class Requests:
         """Send a request and wait for its answer."""
         if timeout is None:
             timeout = self._connection.options.request_timeout
-        if self.inbox is None or self.inbox.ended:
-            self._connection.check_open()
-            self.inbox = self._connection.subscribed(f"{self._prefix}*", "", tap=self._answered)
-        self._number += 1
-        reply = f"{self._prefix}{self._number}"
+        reply = self._new_reply()
         key = reply.encode()
         future: asyncio.Future[Msg] = self._loop.create_future()
-        self._waiting[key] = _Waiting(subject, future, timeout)
+        self._waiting[key] = _Waiting((subject,), future, timeout)
         timer = self._loop.call_later(timeout, self._late, key)
         try:
             # Who asks waits anyway, and must not wait for a server that takes no more beyond the timeout.
@@ -67,11 +76,54 @@ class Requests:
             timer.cancel()
             self._waiting.pop(key, None)
 
+    async def exchange(self, make: Make, hear: Hear, subjects: Collection[str], timeout: float | None) -> None:
+        """Send ready frames, and hear answers until one of them is the last."""
+        if timeout is None:
+            timeout = self._connection.options.request_timeout
+        key = self._new_reply().encode()
+        if not self._connection.post(make(key)):
+            self._connection.check_open()
+            raise DisconnectedError(
+                "There is no connection now.", remedy="It is being made again.", urls=self._connection.options.urls
+            )
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[key] = _Waiting(subjects, future, timeout, hear)
+        timer = self._loop.call_later(timeout, self._late, key)
+        broken = self._connection.broken
+
+        def broke(reason: asyncio.Future[PenstockError]) -> None:
+            if not future.done():
+                future.set_exception(
+                    DisconnectedError(
+                        f"The connection broke before the answer came: {reason.result()}".rstrip("."),
+                        remedy="Whether the server had what was sent is not known.",
+                        urls=self._connection.options.urls,
+                    )
+                )
+
+        broken.add_done_callback(broke)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            broken.remove_done_callback(broke)
+            self._waiting.pop(key, None)
+
+    def _new_reply(self) -> str:
+        if self.inbox is None or self.inbox.ended:
+            self._connection.check_open()
+            self.inbox = self._connection.subscribed(f"{self._prefix}*", "", tap=self._answered)
+        self._number += 1
+        return f"{self._prefix}{self._number}"
+
     def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
-        waiting = self._waiting.pop(subject, None)
+        waiting = self._waiting.get(subject)
         if waiting is None or waiting.future.done():
             return  # it came too late, or is a second answer
-        if block is not None and not payload and block.startswith(_NOBODY):
+        if waiting.hear is not None:
+            if waiting.hear(payload, block):
+                waiting.future.set_result(None)
+        elif block is not None and not payload and block.startswith(_NOBODY):
             waiting.future.set_exception(
                 NoRespondersError(
                     f"Nobody listens on {waiting.subject}.",
@@ -89,10 +141,10 @@ class Requests:
             waiting.future.set_exception(late(waiting.subject, waiting.timeout))
 
     def denied(self, error: DeniedError, inbox: Subscription | None) -> int:
-        """Fail what the server denied: requests to the subject of the error, or all where our inbox was denied."""
+        """Fail what the server denied: what was sent to the subject of the error, or all where our inbox was denied."""
         if inbox is not None and inbox is not self.inbox:
             return 0
-        concerned = [item for item in self._waiting.values() if inbox is not None or item.subject == error.subject]
+        concerned = [item for item in self._waiting.values() if inbox is not None or error.subject in item.subjects]
         if inbox is None and error.subject is not None and error.subject.startswith(self._prefix):
             concerned += [self._waiting[key] for key in (error.subject.encode(),) if key in self._waiting]
         for item in concerned:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.connection.connection import Connection
     from penstock.wire.dispatch import Taker
 
-__all__ = ["PENDING_BYTES", "PENDING_MESSAGES", "Subscription"]
+__all__ = ["PENDING_BYTES", "PENDING_MESSAGES", "Subscription", "served"]
 
 PENDING_MESSAGES = 512 * 1024
 PENDING_BYTES = 128 * 1024 * 1024
@@ -42,6 +42,7 @@ class Subscription:
         pending_msgs_limit: int = PENDING_MESSAGES,
         pending_bytes_limit: int = PENDING_BYTES,
         tap: Taker | None = None,
+        on_end: Callable[[PenstockError], None] | None = None,
     ) -> None:
         self._connection = connection
         self.id = sid
@@ -58,6 +59,7 @@ class Subscription:
         self.ended = False
         self._cb = cb
         self._future = future
+        self._on_end = on_end
         self._messages_limit = pending_msgs_limit if pending_msgs_limit > 0 else 1 << 62
         self._bytes_limit = pending_bytes_limit if pending_bytes_limit > 0 else 1 << 62
         self._queue: deque[Msg] = deque()
@@ -230,8 +232,11 @@ class Subscription:
         self._connection.check_open()
         await self._connection.drain_subscription(self)
 
-    def end(self, error: PenstockError | None = None) -> None:
-        """Let whoever waits go; what waits in the queue is dropped where a callback would get it."""
+    def end(self, error: PenstockError | None = None, *, gone: PenstockError | None = None) -> None:
+        """Let whoever waits go; what waits in the queue is dropped where a callback would get it.
+
+        `error` is why the server does not serve it, `gone` why there is no connection any more.
+        """
         if error is not None:
             self.error = error
         self.ended = True
@@ -241,6 +246,8 @@ class Subscription:
         self._wake_all()
         if self._future is not None and not self._future.done():
             self._future.cancel()
+        if self._on_end is not None and (reason := error or gone) is not None:
+            self._on_end(reason)
 
     def finish(self) -> None:
         """End when everything in the queue was handled."""
@@ -257,3 +264,22 @@ class Subscription:
                 seconds=within,
                 subject=self.subject,
             )
+
+
+async def served(*subscriptions: Subscription, timeout: float = 10.0) -> None:
+    """Wait until the server serves subscriptions of one connection: DeniedError if it does not permit one of them.
+
+    Where that fails, they are all ended.
+    """
+    try:
+        if subscriptions:
+            await subscriptions[0]._connection.flush(timeout)
+        for item in subscriptions:
+            if item.error is not None:
+                raise item.error
+    except BaseException:
+        for item in subscriptions:
+            if not item.ended:
+                item._connection.unsubscribe(item)
+                item.end()
+        raise

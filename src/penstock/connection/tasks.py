@@ -14,11 +14,11 @@ log = logging.getLogger("penstock.connection")
 _AGAIN = 0.1  # seconds after which a task that was cancelled is cancelled again: it may have passed over the first time
 
 
-async def end(tasks: Iterable[asyncio.Future[Any]], *, within: float = 10.0) -> None:
+async def end(tasks: Iterable[asyncio.Future[Any]], *, within: float = 10.0, again: float = _AGAIN) -> None:
     """Cancel tasks, again and again until they are done; what they raise is not raised here.
 
-    A task that passes over a cancellation is told again. One that is not done `within` so many seconds is left, with a
-    word in the log.
+    A task that passes over a cancellation is told again, after `again` seconds: code that is not ours may have
+    something to do last. One that is not done `within` so many seconds is left, with a word in the log.
     """
     mine = asyncio.current_task()
     wanted = [task for task in tasks if task is not mine]
@@ -27,9 +27,9 @@ async def end(tasks: Iterable[asyncio.Future[Any]], *, within: float = 10.0) -> 
     while left:
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=_AGAIN)
+        _, left = await asyncio.wait(left, timeout=again)
         rounds += 1
-        if left and rounds * _AGAIN >= within:
+        if left and rounds * again >= within:
             log.warning("%d tasks do not end although they were cancelled for %g s: %r", len(left), within, left)
             break
     await asyncio.gather(*(task for task in wanted if task.done()), return_exceptions=True)

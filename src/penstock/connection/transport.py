@@ -35,7 +35,7 @@ UNSENT_HIGH, UNSENT_LOW = (
 class Transport(Protocol):
     """What a wire needs of a transport, as asyncio has it."""
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send."""
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class Wire(asyncio.BufferedProtocol):
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send; nothing happens where the connection is gone, which `on_lost` has told."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)

@@ -104,7 +104,7 @@ class _WebSocketTransport:
             self._lost = True
             self._wire.connection_lost(error)
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self._unsent.append(bytes(data))
         self._size += len(data)
         self._news.set()

@@ -1,14 +1,15 @@
 """The web console: streams, consumers, messages, pipelines and transfers in a browser, and as JSON. It only reads.
 
 `Console` serves it on this machine, `Settings` says how. What it stands on is an extra, `penstock[console]`, and is
-loaded when a name is used.
+loaded when a name is used. The names that it exports are public; its modules are not for users.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.exports import exports
 
 if TYPE_CHECKING:
     from penstock.console.console import Console as Console
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Console", "Settings", "check_installed"]
 
-_HOMES = {"Console": "console", "Settings": "settings"}
+__getattr__, __dir__ = exports(
+    __name__, {"Console": "penstock.console.console", "Settings": "penstock.console.settings"}
+)
+
 _NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
@@ -37,13 +41,3 @@ def _is_there(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ValueError:  # somebody has put something else in its place
         return False
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock.console' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"penstock.console.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)

@@ -20,14 +20,14 @@ from penstock.jetstream import assets
 from penstock.model import Message
 from penstock.spark.markers import is_marker
 
-__all__ = ["Found", "message", "messages", "newest", "payload", "row"]
+__all__ = ["MessageRows", "message", "messages", "newest", "payload", "row"]
 
 _BLOCK = 16  # sequences that are asked for together
 _FILTERS = 10  # subjects of a stream whose newest message is asked for
 
 
 @dataclass
-class Found:
+class MessageRows:
     """What a look through a stream gave."""
 
     messages: list[Message] = field(default_factory=list)
@@ -48,9 +48,9 @@ async def newest(
     count: int,
     before: int | None = None,
     markers: bool = False,
-) -> Found:
+) -> MessageRows:
     """Look for the newest messages below a sequence."""
-    found = Found()
+    found = MessageRows()
     if not info.messages:
         return found
     end = before if before is not None else info.last_sequence + 1
@@ -103,9 +103,9 @@ async def _get(client: Connection, stream: str, sequence: int) -> Message | None
         return None  # a gap
 
 
-async def _following(backend: Backend, client: Connection, info: StreamInfo, subject: str, start: int) -> Found:
+async def _following(backend: Backend, client: Connection, info: StreamInfo, subject: str, start: int) -> MessageRows:
     """Look for messages of a subject upwards from a sequence; the server finds each next one itself."""
-    found = Found(start=start)
+    found = MessageRows(start=start)
     left = backend.settings.message_bytes
     place = start
     while len(found.messages) < backend.settings.messages and left > 0:

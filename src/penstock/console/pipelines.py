@@ -65,28 +65,28 @@ async def pipelines(backend: Backend, request: PageRequest) -> Data:
 
 def _look(backend: Backend, project: Project) -> list[Data]:
     """Read a pipeline's storage and those of its replays, in a thread."""
-    from penstock.pipelines.lanes import current_lane
+    from penstock.pipelines.replays import current_replay
 
     storage = project.local_storage
     if storage is None:
         where = f"Its storage is {project.storage}, which is not on this machine: this is what runs from here told."
         return [{**_pipeline(backend, project, None, None), "in_use": True, "note": backend.mask.text(where)}]
-    lost, lane = None, None
+    lost, kept = None, None
     try:
-        lane = current_lane(project)
+        kept = current_replay(project)
     except InputError as error:  # it was switched to a replay that is gone: the next run says so, too
         lost = backend.mask.text(str(error))
     own = _pipeline(backend, project, storage, None)
-    if lane is not None:
-        own["switched_to"] = {"name": lane.name, "into": dict(lane.into)}
+    if kept is not None:
+        own["switched_to"] = {"name": kept.name, "into": dict(kept.into)}
     replays = sorted(path.name for path in (storage / "replays").glob("*") if path.is_dir())
     names = replays[:_REPLAYS]
-    if lane is not None and lane.name in replays[_REPLAYS:]:
-        names.append(lane.name)
+    if kept is not None and kept.name in replays[_REPLAYS:]:
+        names.append(kept.name)
     own["replays_left_out"] = len(replays) - len(names)
     found = [own] + [_pipeline(backend, project, storage / "replays" / name, name) for name in names]
     for item in found:
-        item["in_use"] = lost is None and item["replay"] == (lane.name if lane is not None else None)
+        item["in_use"] = lost is None and item["replay"] == (kept.name if kept is not None else None)
     own["note"] = lost or own["note"]
     return found
 

@@ -1,12 +1,14 @@
 """JetStream: streams and consumers declared as data, publishing and consuming exactly once, ack samples.
 
 The names load when they are first used, so that a command that needs one of them does not wait for all.
+The names that it exports are public; its modules are not for users.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.exports import exports
 
 if TYPE_CHECKING:
     from penstock.info import ConsumerInfo as ConsumerInfo
@@ -31,37 +33,28 @@ if TYPE_CHECKING:
     from penstock.jetstream.worker import Worker as Worker
 
 _HOMES = {
-    "AckSample": "samples",
-    "Advisory": "samples",
-    "BatchAck": "batch",
+    "AckSample": "penstock.jetstream.samples",
+    "Advisory": "penstock.jetstream.samples",
+    "BatchAck": "penstock.jetstream.batch",
     "ConsumerInfo": "penstock.info",
-    "DeadLetter": "deadletter",
-    "DeadLetters": "deadletter",
-    "Deliveries": "consume",
-    "Delivery": "delivery",
-    "Figures": "samples",
-    "Outgoing": "outgoing",
-    "Plan": "changes",
-    "Publisher": "publish",
-    "Reject": "worker",
-    "Samples": "samples",
+    "DeadLetter": "penstock.jetstream.deadletter",
+    "DeadLetters": "penstock.jetstream.deadletter",
+    "Deliveries": "penstock.jetstream.consume",
+    "Delivery": "penstock.jetstream.delivery",
+    "Figures": "penstock.jetstream.samples",
+    "Outgoing": "penstock.jetstream.outgoing",
+    "Plan": "penstock.jetstream.changes",
+    "Publisher": "penstock.jetstream.publish",
+    "Reject": "penstock.jetstream.worker",
+    "Samples": "penstock.jetstream.samples",
     "StreamInfo": "penstock.info",
-    "Topology": "topology",
-    "Worker": "worker",
-    "apply": "topology",
-    "plan": "topology",
-    "record_size": "size",
+    "Topology": "penstock.jetstream.topology",
+    "Worker": "penstock.jetstream.worker",
+    "apply": "penstock.jetstream.topology",
+    "plan": "penstock.jetstream.topology",
+    "record_size": "penstock.jetstream.size",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are the keys above, all text
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock.jetstream' has no attribute {name!r}")
-    home = _HOMES[name]
-    return getattr(importlib.import_module(home if "." in home else f"penstock.jetstream.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = exports(__name__, _HOMES)

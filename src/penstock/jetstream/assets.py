@@ -1,13 +1,12 @@
 """The JetStream API, one function a request: streams, consumers and stored messages.
 
-Names are checked before they become part of a subject. Declarations are checked by `rules` before they are sent.
+Names are checked before they become part of a subject. Declarations are checked by `rules` before they are sent; these
+and the model are imported where they are needed, because a list needs neither.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,15 +19,17 @@ from penstock.errors import (
     JetStreamError,
     NoRespondersError,
     NotFoundError,
-    RemoteProtocolError,
 )
 from penstock.info import ConsumerInfo, StreamInfo
-from penstock.jetstream.rules import check_consumer, check_stream
-from penstock.model import NAME, Consumer, Message, Stream, format_time
+from penstock.names import NAME
+from penstock.times import format_time
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.direct import question
 from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.model import Consumer, Message, Stream
 
 __all__ = [
     "account_info",
@@ -42,7 +43,6 @@ __all__ = [
     "edit_consumer",
     "edit_stream",
     "get_message",
-    "parse_headers",
     "patiently",
     "pause_consumer",
     "purge_stream",
@@ -107,12 +107,16 @@ async def account_info(client: Connection) -> dict[str, Any]:
 
 async def add_stream(client: Connection, stream: Stream) -> StreamInfo:
     """Create a stream; the same one again is no error, another one of that name is."""
+    from penstock.jetstream.rules import check_stream
+
     check_stream(stream)
     return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json(), again=True))
 
 
 async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
     """Give a stream another configuration; what the server cannot change, it refuses."""
+    from penstock.jetstream.rules import check_stream
+
     if not stream.sealed:  # sealing is an update that makes the server change other fields, too
         check_stream(stream)
     return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json(), again=True))
@@ -180,42 +184,20 @@ async def get_message(
     since: datetime | None = None,
 ) -> Message:
     """Read one stored message: by sequence, the last of a subject, or the next from a sequence or time on."""
+    from penstock.connection.jetstream import stored_message  # brings the model with it
+
     body: dict[str, Any]
     if last_for is not None:
-        body = {"last_by_subj": last_for}
+        body = question(last=last_for)
     elif since is not None:
         body = {"start_time": format_time(since), "next_by_subj": next_for or ">"}
     elif next_for is not None:
-        body = {"seq": sequence or 1, "next_by_subj": next_for}
+        body = question(sequence or 1, subject=next_for)
     elif sequence is not None and sequence >= 1:
-        body = {"seq": sequence}
+        body = question(sequence)
     else:
         raise InputError("No message is named.", remedy="Give a sequence from 1 on, or a subject.")
-    found = (await api_request(client, f"STREAM.MSG.GET.{checked(stream, 'stream')}", body))["message"]
-    try:
-        raw = base64.b64decode(found.get("hdrs") or "", validate=True)
-    except binascii.Error:
-        raise RemoteProtocolError(f"The headers of message {found.get('seq')} of {stream} are not base64.") from None
-    return Message.from_json(
-        {
-            "subject": found["subject"],
-            "data": found.get("data") or "",
-            "headers": parse_headers(raw),
-            "sequence": found["seq"],
-            "time": found["time"],
-            "stream": stream,
-        }
-    )
-
-
-def parse_headers(raw: bytes) -> dict[str, list[str]]:
-    """Read a block of NATS headers, every value of each name in order."""
-    headers: dict[str, list[str]] = {}
-    for line in raw.decode(errors="replace").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers.setdefault(name, []).append(value.strip())
-    return headers
+    return stored_message(stream, await api_request(client, names.message_get(checked(stream, "stream")), body))
 
 
 async def delete_message(client: Connection, stream: str, sequence: int, *, erase: bool = True) -> None:
@@ -229,6 +211,8 @@ async def delete_message(client: Connection, stream: str, sequence: int, *, eras
 
 async def add_consumer(client: Connection, stream: str, consumer: Consumer, *, action: str = "create") -> ConsumerInfo:
     """Create a consumer; the same one again is no error, another one of that name is."""
+    from penstock.jetstream.rules import check_consumer
+
     check_consumer(consumer)
     name = consumer.durable or consumer.name
     method = f"CONSUMER.CREATE.{checked(stream, 'stream')}" + (f".{checked(name, 'consumer')}" if name else "")

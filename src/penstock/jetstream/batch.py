@@ -1,47 +1,33 @@
 """Batches into a stream: atomic ones, all or nothing, and fast ingest, in order and without a gap.
 
-An atomic batch is marked by headers: `Nats-Batch-Id`, `Nats-Batch-Sequence` from 1 on, and `Nats-Batch-Commit` on the
-last message, whose ack ends the batch. Fast ingest is marked by reply subjects,
-
-    <inbox>.<batch>.<flow>.<gap mode>.<sequence>.<operation>.$FI
-
-with the operations 0 start, 1 append, 2 commit with a message, 4 ping. The server acknowledges every so many messages;
-we keep two such acks outstanding. In gap mode `fail` it stores in order, and ends the batch at a gap; what is not
-acknowledged then is sent again in a new batch, and the ids keep it from being stored twice.
+The rules of both are in `penstock.wire.jetstream`; here they are driven over a connection. Every message has an id, so
+that what is in doubt is sent again and stored once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    InputError,
-    JetStreamError,
-    NoRespondersError,
-    PenstockError,
-    RemoteProtocolError,
-)
-from penstock.jetstream.outgoing import DUPLICATE_IN_BATCH, Outgoing
-from penstock.model import PubAck
-from penstock.wire.jetstream.answers import api_error
-from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
+from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError, JetStreamError, PenstockError
+from penstock.jetstream.outgoing import Outgoing
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.answers import PubAck
+from penstock.wire.jetstream.atomic import Attempts, marks
+from penstock.wire.jetstream.fast import Batch, Operation, Silence
+from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
+from penstock.wire.patience import Patience
+from penstock.wire.protocol import decode_status
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg
+    from penstock.connection import Connection
 
-__all__ = ["BatchAck", "Route", "publish_atomic", "publish_fast"]
-
-_FLOW = 1000  # the most messages for each ack that we ask for; the server may choose fewer
-_ACKS_OUT = 2
-_PAUSE = 0.2
+__all__ = ["BatchAck", "Route", "find_stored", "publish_atomic", "publish_fast"]
 
 
 @dataclass(frozen=True)
@@ -70,26 +56,40 @@ class Route:
     patience: float
     made_id: Callable[[Outgoing], str]
 
+    async def find(self, out: Outgoing, message_id: str) -> PubAck | None:
+        """Ask whether the stream knows the id of a message, and its sequence."""
+        return await find_stored(self.client, self.stream, out.subject, message_id, self.ack_timeout)
 
-class _Patience:
-    """Counts down from the first failure; a failure that may pass is waited out, any other is raised."""
 
-    def __init__(self, route: Route, what: str) -> None:
-        self._end = asyncio.get_running_loop().time() + route.patience
-        self._route, self._what = route, what
-
-    async def wait_out(self, error: PenstockError) -> None:
+async def _wait_out(route: Route, patience: Patience, error: PenstockError, what: str) -> None:
+    """Pause after a failure that may pass; raise any other, and what is still unknown when the patience is over."""
+    if may_ask_again(error) and route.client.is_closed:
+        raise DisconnectedError(f"The connection was closed during {what}.") from error
+    try:
+        pause = patience.pause(error)
+    except PenstockError:
         if not may_ask_again(error):
-            raise error
-        if self._route.client.is_closed:
-            raise DisconnectedError(f"The connection was closed during {self._what}.") from error
-        if asyncio.get_running_loop().time() > self._end:
-            raise DeadlineError(
-                f"{self._what} was not acknowledged in {self._route.patience:g} s; it may be stored or not. {error}",
-                remedy="Publish it again with the same ids once the server answers.",
-                seconds=self._route.patience,
-            ) from error
-        await asyncio.sleep(_PAUSE)
+            raise
+        raise DeadlineError(
+            f"{what} was not acknowledged in {route.patience:g} s; it may be stored or not. {error}",
+            remedy="Publish it again with the same ids once the server answers.",
+            seconds=route.patience,
+        ) from error
+    await asyncio.sleep(pause)
+
+
+async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> PubAck | None:
+    """Ask whether the stream knows an id, and its sequence.
+
+    The condition cannot hold, and is checked after the id: a known id is acknowledged, an unknown one refused, and
+    nothing is stored.
+    """
+    headers = {names.MSG_ID: message_id, names.EXPECTED_LAST_ID: f"never-{secrets.token_hex(8)}"}
+    reply = await client.request(subject, b"", timeout, headers=headers)
+    try:
+        return confirm(reply.data, reply.status, stream)
+    except JetStreamError:
+        return None
 
 
 # -- atomic ----------------------------------------------------------------------------------------------------------
@@ -100,59 +100,34 @@ async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
     ids = [route.made_id(out) for out in messages]
     if len(set(ids)) < len(ids):
         raise InputError("Two messages of the atomic batch have the same id.", remedy="Give each its own.")
-    patience = _Patience(route, f"An atomic batch of {len(messages):,} messages")
-    lost = False  # whether an attempt ended without an answer, so that it may be stored
+    patience = Patience(route.patience, nobody=True)
+    attempts = Attempts(ids=True, ours=False, safe=route.patience)
     while True:
         try:
-            ack = await _attempt(route, messages, ids)
-            return BatchAck(route.stream, "atomic", ack.count or len(messages), ack.sequence, 0)
+            ack: PubAck | None = await _attempt(route, messages, ids, attempts)
         except PenstockError as error:
-            # A duplicate after a lost answer is our own batch, stored by an earlier attempt.
-            repeated = lost and isinstance(error, JetStreamError) and error.err_code == DUPLICATE_IN_BATCH
-            if repeated and (found := await _known(route, messages[-1], ids[-1])):
-                return BatchAck(route.stream, "atomic", len(messages), found.sequence, 0)
-            await patience.wait_out(error)
-            lost = lost or judge(error) is Verdict.UNKNOWN
+            verdict, ack = attempts.judge(error), None
+            if verdict is Verdict.STORED:  # by an earlier attempt, whose answer was lost
+                ack = await route.find(messages[-1], ids[-1])
+            if verdict is Verdict.REFUSED:
+                raise
+            if ack is None:
+                await _wait_out(route, patience, error, f"An atomic batch of {len(messages):,} messages")
+        if ack is not None:
+            return BatchAck(route.stream, "atomic", len(messages), ack.sequence, 0)
 
 
-async def _attempt(route: Route, messages: list[Outgoing], ids: list[str]) -> PubAck:
-    batch, last = secrets.token_hex(16), len(messages)
+async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attempts: Attempts) -> PubAck:
+    batch_id, last = attempts.begin(asyncio.get_running_loop().time()), len(messages)
     for number, (out, message_id) in enumerate(zip(messages, ids, strict=True), 1):
-        headers = out.wire_headers(message_id)
-        headers |= {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
-        if number == last:
-            headers["Nats-Batch-Commit"] = "1"
+        headers = {**out.wire_headers(message_id), **marks(batch_id, number, commit=number == last)}
         if number in (1, last):  # the first tells early whether the stream takes batches
-            reply = await route.client.request(out.subject, bytes(out.data), timeout=route.ack_timeout, headers=headers)
+            reply = await route.client.request(out.subject, out.data, timeout=route.ack_timeout, headers=headers)
             if number == last or reply.data:
-                ack = _ack(reply)
-                if number == last:
-                    return ack
+                ack = confirm(reply.data, reply.status, route.stream)
         else:
-            await route.client.publish(out.subject, bytes(out.data), headers=headers)
-    raise AssertionError("a batch has a last message")
-
-
-def _ack(reply: Msg) -> PubAck:
-    try:
-        content = json.loads(reply.data)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise RemoteProtocolError(f"What answered the batch is no ack: {reply.data[:40]!r}.")
-    if "error" in content:
-        raise api_error(content["error"])
-    return PubAck.from_json(content)
-
-
-async def _known(route: Route, out: Outgoing, message_id: str) -> PubAck | None:
-    """Ask whether the stream knows an id, and its sequence; nothing is stored."""
-    headers = {"Nats-Msg-Id": message_id, "Nats-Expected-Last-Msg-Id": f"never-{secrets.token_hex(8)}"}
-    reply = await route.client.request(out.subject, b"", timeout=route.ack_timeout, headers=headers)
-    try:
-        return _ack(reply)
-    except JetStreamError:
-        return None
+            await route.client.publish(out.subject, out.data, headers=headers)
+    return ack
 
 
 # -- fast ------------------------------------------------------------------------------------------------------------
@@ -165,7 +140,7 @@ class _Feed:
         self._source = iter(messages)
         self._made_id = route.made_id
         self._next = self._take()
-        self.again: deque[tuple[Outgoing, str]] = deque()
+        self._again: deque[tuple[Outgoing, str]] = deque()
         self.sent: deque[tuple[Outgoing, str]] = deque()
         self.done = 0
 
@@ -175,11 +150,17 @@ class _Feed:
 
     @property
     def empty(self) -> bool:
-        return not self.again and self._next is None
+        return not self._again and self._next is None
+
+    @property
+    def first(self) -> Outgoing:
+        item = self._again[0] if self._again else self._next
+        assert item is not None
+        return item[0]
 
     def pop(self) -> tuple[Outgoing, str]:
-        if self.again:
-            item = self.again.popleft()
+        if self._again:
+            item = self._again.popleft()
         else:
             assert self._next is not None
             item, self._next = self._next, self._take()
@@ -188,13 +169,13 @@ class _Feed:
 
     def acknowledge(self, count: int) -> None:
         """Forget the first `count` messages of those sent."""
-        for _ in range(min(count, len(self.sent))):
+        for _ in range(count):
             self.sent.popleft()
-            self.done += 1
+        self.done += count
 
     def rewind(self) -> None:
         """Put everything that has no ack back to the front."""
-        self.again = deque([*self.sent, *self.again])
+        self._again = deque([*self.sent, *self._again])
         self.sent.clear()
 
 
@@ -203,123 +184,104 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
     feed = _Feed(route, messages)
     if feed.empty:
         raise InputError("The batch is empty.", remedy="Give at least one message.")
-    patience = _Patience(route, "A fast batch")
-    last: tuple[Outgoing, str] | None = None
+    patience = Patience(route.patience, nobody=True)
+    batch = Batch(
+        route.client.new_inbox(),
+        route.stream,
+        ids=True,
+        safe=route.patience,
+        ping=route.ack_timeout,
+        silence=route.ack_timeout,
+    )
     while True:
-        before = feed.done
-        try:
-            sequence, last = await _Ingest(route, feed).run()
+        ingest = _Ingest(route, feed, batch, patience)
+        error = await ingest.run()
+        if error is None:
             break
-        except PenstockError as error:
-            feed.rewind()
-            if feed.done > before:
-                patience = _Patience(route, "A fast batch")  # it moves: patience is for standing still
-            try:
-                await patience.wait_out(error)
-            except JetStreamError as final:
-                raise type(final)(
-                    final.what, remedy=f"The {feed.done:,} messages before it are stored.", **final.facts
-                ) from None
-    if not sequence:  # the last one was a duplicate, and the server names no sequence
-        found = await _known(route, *last)
-        sequence = found.sequence if found else 0
+        feed.rewind()
+        if not may_ask_again(error):
+            error.remedy = f"The {feed.done:,} messages before it are stored."
+            raise error
+        await _wait_out(route, patience, error, "A fast batch")
+        batch = batch.follow(route.client.new_inbox())
+    sequence = batch.final.sequence if batch.final is not None else 0
+    if not sequence and (found := await route.find(*ingest.last)):
+        sequence = found.sequence  # the last one was a duplicate, and the server names no sequence
     return BatchAck(route.stream, "fast", feed.done, sequence, None)
 
 
 class _Ingest:
-    """One fast batch from its start to its end, or to the first thing that goes wrong."""
+    """Drives one fast batch to its end, or to the first thing that goes wrong."""
 
-    def __init__(self, route: Route, feed: _Feed) -> None:
-        self._route, self._feed = route, feed
-        self._batch = secrets.token_hex(16)
-        self._inbox = route.client.new_inbox()
-        self._sent = self._acked = 0
-        self._every = 1
-        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._fault: JetStreamError | None = None
+    def __init__(self, route: Route, feed: _Feed, batch: Batch, patience: Patience) -> None:
+        self._client, self._feed, self._batch, self._patience = route.client, feed, batch, patience
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._acked = 0
+        self._fault: PenstockError | None = None
 
-    async def run(self) -> tuple[int, tuple[Outgoing, str]]:
-        subscription = await self._route.client.subscribe(f"{self._inbox}.{self._batch}.>", cb=self._heard)
+    async def run(self) -> PenstockError | None:
+        """Send what there is; None if all of it is stored, or why not."""
+        batch, feed = self._batch, self._feed
         try:
-            return await self._run()
-        finally:
-            if not self._route.client.is_closed:
-                await subscription.unsubscribe()
-
-    async def _heard(self, message: Msg) -> None:
-        if not message.data and (message.headers or {}).get("Status") == "503":
-            content: dict[str, Any] = {"type": "nobody"}
-        else:
+            subscription = await self._client.tap(batch.listen, self._heard)
             try:
-                content = json.loads(message.data)
-            except ValueError:
-                content = {"type": "strange", "data": message.data[:40]}
-        self._answers.put_nowait(content)
-
-    async def _run(self) -> tuple[int, tuple[Outgoing, str]]:
-        while True:
-            item = self._feed.pop()
-            end = self._feed.empty
-            await self._put(item, 2 if end else 0 if self._sent == 0 else 1)
-            if end:
-                while (final := await self._answer()) is None:
-                    pass
-                self._feed.acknowledge(len(self._feed.sent))
-                return final, item
-            if self._sent == 1:
-                await self._answer()
-            while not self._answers.empty() or self._sent - self._acked >= self._every * _ACKS_OUT:
-                await self._answer()
-
-    async def _put(self, item: tuple[Outgoing, str], operation: int) -> None:
-        out, message_id = item
-        self._sent += 1
-        await self._route.client.publish(
-            out.subject,
-            bytes(out.data),
-            reply=self._reply(operation),
-            headers=out.wire_headers(message_id),
-        )
-
-    def _reply(self, operation: int) -> str:
-        return f"{self._inbox}.{self._batch}.{_FLOW}.fail.{self._sent}.{operation}.$FI"
-
-    async def _answer(self) -> int | None:
-        """Take one answer; give the last sequence where it ends the batch as a whole."""
-        content = await self._next()
-        kind = content.get("type")
-        if kind == "ack":
-            reached = int(content.get("seq", 0))
-            self._every = max(int(content.get("msgs", 1)), 1)
-            self._feed.acknowledge(reached - self._acked)
-            self._acked = max(self._acked, reached)
+                with self._client.expecting(feed.first.subject, self._deny):
+                    await self._send_all()
+            finally:
+                if not self._client.is_closed:
+                    await subscription.unsubscribe()
+        except PenstockError as error:
+            return error
+        if batch.acked == batch.sent and feed.empty:
             return None
-        if kind == "err":
-            self._fault = api_error(content.get("error") or {})
-            return None
-        if kind == "gap":
-            return None  # the final ack, with what is stored, follows
-        if kind == "nobody":
-            raise NoRespondersError(f"No stream answers on a subject of {self._route.stream}.")
-        if content.get("error"):
-            raise api_error(content["error"])
-        if "count" not in content:
-            raise RemoteProtocolError(f"What answered the fast batch is unknown: {str(content)[:60]}.")
-        # The end: either of all, or before a gap or a refused message.
-        count = int(content["count"])
-        if count < self._sent or not self._feed.empty:
-            self._feed.acknowledge(count - self._acked)
-            raise self._fault or DeadlineError(f"The fast batch ended after {count:,} of {self._sent:,} messages.")
-        return int(content.get("seq", 0))
+        # What is not refused for good goes into the next batch.
+        return batch.reason if batch.is_refused else DeadlineError(batch.reason.what)
 
-    async def _next(self) -> dict[str, Any]:
-        for attempt in range(2):
-            try:
-                async with asyncio.timeout(self._route.ack_timeout):
-                    return await self._answers.get()
-            except TimeoutError:
-                if attempt == 0 and self._sent:  # an ack may be lost: a ping makes the server say it again
-                    subject = self._feed.sent[-1][0].subject if self._feed.sent else None
-                    if subject is not None:
-                        await self._route.client.publish(subject, b"", reply=self._reply(4))
-        raise DeadlineError(f"The fast batch got no ack in {2 * self._route.ack_timeout:g} s.")
+    async def _send_all(self) -> None:
+        batch, feed = self._batch, self._feed
+        while not feed.empty and not batch.is_over and not batch.is_broken:
+            if not batch.room:
+                await self._hear()
+                continue
+            self.last = out, message_id = feed.pop()
+            operation = Operation.COMMIT if feed.empty else Operation.APPEND if batch.sent else Operation.START
+            reply = batch.reply(operation)
+            batch.send(1, self._loop.time())
+            await self._client.publish(out.subject, out.data, reply=reply, headers=out.wire_headers(message_id))
+            self._settle()
+        while not batch.is_over:
+            await self._hear()
+
+    def _heard(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        try:
+            self._batch.hear(payload, None if block is None else decode_status(block)[0])
+        except PenstockError as error:
+            self._fault = self._fault or error
+        self._news.set()
+
+    def _deny(self, error: DeniedError) -> None:
+        self._fault = error
+        self._news.set()
+
+    def _settle(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if self._batch.acked > self._acked:
+            self._feed.acknowledge(self._batch.acked - self._acked)
+            self._acked = self._batch.acked
+            self._patience.moved()  # it is for standing still
+
+    async def _hear(self) -> None:
+        self._news.clear()
+        self._patience.deadline.check()  # acks without progress may come without end
+        try:
+            async with asyncio.timeout(min(self._batch.patience, self._patience.deadline.left)):
+                await self._news.wait()
+        except TimeoutError:
+            silence = self._batch.silent()
+            if silence is Silence.LOST:
+                raise DeadlineError("The server went silent in the middle of a fast batch.") from None
+            if silence is Silence.PING:
+                await self._client.publish(self.last[0].subject, b"", reply=self._batch.reply(Operation.PING))
+        self._settle()

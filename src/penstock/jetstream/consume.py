@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -90,6 +90,7 @@ class Deliveries:
         self._due = 0  # deliveries that may be given before more are asked for
         self._current: Delivery | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._denial = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
         self.info: ConsumerInfo | None = None
@@ -117,6 +118,7 @@ class Deliveries:
                 f"Consumer {self.consumer} of {self.stream} is a push consumer.",
                 remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.",
             )
+        self._loop = asyncio.get_running_loop()
         expires = min(self._expires, config.max_expires or self._expires)
         self._pulls = Pulls(
             self.stream,
@@ -124,7 +126,7 @@ class Deliveries:
             batch=min(self._batch, config.max_batch or self._batch),
             expires=expires,
             heartbeat=min(self._heartbeat, expires / 2),
-            now=asyncio.get_running_loop().time(),
+            now=self._loop.time(),
             max_bytes=self._max_bytes,
             limit=self._limit,
             about=self._about,
@@ -133,6 +135,7 @@ class Deliveries:
         self._inbox = f"{self._client.new_inbox()}."
         self._grouped = "group" in self._about
         self._subscription = await self._client.tap(f"{self._inbox}*", self._heard)
+        self._denial.enter_context(self._client.expecting(self._next, self._deny))
         self._tasks.append(asyncio.ensure_future(self._watch()))
         if self._keep_alive and config.ack_policy != "none":
             waits = [config.ack_wait or 30.0, *config.backoff]
@@ -140,6 +143,7 @@ class Deliveries:
 
     async def close(self) -> None:
         """Stop pulling, and give back what was not read."""
+        self._denial.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -188,21 +192,27 @@ class Deliveries:
         self._current = None
         if self._limit is not None and self._given >= self._limit:
             raise StopAsyncIteration
-        await self._fill()
-        while not self._queue:
-            if self._pulls.error is not None:
-                raise self._pulls.error
-            self._waiter = asyncio.get_running_loop().create_future()
+        self._fill()
+        if not self._queue:
             try:
                 async with asyncio.timeout(self._wait):
-                    await self._waiter
+                    await self._arrival()
             except TimeoutError:
                 raise StopAsyncIteration from None
-            finally:
-                self._waiter = None
         self._due = max(1, min(len(self._queue), self._pulls.batch // 4))
         if self._limit is not None:
             self._due = min(self._due, self._limit - self._given)
+
+    async def _arrival(self) -> None:
+        """Wait for a delivery, whatever else the server says meanwhile."""
+        try:
+            while not self._queue:
+                if self._pulls.error is not None:
+                    raise self._pulls.error
+                self._waiter = self._loop.create_future()
+                await self._waiter
+        finally:
+            self._waiter = None
 
     async def take(self, count: int, *, wait: str | float = 5.0) -> list[Delivery]:
         """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over."""
@@ -215,14 +225,14 @@ class Deliveries:
 
     # -- pulling -----------------------------------------------------------------------------------
 
-    async def _fill(self) -> None:
+    def _fill(self) -> None:
         """Ask for more once less than half of a batch is here or on its way."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         self._count(now)
         if want := self._pulls.want(len(self._queue)):
             number, body = self._pulls.ask(want, now)
             try:
-                await self._client.publish(self._next, body, reply=f"{self._inbox}{number}")
+                self._client.send(self._next, body, f"{self._inbox}{number}")
             except PenstockError as error:
                 self._pulls.begin_trouble(f"pulling failed: {error}", now)
 
@@ -231,7 +241,7 @@ class Deliveries:
             count, self._fresh = self._fresh, 0
             self._pulls.came(now, count=count)
 
-    def _heard(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> Awaitable[None] | None:
+    def _heard(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         if reply.startswith(_ACK):
             delivery = Delivery(self._client, subject, reply, payload, block)
             self._queue.append(delivery)
@@ -240,8 +250,8 @@ class Deliveries:
                 self._pulls.about["id"] = pin
             if self._waiter is not None:
                 self._wake()
-            return None
-        now = asyncio.get_running_loop().time()
+            return
+        now = self._loop.time()
         self._count(now)
         try:
             code, description = (0, "") if block is None else decode_status(block)
@@ -251,46 +261,52 @@ class Deliveries:
         except RemoteProtocolError as error:
             self._pulls.fail(error)
         self._wake()
-        return self._fill()
+        self._fill()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def _deny(self, error: PenstockError) -> None:
+        self._pulls.fail(error)
+        self._wake()
+
     # -- watching ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         """Notice silence, and a connection that is closed; find out why, and pull again."""
-        loop, reconnects, pulls, noted = asyncio.get_running_loop(), self._client.stats["reconnects"], self._pulls, 0.0
+        loop, stretch, pulls, noted = self._loop, self._client.stretch, self._pulls, 0.0
         while pulls.error is None:
             await asyncio.sleep(min(pulls.heartbeat / 4, _PAUSE))
             self._count(loop.time())
+            gone = self._subscription.error if self._subscription is not None else None
             if self._client.is_closed:
-                pulls.fail(DisconnectedError("The connection was closed.", remedy="Is the server running?"))
+                gone = DisconnectedError("The connection was closed.", remedy="Is the server running?")
+            if gone is not None:
+                pulls.fail(gone)
                 break
-            if self._client.stats["reconnects"] != reconnects:  # the old one took our requests with it
-                reconnects = self._client.stats["reconnects"]
+            if self._client.stretch != stretch:  # the old one took our requests with it
+                stretch = self._client.stretch
                 pulls.begin_trouble("the connection was made anew", loop.time())
             if pulls.is_in_trouble(loop.time()):
                 if pulls.trouble_since != noted:
                     noted = pulls.trouble_since
                     log.info("Consumer %s of %s: %s; pulling again.", self.consumer, self.stream, pulls.trouble)
                 await self._recover()
-            await self._fill()
+            self._fill()
         self._wake()
 
     async def _recover(self) -> None:
         """Ask whether the consumer is there; pull anew if it is, fail if it is not or nobody answers."""
-        loop = asyncio.get_running_loop()
         try:
             await assets.consumer_info(self._client, self.stream, self.consumer)
         except PenstockError as error:
             if may_ask_again(error):
-                self._pulls.give_up(error, self._patience, loop.time())
+                self._pulls.give_up(error, self._patience, self._loop.time())
             else:
                 self._pulls.fail(error)
         else:
-            self._pulls.restart(loop.time())
+            self._pulls.restart(self._loop.time())
 
     async def _keep(self, interval: float) -> None:
         """Say that work goes on for what waits here, and for what is being worked on."""

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
-from penstock.jetstream.outgoing import WRONG_LAST_SEQUENCE
 from penstock.model import Message, Stream, format_time, parse_time
-from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.answers import number as number_of
+from penstock.wire.jetstream.answers import read_json, text
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -78,17 +80,6 @@ class DeadLetter:
         }
 
 
-class _Pairs(dict[str, str]):
-    """Headers that nats-py writes pair by pair, so that a name may have several values."""
-
-    def __init__(self, pairs: list[tuple[str, str]]) -> None:
-        super().__init__(pairs)
-        self._pairs = pairs
-
-    def items(self) -> Any:
-        return self._pairs  # nats-py only iterates over it
-
-
 class DeadLetters:
     """The dead letters of one stream, kept in the stream `dead`, `<stream>-DEAD` by default."""
 
@@ -125,7 +116,7 @@ class DeadLetters:
     async def put(self, delivery: Delivery, reason: str) -> None:
         """Keep a delivery as a dead letter; once, however often it is called."""
         place = delivery.place
-        try:  # nats-py keeps one value of each header; the stream has them all
+        try:  # a delivery keeps one value of each header; the stream has them all
             headers = (await assets.get_message(self._client, self.stream, place.sequence)).headers
         except NotFoundError:
             headers = {name: [value] for name, value in delivery.headers.items()}
@@ -147,30 +138,22 @@ class DeadLetters:
             "Headers": json.dumps(message.headers),
         }
         headers = {f"{_HEAD}{name}": value for name, value in facts.items()}
-        headers["Nats-Expected-Last-Subject-Sequence"] = "0"
+        headers[names.EXPECTED_LAST_SUBJECT_SEQUENCE] = "0"
         subject = f"{_SUBJECT}.{self.stream}.{consumer}.{message.sequence}"
+        reply = await self._client.request(subject, message.data, timeout=10.0, headers=headers)
         try:
-            await self._publish(subject, message.data, headers)
+            confirm(reply.data, reply.status, self.dead)
         except JetStreamError as error:
-            if error.err_code != WRONG_LAST_SEQUENCE:
+            if error.err_code != names.WRONG_LAST_SEQUENCE:
                 raise
             # The letter is there already: an earlier attempt wrote it.
-
-    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        reply = await self._client.request(subject, data, timeout=10.0, headers=headers)
-        try:
-            answer = json.loads(reply.data)
-        except ValueError:
-            raise RemoteProtocolError(f"What answered on {subject} is no ack: {reply.data[:40]!r}.") from None
-        if answer.get("error"):
-            raise api_error(answer["error"])
 
     async def collect(self) -> int:
         """Write letters for messages whose deliveries ran out unseen; give how many."""
         count = 0
         async for number, message in self._messages(f"{_ADVISORY}.{self.stream}.*"):
-            event = json.loads(message.data)
-            consumer, sequence = event["consumer"], int(event["stream_seq"])
+            event = read_json(message.data)
+            consumer, sequence = text(event, "consumer"), number_of(event, "stream_seq")
             try:
                 lost = await assets.get_message(self._client, self.stream, sequence)
             except NotFoundError:
@@ -179,7 +162,7 @@ class DeadLetters:
                 )
             else:
                 reason = "no answer to the last delivery: its client died, or did not answer in time"
-                await self._write(lost, consumer, int(event["deliveries"]), reason)
+                await self._write(lost, consumer, number_of(event, "deliveries"), reason)
                 count += 1
             await self._drop(number)
         return count
@@ -222,19 +205,14 @@ class DeadLetters:
         were meant for the server, and with `Penstock-Redelivered`, which counts.
         """
         times = int(letter.headers.get(_AGAIN, ["0"])[-1]) + 1
-        pairs = [
-            (name, value)
-            for name, values in letter.headers.items()
-            for value in values
-            if not name.startswith("Nats-") and name != _AGAIN
-        ]
-        pairs += [(_AGAIN, str(times)), ("Nats-Msg-Id", f"{self.dead}.{letter.number}")]
-        reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=_Pairs(pairs))
-        answer = json.loads(reply.data)
-        if answer.get("error"):
-            raise api_error(answer["error"])
+        headers: dict[str, str | list[str]] = {
+            name: values for name, values in letter.headers.items() if not name.startswith(names.HEADER_PREFIX)
+        }
+        headers |= {_AGAIN: str(times), names.MSG_ID: f"{self.dead}.{letter.number}"}
+        reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=headers)
+        ack = confirm(reply.data, reply.status, self.stream)
         await self._drop(letter.number)
-        return int(answer["seq"])
+        return ack.sequence
 
     async def _messages(self, subject: str) -> AsyncIterator[tuple[int, Message]]:
         number = 1
@@ -280,7 +258,7 @@ def _letter(number: int, message: Message) -> DeadLetter:
             time=parse_time(fact("Time")),
             died=message.time,
             data=message.data,
-            headers=json.loads(fact("Headers")),
+            headers=read_json(fact("Headers").encode()),
         )
     except ValueError:
         raise RemoteProtocolError(

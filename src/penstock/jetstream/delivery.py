@@ -188,7 +188,7 @@ class Delivery(Msg):
     async def _answer(self, body: bytes, *, settles: bool) -> None:
         if settles:
             self._settle()
-        if self._connection.is_full(self._connection.reply_to(self._reply, body)):
+        if self._connection.is_full(self._connection.send_checked(self._reply, body)):
             await self._connection.written()
 
     async def _confirmed(self, body: bytes, timeout: str | float, *, settles: bool) -> None:

@@ -14,28 +14,23 @@ then gives no answer to the repeat. The sequence says nothing beside other write
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import secrets
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    JetStreamError,
-    NoRespondersError,
-    PenstockError,
-    RemoteProtocolError,
-)
-from penstock.jetstream.outgoing import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, Outgoing
+from penstock.connection.messages import as_bytes
+from penstock.errors import DeadlineError, DeniedError, DisconnectedError, JetStreamError, PenstockError
+from penstock.jetstream.batch import find_stored
+from penstock.jetstream.outgoing import Outgoing
 from penstock.model import PubAck
-from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import Window
 from penstock.wire.jetstream.verdicts import may_ask_again
+from penstock.wire.protocol import decode_status, encode_headers
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg, Subscription
+    from penstock.connection import Connection, Subscription
 
 __all__ = ["Flow", "Pending"]
 
@@ -43,22 +38,34 @@ log = logging.getLogger("penstock.jetstream")
 
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 _ALONE_FIRST, _ALONE_MOST = 8, 4096
+_SUBJECTS = 1000  # that are remembered at a time
 # How a message says what it expects before it, and how the server says that it is not so.
 _CHECKS = {
-    "id": ("Nats-Expected-Last-Msg-Id", WRONG_LAST_ID),
-    "sequence": ("Nats-Expected-Last-Sequence", WRONG_LAST_SEQUENCE),
+    "id": (names.EXPECTED_LAST_ID, names.WRONG_LAST_ID),
+    "sequence": (names.EXPECTED_LAST_SEQUENCE, names.WRONG_LAST_SEQUENCE),
 }
 
 
 class Pending:
     """One message between its first sending and its fate."""
 
-    __slots__ = ("attempts", "awaited", "chained", "failure", "first", "future", "id", "lost", "number", "out", "sent")
+    __slots__ = (
+        "attempts",
+        "awaited",
+        "chained",
+        "failure",
+        "future",
+        "id",
+        "lost",
+        "number",
+        "out",
+        "sent",
+    )
 
     def __init__(self, number: int, out: Outgoing, message_id: str, future: asyncio.Future[PubAck]) -> None:
         self.number, self.out, self.id, self.future = number, out, message_id, future
         self.attempts = 0
-        self.sent = self.first = 0.0
+        self.sent = 0.0
         self.chained = False
         self.lost = False  # whether an attempt got no answer, so that it may have been stored
         self.awaited = False  # whether somebody waits for it alone, and will see its failure
@@ -74,11 +81,9 @@ class Flow:
         """Bound what is on its way by `most` messages and `most_bytes`; `strict` keeps the order over failures."""
         self.stored = self.duplicates = self.retries = 0
         self.failures: list[PenstockError] = []
-        self._client, self._stream, self._strict = client, stream, strict
-        self._most, self._most_bytes, self._ack_timeout = most, most_bytes, ack_timeout
-        self._patience, self._replicas, self._chain = 0.0, 1, ""
-        self._pending: dict[int, Pending] = {}
-        self._bytes = self._number = 0
+        self._client, self._stream, self._strict, self._ack_timeout = client, stream, strict, ack_timeout
+        self._window: Window[Pending] = Window(stream, most=most, most_bytes=most_bytes, safe=0.0)
+        self._replicas, self._chain, self._number = 1, "", 0
         self._base: str | None = None  # what the stream ends with once all that is on its way is stored
         # How many messages go one by one after the order check failed, and how long the chain has held since.
         self._alone, self._alone_next, self._run = 0, _ALONE_FIRST, 0
@@ -88,24 +93,28 @@ class Flow:
         self._mending = False
         self.is_open = False
         self._subscription: Subscription | None = None
+        self._subjects: set[str] = set()  # of what was sent, so that a denial of one is heard
+        self._denials = ExitStack()
 
     async def open(self, patience: float, replicas: int, *, sole_writer: bool) -> None:
         """Listen for acks; `sole_writer` lets a replicated stream check the order by sequence."""
-        self._patience, self._replicas = patience, replicas
+        self._window.safe, self._replicas = patience, replicas
         if self._strict:
             self._chain = "id" if replicas == 1 else "sequence" if sole_writer else ""
-        self._inbox = self._client.new_inbox()
-        self._subscription = await self._client.subscribe(f"{self._inbox}.*.*", cb=self._answered)
+        inbox = self._client.new_inbox()
+        self._loop, self._answers = asyncio.get_running_loop(), f"{inbox}.".encode()
+        self._subscription = await self._client.tap(f"{inbox}.*.*", self._answered)
         self.is_open = True
         self._spawn(self._watch())
 
     async def close(self) -> None:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
         self.is_open = False
+        self._denials.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for item in list(self._pending.values()):
+        for item in self._window.items():
             self._fail(item, DisconnectedError(f"The publisher was closed before {item.id} was acknowledged."))
         if self._subscription is not None and not self._client.is_closed:
             with suppress(PenstockError):  # the connection may end in this moment, and the subscription with it
@@ -123,27 +132,53 @@ class Flow:
             # A fault of ours must not leave anybody waiting for ever.
             log.error("The publisher into %s failed: %r", self._stream, error)
             self.is_open = False
-            for item in list(self._pending.values()):
+            for item in self._window.items():
                 self._fail(item, PenstockError(f"The publisher failed before {item.id} was acknowledged: {error!r}."))
 
     # -- sending -----------------------------------------------------------------------------------
 
     async def send(self, out: Outgoing, message_id: str, *, awaited: bool) -> Pending:
         """Wait for room, and send; callers get their turn in the order in which they came."""
-        async with self._turn:
-            alone = await self._room(out)
-            self._number += 1
-            item = Pending(self._number, out, message_id, asyncio.get_running_loop().create_future())
-            item.awaited = awaited
-            self._pending[item.number] = item
-            self._bytes += out.size
-            item.chained = self._strict and not alone
-            await self._launch(item)
+        if self._turn.locked() or (alone := self._goes(out)) is None:
+            async with self._turn:
+                while (alone := self._goes(out)) is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+                item = self._begin(out, message_id, awaited, alone)
+        else:
+            item = self._begin(out, message_id, awaited, alone)
+        if self._client.is_full(self._client.pending_data_size):
+            await self._client.written()
         return item
+
+    def _begin(self, out: Outgoing, message_id: str, awaited: bool, alone: bool) -> Pending:
+        self._number += 1
+        item = Pending(self._number, out, message_id, self._loop.create_future())
+        item.awaited = awaited
+        self._window.add(item, item.number, out.size, self._loop.time())
+        item.chained = self._strict and not alone
+        if out.subject not in self._subjects:
+            self._heed(out.subject)
+        self._launch(item)
+        return item
+
+    def _heed(self, subject: str) -> None:
+        """Have messages on a subject fail at once where the server does not permit them."""
+        if len(self._subjects) >= _SUBJECTS:
+            self._denials.close()
+            self._subjects.clear()
+        self._subjects.add(subject)
+
+        def deny(error: DeniedError) -> None:
+            for item in self._window.items():
+                if item.out.subject == subject:
+                    self._fail(item, error)
+
+        self._denials.enter_context(self._client.expecting(subject, deny))
 
     async def drained(self) -> None:
         """Wait until nothing is on its way."""
-        while self._pending or not self._clear.is_set():
+        while len(self._window) or not self._clear.is_set():
             self._changed.clear()
             await self._changed.wait()
 
@@ -155,70 +190,67 @@ class Flow:
             self._base = None
             yield
 
-    async def _room(self, out: Outgoing) -> bool:
-        """Wait until a message may go; tell whether it goes alone."""
-        while True:
-            if not self.is_open:
-                raise DisconnectedError("The publisher was closed.")
-            alone = out.expects or (self._strict and (not self._chain or self._base is None or self._alone > 0))
-            fits = len(self._pending) < self._most and self._bytes + out.size <= self._most_bytes
-            if self._clear.is_set() and (not self._pending or (fits and not alone)):
-                return alone
-            self._changed.clear()
-            await self._changed.wait()
+    def _goes(self, out: Outgoing) -> bool | None:
+        """Tell whether a message goes alone; None while it may not go."""
+        if not self.is_open:
+            raise DisconnectedError("The publisher was closed.")
+        alone = (self._strict and (not self._chain or self._base is None or self._alone > 0)) or out.expects
+        if self._clear.is_set() and (not len(self._window) or (not alone and self._window.fits(out.size))):
+            return alone
+        return None
 
-    async def _launch(self, item: Pending) -> None:
+    def _launch(self, item: Pending) -> None:
         """Send one message, for the first time or again."""
-        headers = item.out.wire_headers(item.id)
+        out = item.out
+        headers = out.wire_headers(item.id)
         if item.chained and self._base is not None:
             headers[_CHECKS[self._chain][0]] = self._base
             self._base = item.id if self._chain == "id" else str(int(self._base) + 1)
         item.attempts += 1
         item.failure = None
-        item.sent = asyncio.get_running_loop().time()
-        item.first = item.first or item.sent
-        reply = f"{self._inbox}.{item.number}.{item.attempts}"
+        item.sent = self._loop.time()
+        reply = b"%b%d.%d" % (self._answers, item.number, item.attempts)
         try:
-            await self._client.publish(item.out.subject, bytes(item.out.data), reply=reply, headers=headers)
+            data = out.data if type(out.data) is bytes else bytes(out.data)
+            self._client.send_checked(as_bytes(out.subject), data, reply, encode_headers(headers))
         except PenstockError as error:
             self._refused(item, error)
 
     # -- answers -----------------------------------------------------------------------------------
 
-    async def _answered(self, message: Msg) -> None:
-        number, attempt = message.subject.rsplit(".", 2)[-2:]
-        item = self._pending.get(int(number))
+    def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        number, _, attempt = subject[len(self._answers) :].partition(b".")
+        item = self._window.get(int(number)) if number.isdigit() and len(number) < 19 else None
         if item is None:
-            return  # a late copy of an answer
-        answer = _read(message, item.out.subject)
-        if isinstance(answer, PubAck) and answer.stream != self._stream:
-            what = f"{item.out.subject} is captured by stream {answer.stream} now, which stored {item.id}."
-            self._fail(item, JetStreamError(what, remedy=f"Publish what is meant for {self._stream} on its subjects."))
-        elif isinstance(answer, PubAck):
-            self._settle(item, answer)
-        elif int(attempt) == item.attempts:
-            self._refused(item, answer)
+            return  # a late copy of an answer, or no answer at all
+        try:
+            sequence, duplicate = self._window.read(payload, None if block is None else decode_status(block)[0])
+        except PenstockError as error:
+            if attempt == b"%d" % item.attempts:
+                self._refused(item, error)
+        else:
+            self._settle(item, sequence, duplicate)
 
-    def _settle(self, item: Pending, ack: PubAck) -> None:
+    def _settle(self, item: Pending, sequence: int, repeated: bool) -> None:
         self._forget(item)
         # A repeat of our own is no duplicate: it was stored, by an attempt whose ack was lost.
-        duplicate = ack.duplicate and not item.lost
+        duplicate = repeated and not item.lost
         if duplicate:
             self.duplicates += 1
         else:
             self.stored += 1
         if not item.future.done():
-            item.future.set_result(ack.model_copy(update={"duplicate": duplicate}))
+            item.future.set_result(PubAck(stream=self._stream, sequence=sequence, duplicate=duplicate))
         if not self._strict or self._mending:
             return
         if not item.chained:
-            self._base = None if ack.duplicate else item.id if self._chain == "id" else str(ack.sequence)
+            self._base = None if repeated else item.id if self._chain == "id" else str(sequence)
             self._alone = max(self._alone - 1, 0)
-        elif ack.duplicate:
+        elif repeated:
             self._break(others=True)  # it took no sequence, so all behind it will be refused
         else:
             self._run += 1
-            if self._run >= 4 * self._most:
+            if self._run >= 4 * self._window.most:
                 self._alone_next = _ALONE_FIRST
 
     def _refused(self, item: Pending, error: PenstockError) -> None:
@@ -251,8 +283,7 @@ class Flow:
                 item.future.exception()  # flush raises it; asyncio need not complain as well
 
     def _forget(self, item: Pending) -> None:
-        if self._pending.pop(item.number, None) is not None:
-            self._bytes -= item.out.size
+        self._window.forget(item.number)
         self._changed.set()
 
     # -- mending -----------------------------------------------------------------------------------
@@ -262,10 +293,12 @@ class Flow:
         while True:
             await asyncio.sleep(min(self._ack_timeout / 4, 0.25))
             now = asyncio.get_running_loop().time()
-            if self._client.is_closed:
-                for item in list(self._pending.values()):
-                    self._fail(item, DisconnectedError(f"The connection was closed before {item.id} was acknowledged."))
-            elif not self._mending and any(now - item.sent > self._ack_timeout for item in self._pending.values()):
+            denied = self._subscription.error if self._subscription is not None else None
+            if self._client.is_closed or denied is not None:
+                for item in self._window.items():
+                    gone = DisconnectedError(f"The connection was closed before {item.id} was acknowledged.")
+                    self._fail(item, denied or gone)
+            elif not self._mending and any(now - item.sent > self._ack_timeout for item in self._window.items()):
                 self._break(others=False)
 
     def _break(self, *, others: bool) -> None:
@@ -282,7 +315,7 @@ class Flow:
     async def _mend(self) -> None:
         """Wait for the fate of all that is on its way, then send what has none again, one by one, in order."""
         loop = asyncio.get_running_loop()
-        while waiting := [item for item in self._pending.values() if item.failure is None]:
+        while waiting := [item for item in self._window.items() if item.failure is None]:
             left = min(item.sent for item in waiting) + self._ack_timeout - loop.time()
             if left <= 0:
                 for item in waiting:
@@ -290,7 +323,7 @@ class Flow:
                         self._lose(item)
                 continue
             await self._next_change(left)
-        for item in sorted(self._pending.values(), key=lambda item: item.number):
+        for item in self._window.items():
             await self._redo(item)
         self._mending = False
         self._clear.set()
@@ -312,7 +345,7 @@ class Flow:
         loop = asyncio.get_running_loop()
         item.chained = False
         attempt = -1
-        while item.number in self._pending:
+        while item.number in self._window:
             attempt += 1
             error = item.failure
             order_only = error is not None and self._is_order_check(error) and not item.out.expects
@@ -320,15 +353,15 @@ class Flow:
                 if not await self._was_stored(item):
                     self._fail(item, error)
                 return
-            if loop.time() - item.first > self._patience:
-                self._fail(item, _unknown(item, self._patience, error))
+            if not self._window.is_safe(loop.time()):
+                self._fail(item, _unknown(item, self._window.safe, error))
                 return
             if attempt:
                 await asyncio.sleep(_BACKOFF[min(attempt - 1, len(_BACKOFF) - 1)])
             self.retries += 1
-            await self._launch(item)
+            self._launch(item)
             deadline = loop.time() + self._ack_timeout
-            while item.number in self._pending and item.failure is None:
+            while item.number in self._window and item.failure is None:
                 left = deadline - loop.time()
                 if left <= 0:
                     self._lose(item)
@@ -338,22 +371,18 @@ class Flow:
     async def _was_stored(self, item: Pending) -> bool:
         """Find out whether a condition fails because an earlier attempt, whose ack was lost, is the last message.
 
-        A stream with one replica checks conditions before ids. This asks with a condition that cannot hold and that
-        is checked after the id: a known id is acknowledged, an unknown one is refused, and nothing is stored.
+        A stream with one replica checks conditions before ids.
         """
         if not item.out.expects or item.attempts < 2 or self._replicas > 1:
             return False
-        headers = {"Nats-Msg-Id": item.id, "Nats-Expected-Last-Msg-Id": f"never-{secrets.token_hex(8)}"}
         try:
-            reply = await self._client.request(item.out.subject, b"", timeout=self._ack_timeout, headers=headers)
+            found = await find_stored(self._client, self._stream, item.out.subject, item.id, self._ack_timeout)
         except PenstockError as error:
-            self._fail(item, _unknown(item, self._patience, error))
+            self._fail(item, _unknown(item, self._window.safe, error))
             return True
-        answer = _read(reply, item.out.subject)
-        if not isinstance(answer, PubAck):
-            return False
-        self._settle(item, answer)
-        return True
+        if found is not None:
+            self._settle(item, found.sequence, found.duplicate)
+        return found is not None
 
 
 def _unknown(item: Pending, patience: float, error: PenstockError | None) -> DeadlineError:
@@ -364,18 +393,3 @@ def _unknown(item: Pending, patience: float, error: PenstockError | None) -> Dea
         seconds=patience,
         subject=item.out.subject,
     )
-
-
-def _read(message: Msg, subject: str) -> PubAck | PenstockError:
-    """Turn what answered a publish into an ack or an error."""
-    if not message.data and (message.headers or {}).get("Status") == "503":
-        return NoRespondersError(
-            f"No stream listens on {subject}.",
-            remedy="Does the stream capture the subject, and is JetStream up?",
-            subject=subject,
-        )
-    try:
-        content = json.loads(message.data)
-        return api_error(content["error"]) if "error" in content else PubAck.from_json(content)
-    except (ValueError, KeyError, TypeError, PenstockError):
-        return RemoteProtocolError(f"What answered on {subject} is no ack: {message.data[:40]!r}.")

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream.subjects import subject_fault
+from penstock.wire.jetstream import names
 
-__all__ = ["DUPLICATE_IN_BATCH", "WRONG_LAST_ID", "WRONG_LAST_SEQUENCE", "Outgoing"]
+__all__ = ["Outgoing"]
 
-WRONG_LAST_ID = 10070
-WRONG_LAST_SEQUENCE = 10071
-DUPLICATE_IN_BATCH = 10201
-_OURS = ("Nats-Msg-Id", "Nats-Expected-", "Nats-TTL", "Nats-Batch-")
+_OURS = (names.MSG_ID, names.EXPECTED_PREFIX, names.TTL, names.BATCH_PREFIX)
 
 
-@dataclass(frozen=True)
+_known: set[str] = set()  # subjects that were found good lately
+
+
+def _check_subject(subject: str) -> None:
+    if fault := subject_fault(subject, literal=True):
+        raise InputError(f"The subject {subject!r} {fault}.", remedy="Publish to a plain subject.")
+    if len(_known) >= 4096:
+        _known.clear()
+    _known.add(subject)
+
+
+@dataclass(slots=True)
 class Outgoing:
     """A message to publish, with what the server shall check before it stores it."""
 
@@ -27,7 +36,7 @@ class Outgoing:
     """The payload."""
     id: str | None = None
     """The `Nats-Msg-Id`: the stream stores it once within its duplicate window. One is made where none is given."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
     """Further headers."""
     ttl: str | float | None = None
     """How long the stream keeps it, a second or more; the stream must allow message TTLs."""
@@ -39,14 +48,19 @@ class Outgoing:
     """Store it only if the stream's last message has this id."""
 
     def __post_init__(self) -> None:
-        if fault := subject_fault(self.subject, literal=True):
-            raise InputError(f"The subject {self.subject!r} {fault}.", remedy="Publish to a plain subject.")
+        if self.subject not in _known:
+            _check_subject(self.subject)
         if not isinstance(self.data, bytes | bytearray | memoryview):
             raise InputError(f"The payload for {self.subject} is {type(self.data).__name__}.", remedy="Give bytes.")
-        for name, value in {**self.headers, "Nats-Msg-Id": self.id or "-"}.items():
+        if self.headers or self.id is not None or self.ttl is not None or self.expects:
+            self._check()
+
+    def _check(self) -> None:
+        given = self.headers or {}
+        for name, value in {**given, names.MSG_ID: self.id or "-"}.items():
             if not name or any(char in name for char in ": \r\n") or "\r" in value or "\n" in value:
                 raise InputError(f"The header {name!r} cannot be sent.", remedy="Names have no colon or space.")
-        for name in self.headers:
+        for name in given:
             if name.startswith(_OURS):
                 raise InputError(
                     f"The header {name} is given as a header.", remedy="Use id, ttl and the expect arguments instead."
@@ -71,18 +85,19 @@ class Outgoing:
 
     def wire_headers(self, message_id: str) -> dict[str, str]:
         """Give the headers that are sent."""
-        headers = {**self.headers, "Nats-Msg-Id": message_id}
+        headers = {**(self.headers or {}), names.MSG_ID: message_id}
         if self.ttl is not None:
-            headers["Nats-TTL"] = f"{round(parse_duration(self.ttl) * 1000)}ms"
+            headers[names.TTL] = f"{round(parse_duration(self.ttl) * 1000)}ms"
         if self.expect_last_sequence is not None:
-            headers["Nats-Expected-Last-Sequence"] = str(self.expect_last_sequence)
+            headers[names.EXPECTED_LAST_SEQUENCE] = str(self.expect_last_sequence)
         if self.expect_last_subject_sequence is not None:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(self.expect_last_subject_sequence)
+            headers[names.EXPECTED_LAST_SUBJECT_SEQUENCE] = str(self.expect_last_subject_sequence)
         if self.expect_last_id is not None:
-            headers["Nats-Expected-Last-Msg-Id"] = self.expect_last_id
+            headers[names.EXPECTED_LAST_ID] = self.expect_last_id
         return headers
 
     @property
     def size(self) -> int:
         """About how many bytes it holds while it waits for its ack."""
-        return len(self.data) + len(self.subject) + sum(len(k) + len(v) for k, v in self.headers.items())
+        size = len(self.data) + len(self.subject)
+        return size + sum(len(k) + len(v) for k, v in self.headers.items()) if self.headers else size

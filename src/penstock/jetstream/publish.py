@@ -25,6 +25,7 @@ from penstock.jetstream.flow import Flow, Pending
 from penstock.jetstream.outgoing import Outgoing
 from penstock.jetstream.subjects import covers
 from penstock.model import PubAck, Stream
+from penstock.wire.jetstream.atomic import MOST
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Publisher"]
 
 _LOOK = 30.0  # how long a stream may be without a leader when we first look at it
-_ATOMIC_MOST = 1000  # the server's limit of one atomic batch
+_KNOWN = 1000  # subjects that are known to be the stream's
 
 
 class Publisher:
@@ -136,6 +137,7 @@ class Publisher:
     async def _look(self) -> None:
         info = await assets.patiently(lambda: assets.stream_info(self._client, self.stream), _LOOK)
         self._config: Stream = info.config
+        self._captured: set[str] = set()
 
     # -- publishing --------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class Publisher:
         await self._look()
         if how is None:
             messages = list(messages)
-            fits = self._config.allow_atomic and len(messages) <= _ATOMIC_MOST
+            fits = self._config.allow_atomic and len(messages) <= MOST
             how = "atomic" if fits else "fast" if self._config.allow_batched else "plain"
         if how == "plain":
             acks = [ack async for ack in self.publish_all(messages)]
@@ -195,9 +197,9 @@ class Publisher:
                 return await publish_fast(route, messages)
         messages = list(messages)
         _refuse_empty(messages)
-        if len(messages) > _ATOMIC_MOST:
+        if len(messages) > MOST:
             raise InputError(
-                f"An atomic batch of {len(messages):,} messages is too large; the server takes {_ATOMIC_MOST:,}.",
+                f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}.",
                 remedy="Split it, or use fast ingest.",
             )
         async with self._flow.quiet():
@@ -221,7 +223,13 @@ class Publisher:
             raise InputError("The publisher is not open.", remedy="Use it with `async with`.")
 
     def _captures(self, subject: str) -> bool:
-        return any(covers(pattern, subject) for pattern in self._config.subjects)
+        if subject not in self._captured:
+            if not any(covers(pattern, subject) for pattern in self._config.subjects):
+                return False
+            if len(self._captured) >= _KNOWN:
+                self._captured.clear()
+            self._captured.add(subject)
+        return True
 
     def _checked_id(self, out: Outgoing) -> str:
         """Refuse what the stream cannot take, before it is sent, and give the message's id."""

@@ -3,19 +3,23 @@
 The pipeline itself is ordinary `pyspark.pipelines`: a `spark-pipeline.yaml` and files with tables, flows and sinks.
 This package starts Spark for it, as a child that can be killed at any moment and goes on where it was. Names are
 loaded when they are used, because pipeline files import this package, too.
+
+The names that it exports are public; its modules are not for users.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.exports import exports
 
 if TYPE_CHECKING:
-    from penstock.pipelines.history import replay as replay
+    from penstock.pipelines.order import RunOrder as RunOrder
     from penstock.pipelines.outcome import FlowProgress as FlowProgress
     from penstock.pipelines.outcome import Outcome as Outcome
     from penstock.pipelines.process import PipelineRun as PipelineRun
     from penstock.pipelines.project import Project as Project
+    from penstock.pipelines.replaying import replay as replay
     from penstock.pipelines.running import run as run
     from penstock.pipelines.running import start as start
     from penstock.pipelines.settings import start_position as start_position
@@ -24,27 +28,20 @@ if TYPE_CHECKING:
     from penstock.pipelines.tables import Table as Table
 
 _HOMES = {
-    "FlowProgress": "outcome",
-    "KeptTable": "tables",
-    "Outcome": "outcome",
-    "PipelineRun": "process",
-    "Project": "project",
-    "Table": "tables",
-    "replay": "history",
-    "run": "running",
-    "start": "running",
-    "start_position": "settings",
-    "target": "settings",
+    "FlowProgress": "penstock.pipelines.outcome",
+    "KeptTable": "penstock.pipelines.tables",
+    "Outcome": "penstock.pipelines.outcome",
+    "PipelineRun": "penstock.pipelines.process",
+    "Project": "penstock.pipelines.project",
+    "RunOrder": "penstock.pipelines.order",
+    "Table": "penstock.pipelines.tables",
+    "replay": "penstock.pipelines.replaying",
+    "run": "penstock.pipelines.running",
+    "start": "penstock.pipelines.running",
+    "start_position": "penstock.pipelines.settings",
+    "target": "penstock.pipelines.settings",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are the keys above, all text
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock.pipelines' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"penstock.pipelines.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -11,7 +11,9 @@ the version, one with metadata, and one for each source.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +51,8 @@ class FlowState:
 def read_flows(storage: Path) -> list[FlowState]:
     """Read every flow's newest checkpoint."""
     root = storage / "_checkpoints"
-    found = {folder.parent for folder in root.rglob("offsets") if folder.is_dir() and folder.parent.name.isdigit()}
+    places = (Path(place) for place, folders, _ in os.walk(root) if "offsets" in folders)
+    found = [place for place in places if place.name.isdigit()]
     newest: dict[Path, Path] = {}
     for version in found:
         flow = version.parent
@@ -70,16 +73,14 @@ def _read(target: str, flow: str, version: Path) -> FlowState:
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    for path in folder.rglob("*"):
-        try:
-            if path.is_file():
-                yield path.stat().st_size
-        except FileNotFoundError:
-            continue  # Spark tidies up while we look
+    for place, _, names in os.walk(folder):  # which passes over what Spark tidies away meanwhile
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                yield os.stat(os.path.join(place, name)).st_size
 
 
 def _numbers(folder: Path) -> Iterator[int]:
-    if folder.is_dir():
+    with contextlib.suppress(FileNotFoundError):
         yield from (int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 

@@ -16,14 +16,16 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
 from penstock.errors import PenstockError
 from penstock.pipelines import remote
+from penstock.pipelines.eventlog import connect_port
 from penstock.pipelines.listening import Listening, counting_registry
+from penstock.pipelines.order import Assignment
 
 __all__ = ["main"]
 
@@ -45,28 +47,28 @@ class _Mouth:
             self._pipe.flush()
 
 
-def _listen(stop: threading.Event, folder: str) -> None:
+def _listen(stop: threading.Event, folder: Path) -> None:
     for _ in sys.stdin:
         stop.set()
     shutil.rmtree(folder, ignore_errors=True)  # the connection is in it
     os._exit(1)  # the parent is gone; Java follows when our end of its pipe closes
 
 
-def _start_local(master: str, conf: dict[str, str]) -> tuple[Any, str]:
+def _start_local(given: Assignment) -> tuple[Any, str]:
     """Start Spark here with a Connect server on a free port of loopback; give the session and the server's URL."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     settings = {
-        **conf,
-        "spark.master": master,
+        **given.spark,
+        "spark.master": given.order.master,
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
     }
     classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(settings.items()))))
-    service = getattr(classic._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
-    return classic, f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
+    port = connect_port(given.folder / "events")
+    return classic, f"sc://localhost:{port}"
 
 
 def _reason(error: BaseException) -> str:
@@ -81,7 +83,7 @@ def _reason(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _settings(spark: Any, given: dict[str, str], mouth: _Mouth, ours: bool) -> dict[str, str]:
+def _settings(spark: Any, given: Mapping[str, str], mouth: _Mouth, ours: bool) -> dict[str, str]:
     """Give the settings that a session can have; others hold from the start of a Spark, and another's is not ours."""
     from pyspark.errors import PySparkException
 
@@ -98,19 +100,26 @@ def _settings(spark: Any, given: dict[str, str], mouth: _Mouth, ours: bool) -> d
     return taken
 
 
-def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, listening: Listening | None, refresh: bool) -> None:
+def _update(
+    spark: Any,
+    given: Assignment,
+    settings: dict[str, str],
+    mouth: _Mouth,
+    listening: Listening | None,
+    refresh: bool,
+) -> None:
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
-    path = Path(order["spec"])
+    path, order = given.spec, given.order
     spec = cli.load_pipeline_spec(path)
     graph = create_dataflow_graph(
         spark,
         default_catalog=spec.catalog,
-        default_database=order["database"] or spec.database,
-        sql_conf=order["settings"],
+        default_database=order.database or spec.database,
+        sql_conf=settings,
     )
     registry = SparkConnectGraphElementRegistry(spark, graph) if listening is None else counting_registry(spark, graph)
     cli.register_definitions(path, registry, spec, spark, graph)
@@ -120,11 +129,11 @@ def _update(spark: Any, order: dict[str, Any], mouth: _Mouth, listening: Listeni
         events = start_run(
             spark,
             graph,
-            full_refresh=order["full_refresh"] if refresh else [],
-            full_refresh_all=bool(order["full_refresh_all"]) and refresh,
+            full_refresh=order.full_refresh if refresh else [],
+            full_refresh_all=order.full_refresh_all and refresh,
             refresh=[],
-            dry=order["dry"],
-            storage=order["storage"],
+            dry=order.dry,
+            storage=given.storage,
         )
         for item in events:
             if "pipeline_event_result" in item:
@@ -145,15 +154,15 @@ def _heard(listening: Listening, mouth: _Mouth) -> Iterator[None]:
         mouth.say("deaf", reason=listening.problem)
 
 
-def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
+def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
     from pyspark.pipelines.cli import load_pipeline_spec
     from pyspark.sql.connect.session import SparkSession
 
     mouth.say("starting")
-    classic = None
-    url = order["remote"]
+    classic, order = None, given.order
+    url = order.remote
     if url is None:
-        classic, url = _start_local(order["master"], order["conf"])
+        classic, url = _start_local(given)
     # Pipeline files say SparkSession.active() and mean the Connect session.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     spark = SparkSession.builder.remote(url).create()
@@ -161,23 +170,24 @@ def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
         mouth.say("ready", spark=spark.version)
         if classic is None:
             mouth.say("looking")
-            remote.refuse_other(remote.look(spark, order["streams"]), remote.stream_ages(order["streams"]))
-        if order["database"]:
-            spark.sql(f"CREATE DATABASE IF NOT EXISTS {order['database']}")
-        given = load_pipeline_spec(Path(order["spec"])).configuration
-        order["settings"] = _settings(spark, dict(given), mouth, ours=classic is not None)
+            remote.refuse_other(remote.look(spark, given.streams), remote.stream_ages(given.streams))
+        if order.database:
+            spark.sql(f"CREATE DATABASE IF NOT EXISTS {order.database}")
+        # Those of the caller are last here, too: a session's settings win over those that its Spark was started with.
+        wanted = {**load_pipeline_spec(given.spec).configuration, **order.conf}
+        settings = _settings(spark, wanted, mouth, ours=classic is not None)
         listening = None
-        if classic is None and not order["dry"]:  # a Spark of our own writes an event log, which tells more
+        if classic is None and not order.dry:  # a Spark of our own writes an event log, which tells more
             listening = Listening(spark, lambda progress: mouth.say("progress", progress=progress))
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)
-            _update(spark, order, mouth, listening, refresh=number == 0)
+            _update(spark, given, settings, mouth, listening, refresh=number == 0)
             mouth.say("updated", number=number)
-            if not order["continuous"]:
+            if not order.continuous:
                 break
             number += 1
-            stop.wait(order["pause"])
+            stop.wait(order.pause)
     finally:
         spark.stop()
         if classic is not None:
@@ -187,14 +197,14 @@ def _work(order: dict[str, Any], mouth: _Mouth, stop: threading.Event) -> None:
 
 def main() -> int:
     """Run the order in the file that the first argument names; talk on the pipe that the second one names."""
-    order = json.loads(Path(sys.argv[1]).read_text())
     warnings.filterwarnings("ignore", message="Failed to set spark")
     stop = threading.Event()
-    threading.Thread(target=_listen, args=(stop, order["folder"]), daemon=True).start()
     with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as pipe:
         mouth = _Mouth(pipe)
         try:
-            _work(order, mouth, stop)
+            given = Assignment.from_json(Path(sys.argv[1]).read_bytes())
+            threading.Thread(target=_listen, args=(stop, given.folder), daemon=True).start()
+            _work(given, mouth, stop)
         except BaseException as error:
             traceback.print_exc()
             mouth.say("failed", reason=_reason(error))

@@ -7,14 +7,18 @@ that a run of weeks keeps one small file.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EventLog"]
+from penstock.errors import PipelineError
 
+__all__ = ["EventLog", "connect_port"]
+
+_CONNECT = "SparkListenerConnectServiceStarted"
 # Only these are worth parsing: most of the log is about tasks and storage.
-_WANTED = ("QueryProgressEvent", "QueryStartedEvent", '"SparkListenerJobStart"', '"SparkListenerTaskEnd"')
+_WANTED = ("QueryProgressEvent", "QueryStartedEvent", '"SparkListenerJobStart"', '"SparkListenerTaskEnd"', _CONNECT)
 MOST_LINE = 64 * 2**20
 
 
@@ -26,6 +30,7 @@ class EventLog:
         self._path: Path | None = None
         self._place = 0
         self._rest = b""
+        self._passing = False  # a line that is too long, until its end
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Give what is new."""
@@ -41,7 +46,7 @@ class EventLog:
                 return
             yield from self._read_on(self._path)  # what came before the log was rolled
             self._path.unlink(missing_ok=True)
-            self._path, self._place, self._rest = later[0], 0, b""
+            self._path, self._place, self._rest, self._passing = later[0], 0, b"", False
 
     def _read_on(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
@@ -51,11 +56,29 @@ class EventLog:
                     self._place += len(chunk)
                     *lines, self._rest = (self._rest + chunk).split(b"\n")
                     for line in lines:
-                        yield from _parse(line)
+                        if not self._passing:
+                            yield from _parse(line)
+                        self._passing = False
                     if len(self._rest) > MOST_LINE:
-                        self._rest = b""
+                        self._rest, self._passing = b"", True
         except FileNotFoundError:
             return
+
+
+def connect_port(folder: Path, patience: float = 60.0) -> int:
+    """Give the port on which a Spark that has just started, and logs to this folder, serves Spark Connect."""
+    log, deadline = EventLog(folder), time.monotonic() + patience
+    while True:
+        for event in log.read():
+            if str(event["Event"]).endswith(_CONNECT):
+                return int(event["bindingPort"])
+        if time.monotonic() > deadline:  # Spark logs from a queue of its own, a moment later
+            raise PipelineError(
+                f"Spark did not say within {patience:g} s where its Connect server listens.",
+                remedy="Look into its log.",
+                log=None,
+            )
+        time.sleep(0.05)
 
 
 def _parse(line: bytes) -> Iterator[dict[str, Any]]:

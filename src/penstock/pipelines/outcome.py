@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import InputError
 from penstock.spark.offsets import Offset
 
-__all__ = ["OBSERVED", "Batch", "FlowProgress", "Outcome"]
+__all__ = ["OBSERVED", "FlowProgress", "MicroBatch", "Outcome"]
 
 MOST_BATCHES = 20_000  # of the history; older ones are forgotten
 MOST_JOBS = 1_000
@@ -24,7 +24,7 @@ _RUN = re.compile(r"Run is ([A-Z]+)")
 
 
 @dataclass(frozen=True)
-class Batch:
+class MicroBatch:
     """One micro-batch that is done."""
 
     at: float
@@ -74,7 +74,7 @@ class Outcome:
         """Whether every row of the run is counted; not where a Connect server tells no progress, or not all of it."""
         self._whole = True  # as far as was heard
         self.flows: dict[str, FlowProgress] = {}
-        self.history: deque[Batch] = deque(maxlen=MOST_BATCHES)
+        self.history: deque[MicroBatch] = deque(maxlen=MOST_BATCHES)
         self.phase = "starting Spark"
         self.updates = 0
         self.ended = False
@@ -198,9 +198,8 @@ class Outcome:
             flow.rows_out = (flow.rows_out or 0) + int(observed["rows"])
         for source in progress.get("sources") or []:
             self._read_source(flow, source)
-        self.history.append(
-            Batch(_seconds(progress["timestamp"]), flow.name, int(progress["batchId"]), rows, seconds, flow.lag or 0)
-        )
+        begun, number = _seconds(progress["timestamp"]), int(progress["batchId"])
+        self.history.append(MicroBatch(begun, flow.name, number, rows, seconds, flow.lag or 0))
 
     def _read_source(self, flow: FlowProgress, source: Mapping[str, Any]) -> None:
         try:

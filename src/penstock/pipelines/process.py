@@ -19,75 +19,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from penstock import credentials
 from penstock.errors import InputError, PipelineError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.eventlog import EventLog
+from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.progress import ProgressFile
 from penstock.pipelines.project import Project
 from penstock.pipelines.settings import VARIABLE
 from penstock.spark.sessions import check_java
 
-__all__ = ["Order", "PipelineRun", "is_running"]
+__all__ = ["PipelineRun", "is_running"]
 
 MOST_LOG = 50 * 2**20
 _DIE = 10.0  # seconds that killed processes may take to be gone
-_CONTEXT = {
-    "url": "url",
-    "token": "token",
-    "user": "user",
-    "password": "password",
-    "creds": "credentials",
-    "nkey": "nkey",
-    "cert": "tls_cert",
-    "key": "tls_key",
-    "ca": "tls_ca",
-    "tls_first": "tls_first",
-    "jetstream_domain": "domain",
-    "jetstream_api_prefix": "api_prefix",
-    "inbox_prefix": "inbox_prefix",
-}
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a run is asked to do."""
-
-    continuous: bool = False
-    """Run one update after the other until stopped, instead of one."""
-    pause: float = 1.0
-    """Seconds between two updates of a continuous run."""
-    master: str = "local[*]"
-    """Where Spark runs its tasks."""
-    remote: str | None = None
-    """A Spark Connect server to run on, instead of a Spark of our own."""
-    full_refresh: Sequence[str] = ()
-    """Tables to compute anew from the start."""
-    full_refresh_all: bool = False
-    """Compute everything anew."""
-    dry: bool = False
-    """Check the definitions and the graph; move no row."""
-    conf: Mapping[str, str] = field(default_factory=dict)
-    """Spark settings over those of the spec."""
-    replay: str | None = None
-    """The settings of a replay, as `penstock.pipelines.settings` writes them."""
-    database: str | None = None
-    """The database for its tables, made if it is missing, instead of the one of the spec."""
 
 
 class PipelineRun:
     """One run of a pipeline in a child process; a context manager that leaves nothing behind."""
 
-    def __init__(self, project: Project, options: ConnectionOptions, order: Order | None = None) -> None:
+    def __init__(self, project: Project, options: ConnectionOptions, order: RunOrder | None = None) -> None:
         self.project = project
-        self.order = order or Order()
+        self.order = order or RunOrder()
         self.outcome = Outcome(counted=self.order.remote is None)
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,31 +75,21 @@ class PipelineRun:
         return self
 
     def _launch(self, folder: Path) -> None:
-        order = {
-            "folder": str(folder),
-            "spec": str(self.project.spec),
-            "storage": self.project.storage,
-            "continuous": self.order.continuous,
-            "pause": self.order.pause,
-            "master": self.order.master,
-            "remote": self.order.remote,
-            "full_refresh": list(self.order.full_refresh),
-            "full_refresh_all": self.order.full_refresh_all,
-            "dry": self.order.dry,
-            "database": self.order.database,
-            "streams": sorted(self.project.topology.streams) if self.project.topology is not None else [],
-            "conf": _conf(self.project, self.order, folder),
-        }
-        (folder / "order.json").write_text(json.dumps(order))
-        context = folder / "nats.json"
-        context.touch(mode=0o600)
-        context.write_text(json.dumps(_context(self._options)))
+        assignment = Assignment(
+            folder=folder,
+            spec=self.project.spec,
+            storage=self.project.storage,
+            streams=tuple(sorted(self.project.topology.streams)) if self.project.topology is not None else (),
+            spark=_conf(self.project, self.order, folder),
+            order=self.order,
+        )
+        order, context = assignment.hand_over(self._options)
         receive, send = os.pipe()
         kept = [send] if self._lock is None else [send, self._lock]
         try:
             with self.log_path.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "penstock.pipelines.child", str(folder / "order.json"), str(send)],
+                    [sys.executable, "-m", "penstock.pipelines.child", str(order), str(send)],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -275,7 +223,7 @@ class PipelineRun:
 # -- what the child is given -------------------------------------------------------------------------------------------
 
 
-def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
+def _conf(project: Project, order: RunOrder, folder: Path) -> dict[str, str]:
     """Collect Spark's settings: what a pipeline on one machine needs, under what the spec and the caller say."""
     local = order.master.startswith("local")
     java = "spark.driver.extraJavaOptions"
@@ -315,12 +263,7 @@ def _conf(project: Project, order: Order, folder: Path) -> dict[str, str]:
     return conf
 
 
-def _context(options: ConnectionOptions) -> dict[str, Any]:
-    inlined = credentials.inline(options)
-    return {field: value for field, name in _CONTEXT.items() if (value := getattr(inlined, name)) not in (None, False)}
-
-
-def _environment(order: Order, context: Path) -> dict[str, str]:
+def _environment(order: RunOrder, context: Path) -> dict[str, str]:
     gone = {
         "NATS_URL",
         "NATS_CONTEXT",

@@ -110,12 +110,13 @@ def read_progress(folder: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(content, dict) or content.get("v") != VERSION:
         return None
-    if content.get("state") == "running" and _since(int(content.get("pid") or 0)) != content.get("since"):
+    since = content.get("since")
+    if content.get("state") == "running" and (since is None or _since(content.get("pid")) != since):
         content["state"] = "cut off"
     return content
 
 
-def _since(pid: int) -> str | None:
+def _since(pid: object) -> str | None:
     """Give the moment at which a process began, as the kernel counts it; a number of its own is used again one day."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import glob
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from penstock.errors import InputError
 from penstock.jetstream.topology import Topology
@@ -17,6 +19,9 @@ __all__ = ["SPEC_NAMES", "Project"]
 SPEC_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
 TOPOLOGY_NAME = "topology.toml"
 _FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
+# Spark writes the path of a storage as a URI, and reads that as a path: a space, and checkpoints are in another folder.
+# With the last four in a path its catalog fails.
+_MISTAKEN = re.compile(r"[\s\x00-\x1f\x7f%#?\"<>\[\]{}|\\^`;:$*]")
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Project:
             storage=_uri(str(storage) if storage is not None else content["storage"], spec.parent),
             catalog=content.get("catalog"),
             database=content.get("database", content.get("schema")),
-            configuration={str(key): str(value) for key, value in (content.get("configuration") or {}).items()},
+            configuration=content.get("configuration", {}),
             topology=Topology.load(beside) if beside.exists() else None,
         )
 
@@ -57,16 +62,14 @@ class Project:
     @property
     def local_storage(self) -> Path | None:
         """The storage as a folder of this machine; None where it is elsewhere."""
-        parts = urlsplit(self.storage)
-        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+        return _local(self.storage)
 
     @property
     def warehouse(self) -> Path | None:
         """The folder that holds the tables, where it is on this machine."""
         named = self.configuration.get("spark.sql.warehouse.dir")
         if named is not None:
-            parts = urlsplit(named)
-            return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
+            return _local(named) if urlsplit(named).scheme else Path(named)
         return self.local_storage / "warehouse" if self.local_storage is not None else None
 
     def at(self, storage: str | Path) -> Project:
@@ -122,28 +125,63 @@ def _check(spec: Path, content: Mapping[str, Any]) -> None:
     for key in ("name", "storage"):
         if not isinstance(content.get(key), str) or not content[key]:
             raise InputError(f"{spec} does not say its {key}.", remedy=f"Add a line: {key}: ...")
-    libraries = content.get("libraries") or []
+    for key in ("catalog", "database", "schema"):
+        if not isinstance(content.get(key), str | None):
+            raise InputError(f"{spec} has a {key} that is no text.", remedy="Write it in quotes.")
+    _check_libraries(spec, content.get("libraries", []))
+    settings = content.get("configuration", {})
+    if not isinstance(settings, dict):
+        raise InputError(f"{spec}: configuration is not a table.", remedy="Write lines of key: value.")
+    for key, value in settings.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InputError(
+                f"{spec}: the setting {key} in configuration is no text.", remedy=f'Write it in quotes: {key}: "..."'
+            )
+
+
+def _check_libraries(spec: Path, libraries: Any) -> None:
+    """Refuse what Spark would refuse, after it has started: other patterns than its two, and files of other kinds."""
+    remedy = "Write: libraries: [{glob: {include: folder/**}}]."
     try:
         patterns = [entry["glob"]["include"] for entry in libraries]
     except (TypeError, KeyError):
-        raise InputError(
-            f"{spec}: libraries is not a list of globs.", remedy="Write: libraries: [{glob: {include: folder/**}}]."
-        ) from None
-    if not any(_files(spec.parent, pattern) for pattern in patterns):
+        raise InputError(f"{spec}: libraries is not a list of globs.", remedy=remedy) from None
+    found: list[Path] = []
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern or Path(pattern).is_absolute():
+            raise InputError(
+                f"{spec}: libraries names {pattern!r}, which is no path inside the project.", remedy=remedy
+            )
+        deep = pattern.endswith("/**")
+        if glob.has_magic(pattern.removesuffix("/**") if deep else pattern):
+            raise InputError(f"{spec}: Spark takes no glob such as {pattern}.", remedy="Name a file, or folder/**.")
+        files = spec.parent.glob(f"{pattern}/*" if deep else pattern)
+        found += [path for path in files if path.is_file() and "__pycache__" not in path.parts]
+    if not found:
         raise InputError(
             f"{spec} names no file that defines anything.",
             remedy="Write transformations, and name their folder under libraries.",
         )
-    if not isinstance(content.get("configuration") or {}, dict):
-        raise InputError(f"{spec}: configuration is not a table.", remedy="Write lines of key: value.")
-
-
-def _files(folder: Path, pattern: str) -> list[Path]:
-    wanted = f"{pattern}/*" if pattern.endswith("/**") else pattern
-    return [path for path in folder.glob(wanted) if path.suffix in (".py", ".sql")]
+    for path in found:
+        if path.suffix not in (".py", ".sql"):
+            raise InputError(
+                f"{spec} names {path.relative_to(spec.parent)}, and a pipeline is defined in .py and .sql files.",
+                remedy="Move it to another folder.",
+            )
 
 
 def _uri(storage: str, folder: Path) -> str:
-    if urlsplit(storage).scheme:
-        return storage
-    return (folder / Path(storage).expanduser()).resolve().as_uri()
+    named = storage if urlsplit(storage).scheme else f"file://{(folder / Path(storage).expanduser()).resolve()}"
+    local = _local(named)
+    if local is not None and (mistaken := _MISTAKEN.search(str(local))):
+        raise InputError(
+            f"The storage {local} has {mistaken.group()!r} in its path, which Spark gets wrong.",
+            remedy="Name a folder without it, in the spec or with --storage.",
+        )
+    return named
+
+
+def _local(uri: str) -> Path | None:
+    """Give the folder that a URI names on this machine, to the letter: Spark takes no quotes out of it."""
+    found = re.fullmatch(r"file:(?://(?=/))?(/(?!/).*|/)", uri, re.DOTALL)
+    return Path(found.group(1)) if found else None

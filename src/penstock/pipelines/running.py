@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.contexts import load_options
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
-from penstock.pipelines.lanes import beside, current_lane, database
+from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
+from penstock.pipelines.replays import beside, current_replay, database
 
 if TYPE_CHECKING:
     from penstock.jetstream.changes import Plan
@@ -81,7 +82,7 @@ def start(
     url: str | None = None,
     options: ConnectionOptions | None = None,
     storage: str | Path | None = None,
-    order: Order | None = None,
+    order: RunOrder | None = None,
 ) -> PipelineRun:
     """Apply the topology and start the pipeline; the caller follows it with `poll` and ends it with `close`."""
     if isinstance(path, Project):
@@ -91,15 +92,15 @@ def start(
     if options is not None and url is not None:
         raise InputError("Both url and options are given.", remedy="Give one of them.")
     found = options or load_options(url)
-    order = order or Order()
+    order = order or RunOrder()
     if order.remote is not None:
         check_remote(order.remote)
-    lane = current_lane(project)
+    kept = current_replay(project)
     if project.topology is not None:
         apply_topology(project, found)
-    if lane is not None:
-        shared = database(project, lane.name, order.remote)
-        project, order = beside(project, lane.name), replace(order, replay=lane.settings, database=shared)
+    if kept is not None:
+        shared = database(project, kept.name, order.remote)
+        project, order = beside(project, kept.name), replace(order, replay=kept.settings, database=shared)
     return PipelineRun(project, found, order).start()
 
 
@@ -151,7 +152,7 @@ def _order(
     full_refresh_all: bool,
     dry: bool,
     conf: Mapping[str, str] | None,
-) -> Order:
+) -> RunOrder:
     if master is not None and remote is not None:
         raise OptionError(
             "Both master and remote are given.",
@@ -164,7 +165,7 @@ def _order(
             remedy="Run once first, then continuously.",
             option="continuous",
         )
-    return Order(
+    return RunOrder(
         continuous=continuous,
         pause=pause,
         master=master or "local[*]",

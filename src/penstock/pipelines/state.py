@@ -13,11 +13,11 @@ from penstock.errors import InputError, NotFoundError
 from penstock.model import format_time
 from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
-from penstock.pipelines.lanes import Lane, current_lane, place
 from penstock.pipelines.process import is_running
 from penstock.pipelines.progress import NAME as PROGRESS
 from penstock.pipelines.progress import progress_folder, read_progress
 from penstock.pipelines.project import Project
+from penstock.pipelines.replays import KeptReplay, current_replay, place
 from penstock.pipelines.running import blocking
 
 __all__ = ["PipelineState", "pipeline_state", "reset_pipeline", "state_paths"]
@@ -32,7 +32,7 @@ class PipelineState:
     flows: tuple[FlowState, ...]
     latest: Mapping[str, int | None]
     """For each stream, the next sequence that it will give out; None where it is gone."""
-    lane: Lane | None = None
+    replay: KeptReplay | None = None
     """The replay that it was switched to."""
     told: datetime | None = None
     """When the newest run from here told this; None where the checkpoints did."""
@@ -53,7 +53,7 @@ class PipelineState:
             "name": self.name,
             "running": self.running,
             "told": None if self.told is None else format_time(self.told),
-            "replay": None if self.lane is None else {"name": self.lane.name, "into": dict(self.lane.into)},
+            "replay": None if self.replay is None else {"name": self.replay.name, "into": dict(self.replay.into)},
             "flows": [
                 {
                     **asdict(flow),
@@ -67,7 +67,7 @@ class PipelineState:
 
 def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineState:
     """Read the checkpoints, or what the newest run told where they are elsewhere; ask NATS how far the streams are."""
-    lane = current_lane(project)
+    kept = current_replay(project)
     here = place(project)
     running, told = is_running(here), None
     flows = () if here.local_storage is None else tuple(read_flows(here.local_storage))
@@ -84,14 +84,15 @@ def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineStat
             )
     names = sorted({stream for flow in flows for stream in flow.streams})
     latest: dict[str, int | None] = blocking(_latest(options, names)) if names else {}
-    return PipelineState(project.name, running, flows, latest, lane, told)
+    return PipelineState(project.name, running, flows, latest, kept, told)
 
 
 def _told(progress: Mapping[str, Any]) -> Iterator[FlowState]:
     """Give the flows that the newest run had something to do for; what it has planned, nobody told."""
+    newest = {batch["flow"]: batch["number"] for batch in progress["batches"]}
     for flow in progress["flows"]:
         if flow["batches"]:
-            yield FlowState(None, flow["name"], None, flow["batches"] - 1, flow["streams"], flow["state_bytes"])
+            yield FlowState(None, flow["name"], None, newest.get(flow["name"]), flow["streams"], flow["state_bytes"])
 
 
 async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:

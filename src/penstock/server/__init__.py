@@ -1,4 +1,7 @@
-"""A real nats-server in our care: one node, or a three-node JetStream cluster, on this machine."""
+"""A real nats-server in our care: one node, or a three-node JetStream cluster, on this machine.
+
+The names that it exports are public; its modules are not for users.
+"""
 
 from penstock.server.binary import Binary, find_binary
 from penstock.server.node import Node

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from penstock.errors import ServerError, StartError
 from penstock.server.binary import Binary
-from penstock.server.link import GRACE, GuardLink
+from penstock.server.guard_process import GRACE, GuardProcess
 from penstock.server.options import Routes, ServerOptions, render
 
-__all__ = ["ForeignNode", "Node", "Plan", "is_port_clash"]
+__all__ = ["Deployment", "ForeignNode", "Node", "is_port_clash"]
 
 _POLL = 0.01
 _HTTP_TIMEOUT = 2.0
@@ -27,12 +27,12 @@ _LOG_LINES = 20
 
 
 @dataclass(repr=False)
-class Plan:
-    """What all nodes of one server share."""
+class Deployment:
+    """What all nodes of one server share: what was asked for, the program, the guard, the folder, the secrets."""
 
     options: ServerOptions
     binary: Binary
-    link: GuardLink
+    guard: GuardProcess
     root: Path
     token: str | None
     routes: Routes | None
@@ -49,18 +49,18 @@ class Plan:
 class Node:
     """One nats-server of a `Server`. Stopping and starting it keeps its ports, its name and its store."""
 
-    def __init__(self, plan: Plan, index: int) -> None:
-        run, options = plan.link.run, plan.options
+    def __init__(self, deployment: Deployment, index: int) -> None:
+        run, options = deployment.guard.run, deployment.options
         self.name = f"n{index + 1}"
-        self._plan = plan
+        self._deployment = deployment
         self._index = index
         self._port = options.port + index if options.port else 0
         self._monitor_port = 0
         self._config = run / f"{self.name}.conf"
         self._output = run / f"{self.name}.out"
         self._ports_dir = run / f"{self.name}.ports"
-        self._store = plan.root if options.nodes == 1 else plan.root / self.name
-        self._log = (run if options.root is None else plan.root) / f"{self.name}.log"
+        self._store = deployment.root if options.nodes == 1 else deployment.root / self.name
+        self._log = (run if options.root is None else deployment.root) / f"{self.name}.log"
         self._log_start = 0
 
     # -- reading -----------------------------------------------------------------------------------
@@ -68,13 +68,13 @@ class Node:
     @property
     def address(self) -> str:
         """The host and port that clients connect to."""
-        return f"{self._plan.options.reach}:{self._port}"
+        return f"{self._deployment.options.reach}:{self._port}"
 
     @property
     def url(self) -> str:
         """The URL of this node; it carries the token."""
-        login = f"{self._plan.token}@" if self._plan.token else ""
-        return f"{'tls' if self._plan.options.secure else 'nats'}://{login}{self.address}"
+        login = f"{self._deployment.token}@" if self._deployment.token else ""
+        return f"{'tls' if self._deployment.options.secure else 'nats'}://{login}{self.address}"
 
     @property
     def monitor_url(self) -> str:
@@ -111,9 +111,9 @@ class Node:
         return f"<Node {self.name} at {self.address}, {self._facts()['state']}>"
 
     def _facts(self) -> dict[str, Any]:
-        if self._plan.link.open:
+        if self._deployment.guard.open:
             with suppress(ServerError):  # the guard ended between the two lines, and its nodes with it
-                return self._plan.link.state(self.name)
+                return self._deployment.guard.state(self.name)
         return {"pid": None, "state": "exited", "status": None}
 
     # -- faults and repairs ------------------------------------------------------------------------
@@ -132,15 +132,15 @@ class Node:
 
     def stop(self) -> None:
         """Stop the process gracefully, and kill it when it has not ended after ten seconds."""
-        if not self._plan.link.signal(self.name, signal.SIGTERM, ("exited", "none").__contains__, GRACE):
+        if not self._deployment.guard.signal(self.name, signal.SIGTERM, ("exited", "none").__contains__, GRACE):
             self.kill()
 
     def start(self) -> None:
         """Start the process again, with the same ports and store, and wait until it is healthy."""
         # Asking raises where the whole server was stopped: nothing may be written to its folders then.
-        if self._plan.link.state(self.name)["state"] in ("running", "paused"):
+        if self._deployment.guard.state(self.name)["state"] in ("running", "paused"):
             return
-        deadline = time.monotonic() + self._plan.options.start_timeout
+        deadline = time.monotonic() + self._deployment.options.start_timeout
         clash: StartError | None = None
         while True:
             self._launch()
@@ -161,17 +161,17 @@ class Node:
                 return
 
     def _signal(self, number: signal.Signals, states: tuple[str, ...]) -> None:
-        if not self._plan.link.signal(self.name, number, states.__contains__, GRACE):
+        if not self._deployment.guard.signal(self.name, number, states.__contains__, GRACE):
             raise ServerError(f"Node {self.name} did not take {number.name} within {GRACE:g} s.")
 
     def _route_ports(self) -> tuple[int, ...]:
-        return self._plan.routes.ports if self._plan.routes else ()
+        return self._deployment.routes.ports if self._deployment.routes else ()
 
     # -- starting ----------------------------------------------------------------------------------
 
     def _launch(self) -> None:
         """Write the configuration and start the process, without waiting for it."""
-        plan = self._plan
+        deployment = self._deployment
         self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ports_dir.mkdir(mode=0o700, exist_ok=True)
         for stale in self._ports_dir.glob("*.ports"):
@@ -179,25 +179,25 @@ class Node:
         self._output.write_text("")
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         text = render(
-            plan.options,
+            deployment.options,
             index=self._index,
             port=self._port,
             monitor_port=self._monitor_port,
             store=self._store,
             log=self._log,
             ports_dir=self._ports_dir,
-            token=plan.token,
-            routes=plan.routes,
+            token=deployment.token,
+            routes=deployment.routes,
         )
         self._config.touch(mode=0o600)
         self._config.write_text(text)
-        plan.link.start(self.name, [str(plan.binary.path), "-c", str(self._config)], self._output)
+        deployment.guard.start(self.name, [str(deployment.binary.path), "-c", str(self._config)], self._output)
 
     def _wait_ready(self, deadline: float) -> None:
         """Wait until the server listens and calls itself healthy."""
         reason = "it did not say on which ports it listens"
         while True:
-            facts = self._plan.link.state(self.name)
+            facts = self._deployment.guard.state(self.name)
             if facts["state"] in ("exited", "none"):
                 self._fail(f"ended with status {facts['status']}", facts["status"])
             if self._read_ports():
@@ -208,7 +208,7 @@ class Node:
                     return
                 reason = str(body.get("error") or body.get("status") or "its monitoring port does not answer")
             if time.monotonic() > deadline:
-                self._fail(f"is not ready after {self._plan.options.start_timeout:g} s ({reason})", None)
+                self._fail(f"is not ready after {self._deployment.options.start_timeout:g} s ({reason})", None)
             time.sleep(_POLL)
 
     def _monitor(self, page: str) -> tuple[int, dict[str, Any]]:
@@ -225,8 +225,8 @@ class Node:
         return response.status, body if isinstance(body, dict) else {}
 
     def _has_quorum(self) -> bool:
-        running = [node for node in self._plan.nodes if node._facts()["state"] == "running"]
-        return len(running) * 2 > self._plan.options.nodes
+        running = [node for node in self._deployment.nodes if node._facts()["state"] == "running"]
+        return len(running) * 2 > self._deployment.options.nodes
 
     def _read_ports(self) -> bool:
         for file in self._ports_dir.glob("*.ports"):
@@ -258,7 +258,7 @@ class Node:
                 file.seek(max(self._log_start if self._log_start <= size else 0, size - 65536))
                 text = file.read().decode(errors="replace")
         text += self._output.read_text(errors="replace") if self._output.exists() else ""
-        return self._plan.scrub(text).splitlines()[-_LOG_LINES:]
+        return self._deployment.scrub(text).splitlines()[-_LOG_LINES:]
 
 
 class ForeignNode(Node):

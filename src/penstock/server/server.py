@@ -18,8 +18,8 @@ from urllib.parse import quote, urlsplit
 from penstock.errors import OptionError, ServerError, StartError, UnreachableError
 from penstock.options import ConnectionOptions
 from penstock.server.binary import FAST_INGEST, find_binary, version_numbers
-from penstock.server.link import GuardLink
-from penstock.server.node import ForeignNode, Node, Plan, is_port_clash
+from penstock.server.guard_process import GuardProcess
+from penstock.server.node import Deployment, ForeignNode, Node, is_port_clash
 from penstock.server.options import Routes, ServerOptions
 
 __all__ = ["Server"]
@@ -73,7 +73,7 @@ class Server:
         )
         self._token = token or (secrets.token_urlsafe(24) if auth else None)
         self._lock = threading.RLock()
-        self._plan: Plan | None = None
+        self._deployment: Deployment | None = None
         self._finalizer: weakref.finalize[[], Server] | None = None
 
     @classmethod
@@ -86,7 +86,7 @@ class Server:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes, in the order of their names; none before the first start."""
-        return tuple(self._plan.nodes) if self._plan else ()
+        return tuple(self._deployment.nodes) if self._deployment else ()
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -129,10 +129,10 @@ class Server:
         where = ", ".join(node.address for node in self.nodes)
         return f"<Server at {where}, {'running' if self.running else 'stopped'}>"
 
-    def _started(self) -> Plan:
-        if self._plan is None:
+    def _started(self) -> Deployment:
+        if self._deployment is None:
             raise ServerError("The server was not started.", remedy="Call start(), or use it with `with`.")
-        return self._plan
+        return self._deployment
 
     # -- starting and stopping ---------------------------------------------------------------------
 
@@ -148,36 +148,44 @@ class Server:
     def start(self) -> Self:
         """Start every node and wait until all are healthy; a server that runs already is left alone."""
         with self._lock:
-            if self._plan is not None and self._plan.link.open:
+            if self._deployment is not None and self._deployment.guard.open:
                 return self
             options = self._options
             binary = find_binary(options.binary)
             _check_listen(options)
             run = Path(tempfile.mkdtemp(prefix="penstock-"))
             try:
-                link = GuardLink(run)
+                guard = GuardProcess(run)
             except BaseException:
                 (run / "guard.out").unlink(missing_ok=True)
                 run.rmdir()
                 raise
             try:
                 root = options.root or run / "store"
-                root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                link.hold(options.root)
-                plan = Plan(options, binary, link, root, self._token, None)
-                _bring_up(plan)
+                try:
+                    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                except OSError as error:
+                    raise OptionError(
+                        f"The store {root} cannot be made: {error.strerror}.",
+                        remedy="Name another folder.",
+                        option="store",
+                        value=str(root),
+                    ) from None
+                guard.hold(options.root)
+                deployment = Deployment(options, binary, guard, root, self._token, None)
+                _bring_up(deployment)
             except BaseException:
-                link.close()
+                guard.close()
                 raise
-            self._plan = plan
-            self._finalizer = weakref.finalize(self, link.close)
+            self._deployment = deployment
+            self._finalizer = weakref.finalize(self, guard.close)
             return self
 
     def stop(self) -> None:
         """Stop every node gracefully, kill what does not end in ten seconds, and remove a temporary store."""
         with self._lock:
-            if self._plan is not None:
-                self._plan.link.close()
+            if self._deployment is not None:
+                self._deployment.guard.close()
             if self._finalizer is not None:
                 self._finalizer.detach()
                 self._finalizer = None
@@ -254,13 +262,13 @@ def _greeting_version(plain: str) -> str:
     parts = urlsplit(plain)
     if parts.scheme.startswith("ws"):
         raise ValueError("a WebSocket address gives no greeting without a login")
-    with socket.create_connection((parts.hostname, parts.port), timeout=_INFO_TIMEOUT) as link:
+    with socket.create_connection((parts.hostname, parts.port), timeout=_INFO_TIMEOUT) as probe:
         held = b""
         deadline = time.monotonic() + _INFO_TIMEOUT
         while b"\n" not in held:
             if len(held) > 1 << 20 or time.monotonic() > deadline:
                 raise ValueError("it does not greet as a NATS server")
-            data = link.recv(65536)
+            data = probe.recv(65536)
             if not data:
                 raise ValueError("it hangs up without a greeting")
             held += data
@@ -295,24 +303,24 @@ def _check_listen(options: ServerOptions) -> None:
                 ) from None
 
 
-def _bring_up(plan: Plan) -> None:
+def _bring_up(deployment: Deployment) -> None:
     """Start all nodes and wait until they are healthy; a cluster that loses a race for a port retries."""
     for attempt in range(1, _CLASHES + 1):
-        deadline = time.monotonic() + plan.options.start_timeout
-        if plan.options.nodes > 1:
-            plan.routes = Routes(_free_ports(plan.options.nodes), secrets.token_hex(16))
-        plan.nodes = [Node(plan, index) for index in range(plan.options.nodes)]
+        deadline = time.monotonic() + deployment.options.start_timeout
+        if deployment.options.nodes > 1:
+            deployment.routes = Routes(_free_ports(deployment.options.nodes), secrets.token_hex(16))
+        deployment.nodes = [Node(deployment, index) for index in range(deployment.options.nodes)]
         try:
-            for node in plan.nodes:
+            for node in deployment.nodes:
                 node._launch()
-            for node in plan.nodes:
+            for node in deployment.nodes:
                 node._wait_ready(deadline)
-            if plan.routes is not None:
-                _wait_for_leader(plan, deadline)
+            if deployment.routes is not None:
+                _wait_for_leader(deployment, deadline)
         except StartError as error:
-            if plan.routes is None or attempt == _CLASHES or not is_port_clash(error, plan.routes.ports):
+            if deployment.routes is None or attempt == _CLASHES or not is_port_clash(error, deployment.routes.ports):
                 raise
-            for node in plan.nodes:
+            for node in deployment.nodes:
                 node.kill()
         else:
             return
@@ -330,15 +338,15 @@ def _free_ports(count: int) -> tuple[int, ...]:
             probe.close()
 
 
-def _wait_for_leader(plan: Plan, deadline: float) -> None:
+def _wait_for_leader(deployment: Deployment, deadline: float) -> None:
     """Wait until the JetStream meta group has a leader that sees every other node up to date."""
     while True:
-        for node in plan.nodes:
+        for node in deployment.nodes:
             meta = node._monitor("/jsz")[1].get("meta_cluster") or {}
             peers = meta.get("replicas") or []
             current = [peer for peer in peers if peer.get("current") and not peer.get("offline")]
-            if meta.get("leader") == node.name and len(current) == len(plan.nodes) - 1:
+            if meta.get("leader") == node.name and len(current) == len(deployment.nodes) - 1:
                 return
         if time.monotonic() > deadline:
-            plan.nodes[0]._fail(f"found no meta leader in {plan.options.start_timeout:g} s", None)
+            deployment.nodes[0]._fail(f"found no meta leader in {deployment.options.start_timeout:g} s", None)
         time.sleep(_POLL)

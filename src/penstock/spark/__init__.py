@@ -4,12 +4,15 @@
 adds what goes beside a query: `assemble` for chunked messages, `ProgressListener` for lag and rates, `functions` for
 payloads, `session` and `check` for a Spark that is known to work. Names are loaded when they are used, because Spark
 imports this package on machines that may lack some of what they need.
+
+The names that it exports and those of `functions` are public; its other modules are not for users.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.exports import exports
 
 if TYPE_CHECKING:
     from penstock.spark.assembly import assemble
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NatsDataSource", "Progress", "ProgressListener", "assemble", "check", "session"]
 
-_PLACES = {
+_HOMES = {
     "NatsDataSource": "penstock.spark.provider",
     "Progress": "penstock.spark.progress",
     "ProgressListener": "penstock.spark.progress",
@@ -28,8 +31,4 @@ _PLACES = {
     "session": "penstock.spark.sessions",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PLACES[name]), name)
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from penstock.chunks.wire import Reason
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-from penstock.spark.assembling import Open, Whole
+from penstock.spark.assembly_state import Open, Whole
 from penstock.spark.functions import header
 
 if TYPE_CHECKING:

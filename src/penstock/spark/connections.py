@@ -8,44 +8,34 @@ and `settle` try nothing again, since who asks knows what a second attempt means
 from __future__ import annotations
 
 import atexit
-import base64
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from penstock.errors import JetStreamError, NotFoundError, PenstockError
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import read_ack
+from penstock.wire.jetstream import atomic, names
+from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.direct import Found, question, read_message
 from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
 
-__all__ = ["HeldMessage", "TaskConnection", "borrow", "close_idle", "new_batch_id"]
+__all__ = ["TaskConnection", "borrow", "close_idle"]
 
 log = logging.getLogger("penstock.spark")
 
 Result = TypeVar("Result")
 
 KEPT = 4  # connections of a process that wait for the next task
-NO_MESSAGE = 10037
 
 _idle: dict[tuple[int, ConnectionOptions], TaskConnection] = {}
 _lock = threading.Lock()
-
-
-class HeldMessage(NamedTuple):
-    """A message as the stream's leader has it."""
-
-    subject: str
-    sequence: int
-    body: bytes
 
 
 class TaskConnection(BulkConnection):
@@ -100,9 +90,9 @@ class TaskConnection(BulkConnection):
         wait = self.patience if patience is None else patience
         return super().api(method, body, timeout=timeout, again=again, patience=wait)
 
-    def steadily(self, action: Callable[[], Result], patience: float) -> Result:
+    def patiently(self, action: Callable[[], Result], seconds: float, *, nobody: bool = False) -> Result:
         """Do something that may be done twice, again and again while the trouble is a passing one."""
-        limit = Patience(patience, nobody=True)
+        limit = Patience(seconds, nobody=nobody)
         while True:
             try:
                 return action()
@@ -125,34 +115,30 @@ class TaskConnection(BulkConnection):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def last(self, stream: str, subject: str) -> HeldMessage | None:
+    def last(self, stream: str, subject: str) -> Found | None:
         """Give the last message of a subject, as the leader has it; None if there is none."""
-        return self._get(stream, {"last_by_subj": subject})
+        return self._get(stream, question(last=subject))
 
-    def following(self, stream: str, subject: str, sequence: int) -> HeldMessage | None:
+    def following(self, stream: str, subject: str, sequence: int) -> Found | None:
         """Give the first message from `sequence` on that matches `subject`, as the leader has it."""
-        return self._get(stream, {"next_by_subj": subject, "seq": sequence})
+        return self._get(stream, question(sequence, subject=subject))
 
-    def _get(self, stream: str, question: dict[str, Any]) -> HeldMessage | None:
+    def _get(self, stream: str, body: dict[str, Any]) -> Found | None:
         try:
-            found = self.api(names.message_get(stream), question)["message"]
+            return read_message(self.api(names.message_get(stream), body))
         except NotFoundError as error:
-            if error.err_code == NO_MESSAGE:
+            if error.err_code == names.NO_MESSAGE:
                 return None
             raise
-        return HeldMessage(found["subject"], found["seq"], base64.b64decode(found.get("data", "")))
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def store(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int:
+    def store(self, stream: str, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int:
         """Store messages together or not at all, and give the sequence of the last; the others stand before it."""
-        batch_id = new_batch_id()
-        frames = bytearray()
-        for number, (subject, headers, payload) in enumerate(messages[:-1], start=1):
-            frames += protocol.publish(subject, payload, None, batch_header(batch_id, number, headers))
-        subject, headers, payload = messages[-1]
-        ticket = self.post(frames, batch_id, len(messages), subject, headers, payload)
-        return self.settle(ticket, Deadline(self.timeout))
+        batch_id = atomic.new_id()
+        before = [(subject.encode(), atomic.lines(headers), body) for subject, headers, body in messages[:-1]]
+        ticket = self.post(atomic.encode(before, batch_id), batch_id, len(messages), *messages[-1])
+        return self.settle(stream, ticket, Deadline(self.timeout))
 
     def post(
         self,
@@ -166,23 +152,13 @@ class TaskConnection(BulkConnection):
         """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
         deadline = Deadline(self.timeout)
         self.link.send(frames, deadline)
-        header = batch_header(batch_id, number, {**headers, names.BATCH_COMMIT: "1"})
+        header = protocol.encode_headers({**atomic.marks(batch_id, number, commit=True), **headers})
         return self.send_request(subject, payload, deadline, header)
 
-    def settle(self, ticket: str, deadline: Deadline) -> int:
+    def settle(self, stream: str, ticket: str, deadline: Deadline) -> int:
         """Wait for the ack of a batch and give the sequence of its last message; JetStreamError for a refusal."""
         event = self.answer([ticket], deadline)
-        return read_ack(event.payload, event.status).sequence
-
-
-def new_batch_id() -> str:
-    """Make up the id of an atomic batch; two writers must never have the same."""
-    return secrets.token_hex(12)
-
-
-def batch_header(batch_id: str, number: int, headers: Mapping[str, str]) -> bytes:
-    """Write the headers of one message of an atomic batch."""
-    return protocol.encode_headers({names.BATCH_ID: batch_id, names.BATCH_SEQUENCE: str(number), **headers})
+        return confirm(event.payload, event.status, stream).sequence
 
 
 # -- kept from task to task ------------------------------------------------------------------------------------------

@@ -8,14 +8,15 @@ import pyarrow as pa
 
 from penstock.options import ConnectionOptions
 from penstock.spark.markers import DIGEST_SIZE
-from penstock.spark.outgoing import Messages
+from penstock.spark.messages import Messages
 from penstock.wire.arrow import HEADERS
 from penstock.wire.bulk import BulkConnection
+from penstock.wire.jetstream.names import MSG_ID
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetterWriter"]
 
 
-class DeadLetters:
+class DeadLetterWriter:
     """Stores dead letters in `stream`, on a connection of its own that is made when the first one comes."""
 
     def __init__(self, connection: ConnectionOptions, stream: str | None, prefix: str) -> None:
@@ -36,7 +37,7 @@ class DeadLetters:
             digest = digests[place * DIGEST_SIZE : (place + 1) * DIGEST_SIZE]
             number = self._seen[digest] = self._seen.get(digest, 0) + 1
             # The same letter of the same batch has the same id: within the duplicate window a replay adds nothing.
-            headers.append([*own, ("Nats-Msg-Id", [f"{self._prefix}-{digest.hex()}-{number}"])])
+            headers.append([*own, (MSG_ID, [f"{self._prefix}-{digest.hex()}-{number}"])])
         batch = pa.record_batch(
             [letters.subjects, letters.data, pa.array(headers, HEADERS)], names=["subject", "data", "headers"]
         )

@@ -18,24 +18,28 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, MarkerError, PenstockError
-from penstock.spark.connections import new_batch_id
 from penstock.spark.digests import Bag, from_bytes
-from penstock.spark.ledger import SEQUENCE_IN_DOUBT, WRONG_SEQUENCE, Epoch, Journal, Ledger, Slot, Taken
 from penstock.spark.markers import DIGEST_SIZE, journal_body
-from penstock.spark.outgoing import Messages
-from penstock.wire import frames
-from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE, EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT, TTL
+from penstock.spark.messages import Messages
+from penstock.spark.query_markers import Epoch, Journal, QueryMarkers, Slot, Taken
+from penstock.wire.jetstream.atomic import encode_rows, new_id
+from penstock.wire.jetstream.names import (
+    CONDITION_FAILED,
+    DUPLICATE_IN_BATCH,
+    EXPECTED_LAST_SUBJECT_SEQUENCE,
+    EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
+    TTL,
+)
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
-__all__ = ["Outcome", "Task"]
+__all__ = ["Task", "TaskOutcome"]
 
-DUPLICATE = 10201  # a batch holds a message id that the stream knows
 HELD_BYTES = 64 * 1024 * 1024  # of journals that a replaying task keeps instead of reading them twice
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """What a task did: rows it stored, rows that were stored before, and rows whose message id was known."""
 
     epoch: Epoch | None
@@ -45,7 +49,7 @@ class Outcome:
 
 
 @dataclass
-class _Chunk:
+class _AtomicBatch:
     """Rows that are stored together, and where they are on their way."""
 
     messages: Messages | None
@@ -74,7 +78,7 @@ class Task:
 
     def __init__(
         self,
-        ledger: Ledger,
+        markers: QueryMarkers,
         *,
         partition: int,
         task: int,
@@ -84,8 +88,8 @@ class Task:
         limit: int = 2**20,
         keep: bool = False,
     ) -> None:
-        self.ledger = ledger
-        self.line = ledger.line
+        self.markers = markers
+        self.bulk = markers.bulk
         self.partition = partition
         self.task = task
         self._rows = max(1, min(rows, (limit - 512) // DIGEST_SIZE))
@@ -93,21 +97,21 @@ class Task:
         self._lanes = lanes
         self._keep = {TTL: "never"} if keep else {}
         self._count = _Count()
-        self._under_way: deque[_Chunk] = deque()
+        self._under_way: deque[_AtomicBatch] = deque()
         self._epoch: Epoch | None = None
         self._slot: Slot | None = None
-        self._patience = Deadline(ledger.patience)
+        self._patience = Deadline(markers.patience)
 
-    def write(self, rows: Iterable[Messages]) -> Outcome:
+    def write(self, rows: Iterable[Messages]) -> TaskOutcome:
         """Store every row that no attempt stored before."""
         given = (messages for messages in rows if len(messages))
         first = next(given, None)
         if first is None:
-            return Outcome(None)
-        self._epoch = epoch = self.ledger.join()
+            return TaskOutcome(None)
+        self._epoch = epoch = self.markers.join()
         if epoch is None:
             found = len(first) + sum(len(messages) for messages in given)
-            return Outcome(None, found=found)
+            return TaskOutcome(None, found=found)
         if epoch.replay:
             with tempfile.TemporaryFile(prefix="penstock-replay-") as spool:
                 digests = self._spool(spool, first, given)
@@ -116,7 +120,7 @@ class Task:
         else:
             self._store(_chain(first, given), [])
         count = self._count
-        return Outcome(epoch, count.stored, count.found, count.duplicates)
+        return TaskOutcome(epoch, count.stored, count.found, count.duplicates)
 
     def _store(self, rows: Iterator[Messages], claimed: list[bytes]) -> None:
         self._slot = self._open()
@@ -133,13 +137,13 @@ class Task:
             self._settle()
         if known.size:
             raise MarkerError(
-                f"Partition {self.partition} of batch {self.ledger.batch} lacks {known.size} rows that an earlier "
+                f"Partition {self.partition} of batch {self.markers.batch} lacks {known.size} rows that an earlier "
                 "attempt at it stored.",
                 remedy="The query is not deterministic, or Spark computed the stage anew in another order; started "
                 "again, the query compares the rows of all partitions.",
-                stream=self.ledger.places.stream,
-                query=self.ledger.places.query,
-                batch=self.ledger.batch,
+                stream=self.markers.subjects.stream,
+                query=self.markers.subjects.query,
+                batch=self.markers.batch,
             )
 
     # -- batches of rows ------------------------------------------------------------------------------------------
@@ -154,59 +158,59 @@ class Task:
             while first < end:
                 while len(self._under_way) >= self._lanes:
                     self._settle()
-                batch_id = new_batch_id()
-                last, content = _encode(messages, first, end, batch_id, self._size)
+                batch_id = new_id()
+                last, content = encode_rows(messages.rows, first, end, batch_id, most_bytes=self._size)
                 part = digests[first * DIGEST_SIZE : last * DIGEST_SIZE]
-                self._post(_Chunk(messages, first, last, part, batch_id), content)
+                self._post(_AtomicBatch(messages, first, last, part, batch_id), content)
                 first = last
 
-    def _send(self, chunk: _Chunk) -> None:
+    def _send(self, batch: _AtomicBatch) -> None:
         """Send a batch whose rows are known, under a name that no batch had before."""
         while len(self._under_way) >= self._lanes:
             self._settle()
-        chunk = replace(chunk, batch_id=new_batch_id())
+        batch = replace(batch, batch_id=new_id())
         content = bytearray()
-        if chunk.messages is not None:
-            _, content = _encode(chunk.messages, chunk.first, chunk.last, chunk.batch_id, None)
-        self._post(chunk, content)
+        if batch.messages is not None:
+            _, content = encode_rows(batch.messages.rows, batch.first, batch.last, batch.batch_id)
+        self._post(batch, content)
 
-    def _post(self, chunk: _Chunk, content: bytearray) -> None:
+    def _post(self, batch: _AtomicBatch, content: bytearray) -> None:
         slot = self._slot
         assert slot is not None
         used = {other.lane for other in self._under_way}
-        chunk.lane = next(lane for lane in range(self._lanes) if lane not in used)
-        self._under_way.append(chunk)
+        batch.lane = next(lane for lane in range(self._lanes) if lane not in used)
+        self._under_way.append(batch)
         headers = {
-            EXPECTED_LAST_SUBJECT_SEQUENCE: str(slot.sequences[chunk.lane]),
-            EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: slot.lanes[chunk.lane],
+            EXPECTED_LAST_SUBJECT_SEQUENCE: str(slot.sequences[batch.lane]),
+            EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: slot.lanes[batch.lane],
             **self._keep,
         }
-        body = journal_body(chunk.batch_id, chunk.digests)
+        body = journal_body(batch.batch_id, batch.digests)
         try:
-            chunk.ticket = self.line.post(
-                content, chunk.batch_id, chunk.rows + 1, self._journal(chunk.batch_id), headers, body
+            batch.ticket = self.bulk.post(
+                content, batch.batch_id, batch.rows + 1, self._journal(batch.batch_id), headers, body
             )
         except (LinkError, DeadlineError) as error:
-            chunk.failure = error  # whoever waits for it finds out what became of it
+            batch.failure = error  # whoever waits for it finds out what became of it
 
     def _settle(self) -> None:
         """Wait for the oldest batch under way."""
-        chunk = self._under_way[0]
+        batch = self._under_way[0]
         slot = self._slot
         assert slot is not None
         try:
-            if chunk.failure is not None:
-                raise chunk.failure
-            self.line.settle(chunk.ticket, Deadline(2 * self.line.timeout))
+            if batch.failure is not None:
+                raise batch.failure
+            self.bulk.settle(self.markers.subjects.stream, batch.ticket, Deadline(2 * self.bulk.timeout))
         except JetStreamError as error:
-            if error.err_code == DUPLICATE:
+            if error.err_code == DUPLICATE_IN_BATCH:
                 self._under_way.popleft()
-                self._divide(chunk)
-            elif error.err_code in (WRONG_SEQUENCE, SEQUENCE_IN_DOUBT):
+                self._divide(batch)
+            elif error.err_code in CONDITION_FAILED:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
-                if self.ledger.owner(slot.lanes[chunk.lane]) != self.task:
+                if self.markers.owner(slot.lanes[batch.lane]) != self.task:
                     assert self._epoch is not None
-                    raise self.ledger.taken(self._epoch, self.partition) from None
+                    raise self.markers.taken(self._epoch, self.partition) from None
                 self._doubt(error)
             elif may_ask_again(error):
                 self._doubt(error)
@@ -216,19 +220,19 @@ class Task:
             self._doubt(error)
         else:
             self._under_way.popleft()
-            self._count.stored += chunk.rows
-            self._patience = Deadline(self.ledger.patience)
+            self._count.stored += batch.rows
+            self._patience = Deadline(self.markers.patience)
 
-    def _divide(self, chunk: _Chunk) -> None:
+    def _divide(self, batch: _AtomicBatch) -> None:
         """Store a batch that holds a known message id in two halves, or note a single row as stored before."""
-        if chunk.rows == 1:
+        if batch.rows == 1:
             self._count.duplicates += 1
-            self._send(_Chunk(None, 0, 0, chunk.digests))
+            self._send(_AtomicBatch(None, 0, 0, batch.digests))
             return
-        middle = (chunk.first + chunk.last) // 2
-        cut = (middle - chunk.first) * DIGEST_SIZE
-        self._send(_Chunk(chunk.messages, chunk.first, middle, chunk.digests[:cut]))
-        self._send(_Chunk(chunk.messages, middle, chunk.last, chunk.digests[cut:]))
+        middle = (batch.first + batch.last) // 2
+        cut = (middle - batch.first) * DIGEST_SIZE
+        self._send(_AtomicBatch(batch.messages, batch.first, middle, batch.digests[:cut]))
+        self._send(_AtomicBatch(batch.messages, middle, batch.last, batch.digests[cut:]))
 
     # -- doubt ----------------------------------------------------------------------------------------------------
 
@@ -236,23 +240,23 @@ class Task:
         """Find out what became of the batches under way, and send again what was not stored."""
         if self._patience.left == 0 or not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
-        self.ledger.recover(error, self._patience)
+        self.markers.recover(error, self._patience)
         self._slot = self._open(again=True)
         stored = {journal.batch_id for journal in self._slot.journals}
         waiting, self._under_way = self._under_way, deque()
-        for chunk in waiting:
-            if chunk.batch_id in stored:
-                self._count.stored += chunk.rows
+        for batch in waiting:
+            if batch.batch_id in stored:
+                self._count.stored += batch.rows
             else:
-                self._send(_Chunk(chunk.messages, chunk.first, chunk.last, chunk.digests))
+                self._send(_AtomicBatch(batch.messages, batch.first, batch.last, batch.digests))
 
     def _open(self, *, again: bool = False) -> Slot:
         assert self._epoch is not None
-        return self.ledger.open(self._epoch, self.partition, self.task, self._lanes, again=again)
+        return self.markers.open(self._epoch, self.partition, self.task, self._lanes, again=again)
 
     def _journal(self, batch_id: str) -> str:
         assert self._epoch is not None
-        return self.ledger.places.journal(self._epoch.sequence, self.partition, batch_id)
+        return self.markers.subjects.journal(self._epoch.sequence, self.partition, batch_id)
 
     # -- replay ---------------------------------------------------------------------------------------------------
 
@@ -272,12 +276,12 @@ class Task:
     def _claim(self, epoch: Epoch, digests: bytes) -> list[bytes]:
         """Take those rows for ours that earlier runs stored and nobody else claimed; give their digests."""
         held: list[Journal] | None = None
-        deadline = Deadline(self.ledger.patience)
+        deadline = Deadline(self.markers.patience)
         while True:
-            claims, expected = self.ledger.claims(epoch)
+            claims, expected = self.markers.claims(epoch)
             if held is None:
-                held = _hold(self.ledger.journals(epoch))
-            journals = self.ledger.journals(epoch) if held is None else iter(held)
+                held = _hold(self.markers.journals(epoch))
+            journals = self.markers.journals(epoch) if held is None else iter(held)
             mine = claims.get(self.partition)
             if mine is not None:
                 # An earlier attempt at this partition claimed before it failed.
@@ -287,22 +291,14 @@ class Task:
                     if journal.sequence in mine
                 ]
             taken, found = _choose(journals, Bag([digests]), list(claims.values()))
-            if self.ledger.claim(epoch, self.partition, taken, expected):
+            if self.markers.claim(epoch, self.partition, taken, expected):
                 return found
             if deadline.left == 0:
                 raise DeadlineError(
-                    f"Could not claim the rows of partition {self.partition} within {self.ledger.patience:g} s.",
+                    f"Could not claim the rows of partition {self.partition} within {self.markers.patience:g} s.",
                     remedy="Many tasks at once, or a cluster without a leader: raise the option patience.",
-                    seconds=self.ledger.patience,
+                    seconds=self.markers.patience,
                 )
-
-
-def _encode(messages: Messages, first: int, last: int, batch_id: str, size: int | None) -> tuple[int, bytearray]:
-    """Write the frames of rows, up to about `size` bytes; give the row behind the last one, and the frames."""
-    fixed = b"Nats-Batch-Id: %s\r\n" % batch_id.encode()
-    encoder = frames.Encoder(fixed=fixed, counter=b"Nats-Batch-Sequence")
-    last = encoder.write(messages.rows, first, last, 1, 2**31 - 1 if size is None else size)
-    return last, encoder.take()
 
 
 def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple[Taken, list[bytes]]:

@@ -42,7 +42,7 @@ __all__ = [
     "MARKER_ROOT",
     "VERSION",
     "Head",
-    "Places",
+    "MarkerSubjects",
     "State",
     "anchor_body",
     "claim_bodies",
@@ -88,7 +88,7 @@ def is_marker(subject: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Places:
+class MarkerSubjects:
     """The subjects of one query in one stream."""
 
     stream: str
@@ -271,9 +271,9 @@ def _line(**fields: Any) -> bytes:
 
 
 def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
-    line, _, rest = body.partition(b"\n")
+    bulk, _, rest = body.partition(b"\n")
     try:
-        fields = json.loads(line)
+        fields = json.loads(bulk)
     except (ValueError, RecursionError):
         raise _strange("marker") from None
     if not isinstance(fields, dict):

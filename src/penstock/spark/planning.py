@@ -14,14 +14,14 @@ from itertools import accumulate, pairwise
 
 from penstock.spark.offsets import Range
 
-__all__ = ["Limits", "Point", "Profile", "cut", "how_many", "share", "spread"]
+__all__ = ["Point", "Profile", "TaskLimits", "cut", "how_many", "share", "spread"]
 
 # What a message costs beside its payload: subject, headers, a row. A million empty messages do not weigh nothing.
 ROW_BYTES = 100
 
 
 @dataclass(frozen=True)
-class Limits:
+class TaskLimits:
     """How large a task may be."""
 
     least: int = 1
@@ -93,7 +93,7 @@ class Profile:
         return Profile(sorted({*self.points, point}, key=lambda item: item.sequence))
 
 
-def how_many(profile: Profile, limits: Limits) -> int:
+def how_many(profile: Profile, limits: TaskLimits) -> int:
     """Tell how many tasks a range is worth."""
     if profile.count == 0:
         return 0

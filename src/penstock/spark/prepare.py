@@ -10,10 +10,10 @@ from typing import Any
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
-from penstock.spark.outgoing import Target
+from penstock.spark.messages import SinkStream
 from penstock.spark.sink_options import SinkOptions
-from penstock.wire.jetstream.answers import read_ack
-from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE
+from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
 
 __all__ = ["Prepared", "prepare"]
 
@@ -25,7 +25,7 @@ SMALLEST = 4096  # bytes that the largest message must have room for, so that jo
 class Prepared:
     """What the tasks must know of the stream, as it is now."""
 
-    target: Target
+    target: SinkStream
     keep: bool
     """Whether markers must say that they never expire, because the stream's messages do."""
     fast: bool
@@ -34,11 +34,11 @@ class Prepared:
     """The stream of the dead letters, where it is another one."""
 
 
-def prepare(line: TaskConnection, options: SinkOptions) -> Prepared:
+def prepare(bulk: TaskConnection, options: SinkOptions) -> Prepared:
     """Check the stream, change it where it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
-        info = line.api(f"STREAM.INFO.{name}")
+        info = bulk.api(f"STREAM.INFO.{name}")
     except NotFoundError:
         raise InputError(
             f"There is no stream {name}.",
@@ -50,31 +50,31 @@ def prepare(line: TaskConnection, options: SinkOptions) -> Prepared:
     if config.get("sealed"):
         raise InputError(f"Stream {name} is sealed, for ever.", remedy="Write to another one.")
     if options.exactly_once:
-        _refuse_unsafe(line, config)
+        _refuse_unsafe(bulk, config)
     if changes := _missing(config, options):
-        config = _mend(line, config, changes, options)
+        config = _mend(bulk, config, changes, options)
     if options.exactly_once and info["state"]["messages"] == 0:
-        _lay_origin(line, name)
-    limit = line.max_payload
+        _lay_origin(bulk, name)
+    limit = bulk.max_payload
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
     subjects = tuple(item for item in config.get("subjects") or () if not item.startswith(f"{MARKER_ROOT}."))
     return Prepared(
-        Target(name, subjects, limit),
+        SinkStream(name, subjects, limit),
         keep=bool(config.get("max_age")) and bool(config.get("allow_msg_ttl")),
         fast=bool(config.get("allow_batched")),
-        dead_letter_stream=_dead_letter_stream(line, options),
+        dead_letter_stream=_dead_letter_stream(bulk, options),
     )
 
 
-def _refuse_unsafe(line: TaskConnection, config: dict[str, Any]) -> None:
+def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
     """Refuse what exactly-once cannot be had with, each with its reason."""
     name = config["name"]
     other = 'Or accept repeats: .option("guarantee", "at-least-once").'
-    version = tuple(int(part) for part in re.findall(r"\d+", line.version)[:2])
+    version = tuple(int(part) for part in re.findall(r"\d+", bulk.version)[:2])
     if version < ATOMIC:
         raise InputError(
-            f"The server is nats-server {line.version}, and atomic batches came with 2.12: exactly-once needs them.",
+            f"The server is nats-server {bulk.version}, and atomic batches came with 2.12: exactly-once needs them.",
             remedy=f"Update the server. {other}",
         )
     reasons = {
@@ -122,7 +122,7 @@ def _covers(subjects: list[str], name: str) -> bool:
 
 
 def _mend(
-    line: TaskConnection, config: dict[str, Any], changes: dict[str, Any], options: SinkOptions
+    bulk: TaskConnection, config: dict[str, Any], changes: dict[str, Any], options: SinkOptions
 ) -> dict[str, Any]:
     name = config["name"]
     if not options.prepare:
@@ -137,26 +137,26 @@ def _mend(
             remedy=f"Run: penstock stream edit {name} {shlex.join(words)} --force. "
             'Or let the sink do it: .option("prepare", "true").',
         )
-    found: dict[str, Any] = line.api(f"STREAM.UPDATE.{name}", {**config, **changes})["config"]
+    found: dict[str, Any] = bulk.api(f"STREAM.UPDATE.{name}", {**config, **changes})["config"]
     return found
 
 
-def _lay_origin(line: TaskConnection, name: str) -> None:
+def _lay_origin(bulk: TaskConnection, name: str) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
     subject = origin_subject(name)
-    answer = line.request(subject, origin_body(), headers={EXPECTED_LAST_SUBJECT_SEQUENCE: "0"})
+    answer = bulk.request(subject, origin_body(), headers={EXPECTED_LAST_SUBJECT_SEQUENCE: "0"})
     try:
-        read_ack(answer.payload, answer.status)
+        confirm(answer.payload, answer.status, name)
     except JetStreamError as error:
-        if error.err_code not in (10071, 10164):  # another query was faster
+        if error.err_code not in CONDITION_FAILED:  # another query was faster
             raise
 
 
-def _dead_letter_stream(line: TaskConnection, options: SinkOptions) -> str | None:
+def _dead_letter_stream(bulk: TaskConnection, options: SinkOptions) -> str | None:
     subject = options.dead_letter_subject
     if subject is None:
         return None
-    names = line.api("STREAM.NAMES", {"subject": subject}).get("streams") or []
+    names = bulk.api("STREAM.NAMES", {"subject": subject}).get("streams") or []
     if not names:
         raise InputError(
             f"No stream takes the dead letters' subject {subject}.",

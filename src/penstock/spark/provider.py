@@ -54,31 +54,31 @@ class NatsDataSource(DataSource):
         return "nats"
 
     def schema(self) -> StructType:
-        from penstock.spark.rows import source_schema
+        from penstock.spark.schema import source_schema
 
         return source_schema(SourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.spark.batch import NatsReader
+        from penstock.spark.batch_reader import NatsReader
 
         source = SourceOptions.parse(self.options)
         source.check_batch()
         return NatsReader(connection_options(self.options, "penstock-spark-read"), source, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from penstock.spark.source import NatsStreamReader
+        from penstock.spark.stream_reader import NatsStreamReader
 
         source = SourceOptions.parse(self.options)
         source.check_stream()
         return NatsStreamReader(connection_options(self.options, "penstock-spark-stream"), source, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from penstock.spark.sink import NatsWriter
+        from penstock.spark.writers import NatsWriter
 
         return NatsWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from penstock.spark.sink import NatsStreamWriter
+        from penstock.spark.writers import NatsStreamWriter
 
         return NatsStreamWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
 

@@ -7,22 +7,22 @@ sequence on, the server says how many follow it. Where a stream does not allow t
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.errors import InputError, JetStreamError, NotFoundError
+from penstock.errors import InputError, NotFoundError
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import Limits, Point, Profile, cut, how_many, spread
+from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, spread
 from penstock.spark.positions import Position
 from penstock.spark.pushdown import overlaps
 from penstock.wire.bulk import BulkConnection
+from penstock.wire.jetstream import direct, names
 
-__all__ = ["Found", "StreamState", "Survey", "utc_now"]
+__all__ = ["Probed", "StreamState", "Survey", "utc_now"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
@@ -94,7 +94,7 @@ class StreamState:
 
 
 @dataclass(frozen=True)
-class Found:
+class Probed:
     """A message that a probe hit: where it is, how large, and how many match from it on, itself included."""
 
     sequence: int
@@ -177,9 +177,9 @@ class Survey:
         """Ask the leader, which lags behind nobody, for the first message that is no marker."""
         found = [state.next]
         for subject in state.data_subjects or ():
-            body = {"seq": state.head, "next_by_subj": subject}
+            body = direct.question(state.head, subject=subject)
             try:
-                found.append(int(self.bulk.api(f"STREAM.MSG.GET.{state.name}", body)["message"]["seq"]))
+                found.append(direct.read_message(self.bulk.api(names.message_get(state.name), body)).sequence)
             except NotFoundError:
                 continue
         return min(found)
@@ -241,8 +241,8 @@ class Survey:
         found = []
         for subject in subjects:
             try:
-                message = self.bulk.api(f"STREAM.MSG.GET.{state.name}", {"last_by_subj": subject})["message"]
-                found.append(int(message["seq"]))
+                answer = self.bulk.api(names.message_get(state.name), direct.question(last=subject))
+                found.append(direct.read_message(answer).sequence)
             except NotFoundError:
                 continue
         return max(found, default=state.next)
@@ -258,20 +258,20 @@ class Survey:
 
     # -- counting -----------------------------------------------------------------------------------------------
 
-    def probe(self, state: StreamState, sequence: int) -> Found | None:
+    def probe(self, state: StreamState, sequence: int) -> Probed | None:
         """Find the first message at a sequence or behind it that the query reads; None where there is none."""
         if not state.allow_direct:
             return self._probe_by_consumer(state, sequence)
         hits = []
         subjects = self.subjects_of(state)
         for subject in (None,) if subjects is None else subjects:
-            body = {"seq": sequence, "batch": 1} | ({"next_by_subj": subject} if subject else {})
+            body = direct.question(sequence, subject=subject or None, batch=1)
             if hit := self._direct(state.name, body):
                 hits.append(hit)
         if not hits:
             return None
         first = min(hits, key=lambda hit: hit.sequence)
-        return Found(first.sequence, first.size, sum(hit.remaining for hit in hits))
+        return Probed(first.sequence, first.size, sum(hit.remaining for hit in hits))
 
     def count(self, state: StreamState, start: int, end: int) -> int:
         """Count the messages of a range that the query reads."""
@@ -339,7 +339,7 @@ class Survey:
 
     # -- cutting ------------------------------------------------------------------------------------------------
 
-    def cut(self, state: StreamState, wanted: Range, limits: Limits) -> list[Range]:
+    def cut(self, state: StreamState, wanted: Range, limits: TaskLimits) -> list[Range]:
         """Cut a range into tasks, balanced by what is really there."""
         start, end = max(wanted.start, state.first), min(wanted.end, state.next)
         if start >= end:
@@ -398,27 +398,19 @@ class Survey:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _direct(self, stream: str, body: dict[str, Any]) -> Found | None:
-        subject = f"{self.bulk.options.js_prefix}.DIRECT.GET.{stream}"
-        answer = self.bulk.request(subject, json.dumps(body).encode())
-        if answer.status == 404:
-            return None
-        if answer.status is not None:
-            raise JetStreamError(
-                f"The stream {stream} refuses a direct get: {answer.description} ({answer.status}).",
-                remedy="Is the server 2.11 or newer?",
-                code=answer.status,
-                description=answer.description,
-            )
-        headers = answer.headers
-        added = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending")
-        own = sum(len(name) + len(value) for name in headers if name not in added for value in headers[name])
-        size = len(answer.payload) + own
-        return Found(int(headers["Nats-Sequence"][0]), size, 1 + int(headers["Nats-Num-Pending"][0]))
+    def _direct(self, stream: str, body: dict[str, Any]) -> Probed | None:
+        get = direct.DirectGet(stream, body)
+        answer = self.bulk.request(f"{self.bulk.options.js_prefix}.{names.direct_get(stream)}", get.payload)
+        get.hear(answer.payload, answer.header)
+        for content, block in get.result():
+            found = direct.read_found(content, block)
+            own = found.header.rfind(f"\r\n{names.STREAM}:".encode()) - len("NATS/1.0")  # the publisher's headers
+            return Probed(found.sequence, len(content) + own, 1 + (found.pending or 0))
+        return None
 
-    def _probe_by_consumer(self, state: StreamState, sequence: int) -> Found | None:
+    def _probe_by_consumer(self, state: StreamState, sequence: int) -> Probed | None:
         made = self._consumer(state, {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
-        return Found(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
+        return Probed(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
 
     def _consumer(self, state: StreamState, config: dict[str, Any]) -> dict[str, Any]:
         stream, subjects = state.name, self.subjects_of(state)

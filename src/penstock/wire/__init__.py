@@ -3,6 +3,8 @@
 The modules of `MODULES` are written in Cython's pure Python mode: the package build compiles them where it finds a C
 compiler, and the same files run as plain Python where it finds none. `compiled` says which ones are active. The
 environment variable PENSTOCK_PURE=1, set before the first import, forces the plain ones.
+
+`compiled` and what `penstock.wire.bulk` exports are public; the other names and modules are not for users.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["MODULES", "PURE_VARIABLE", "compiled", "load_plain"]
+__all__ = ["compiled"]
 
 PURE_VARIABLE = "PENSTOCK_PURE"
 # In the order of their imports.
@@ -57,3 +59,4 @@ def _choose() -> bool:
 
 
 compiled: bool = _choose()
+"""Whether the wire modules are the compiled ones."""

@@ -62,7 +62,8 @@ cdef class Bytes:
     cdef bytearray content
     cdef unsigned char* items
     cdef public Py_ssize_t used
-    cdef Py_ssize_t room, least
+    cdef Py_ssize_t room
+    cdef Py_ssize_t least
 
     cdef int piece(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
     cdef int text(self, bytes text) except -1

@@ -258,7 +258,8 @@ class Bytes:
 
     def __init__(self, room: int) -> None:
         self.used = 0
-        self.room = self.least = room if room > 64 else 64
+        self.least = room if room > 64 else 64
+        self.room = self.least
         if cython.compiled:
             self.content = bytearray(self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
@@ -308,8 +309,8 @@ class Bytes:
         content = self.content
         if cython.compiled:
             PyByteArray_Resize(content, self.used)
-            # Room for about as much again: after one large piece, small ones must not pay for clearing as much.
-            self.room = min(self.room, max(self.least, 2 * self.used))
+            if 4 * self.used < self.room:  # room that was wanted once must not be made anew, and cleared, each time
+                self.room = 2 * self.used if 2 * self.used > self.least else self.least
             self.content = bytearray(self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
         else:

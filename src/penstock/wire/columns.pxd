@@ -4,6 +4,9 @@ cimport cython
 from penstock.wire.buffers cimport Lines, Numbers, Strings
 
 
+cdef Py_ssize_t _MAX_LINE
+
+
 cdef class Columns:
     cdef public long long sid
     cdef public long long next
@@ -44,10 +47,10 @@ cdef class Columns:
     cdef int _row(self, const unsigned char* data, Py_ssize_t stop) except -1
     @cython.locals(
         limit=Py_ssize_t, headed=int, unfinished=bint, stop=Py_ssize_t, first=Py_ssize_t, subject_end=Py_ssize_t,
-        sid_end=Py_ssize_t, reply_end=Py_ssize_t, head_end=Py_ssize_t,
+        sid_end=Py_ssize_t, reply_end=Py_ssize_t, head_end=Py_ssize_t, place=Py_ssize_t, low="unsigned char",
     )
     cdef int _line(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t end) except -1
-    @cython.locals(count=int, place=Py_ssize_t, stop=Py_ssize_t)
+    @cython.locals(count=int, place=Py_ssize_t, stop=Py_ssize_t, low="unsigned char")
     cdef int _reply(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(lines=Lines, first=Py_ssize_t, line=Py_ssize_t)
     cdef bint _transport(self, const unsigned char* data) except -1

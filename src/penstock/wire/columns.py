@@ -52,10 +52,10 @@ _LARGEST = 9223372036854775807
 _FEW_LINES = 32  # so many names are compared each with each; with more, a hostile block would make that slow
 
 _DELIVERY = re.compile(
-    rb"(H?)MSG ([^ \r\n]+) ([0-9]{1,18}) (\$JS\.ACK\.[^ \r\n]+) (?:([0-9]{1,10}) )?([0-9]{1,10})\r\n"
+    rb"(H?)MSG ([^\x00-\x20]+) ([0-9]{1,18}) (\$JS\.ACK\.[^\x00-\x20]+) (?:([0-9]{1,10}) )?([0-9]{1,10})\r\n"
 )
-_BARE = re.compile(rb"MSG ([^ \r\n]{1,2000}) ([0-9]{1,18}) (\$JS\.ACK\.[^ \r\n]{1,2000}) ([0-9]{1,10})\r\n")
-_DIRECT = re.compile(rb"(H)MSG ([^ \r\n]+) ([0-9]{1,18})() ([0-9]{1,10}) ([0-9]{1,10})\r\n")
+_BARE = re.compile(rb"MSG ([^\x00-\x20]{1,2000}) ([0-9]{1,18}) (\$JS\.ACK\.[^\x00-\x20]{1,2000}) ([0-9]{1,10})\r\n")
+_DIRECT = re.compile(rb"(H)MSG ([^\x00-\x20]+) ([0-9]{1,18})() ([0-9]{1,10}) ([0-9]{1,10})\r\n")
 _TRANSPORT = (
     b"Nats-Stream",
     b"Nats-Subject",
@@ -260,6 +260,14 @@ class Columns:
             head_end = find(data, 32, reply_end + 1, stop - 1) if headed else reply_end
             if reply_end < 0 or head_end < 0 or (self.direct and not headed):
                 return OTHER
+            # As many digits as the parser takes; literals, because C knows no module's names.
+            if sid_end - subject_end > 19 or stop - head_end > 12 or (headed and head_end - reply_end > 11):
+                return OTHER
+            low = 0
+            for place in range(first, subject_end):
+                low |= data[place] < 32
+            if low:  # a lone CR, a tab: the parser says what that is
+                return OTHER
             self.subject = first
             self.subject_end = subject_end
             self.head = number(data, reply_end + 1, head_end) if headed else 0
@@ -293,9 +301,11 @@ class Columns:
                 return OTHER
             count = 1
             start += 8
+            low = 0
             for place in range(start, end):
                 count += data[place] == 46
-            if count != 7 and count < 9:
+                low |= data[place] < 32
+            if (count != 7 and count < 9) or low:
                 return OTHER
             for _ in range(3 if count == 7 else 5):
                 start = find(data, 46, start, end) + 1

@@ -19,7 +19,8 @@ cdef class Outbox:
     cdef public long long messages
     cdef public long long bytes
 
-    @cython.locals(out=Bytes, size=Py_ssize_t)
     cpdef Py_ssize_t publish(self, bytes subject, bytes reply, bytes block, bytes payload) except -1
+    @cython.locals(out=Bytes)
+    cpdef Py_ssize_t begin(self, bytes subject, bytes reply, bytes block, Py_ssize_t size) except -1
     cpdef Py_ssize_t add(self, bytes frames) except -1
     cpdef bytearray take(self)

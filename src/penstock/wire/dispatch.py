@@ -37,6 +37,7 @@ Taker = Callable[[bytes, bytes, Any, bytes | None], Any]
 
 _MAX_LINE = 8192  # twice what a server takes of a publisher: a longer line is left to the parser
 _LARGEST = 80 * 1024 * 1024  # more than the parser lets pass
+_ROOM, _ROOMY = 64 * 1024, 512 * 1024  # bytes that an outbox begins with, and beyond which it begins anew
 _LINE = re.compile(rb"(H?)MSG ([^\x00-\x20]+) ([0-9]{1,18}) (?:([^\x00-\x20]+) )??(?:([0-9]{1,10}) )?([0-9]{1,10})\r\n")
 
 
@@ -151,7 +152,7 @@ class Outbox:
     """Frames that wait to be written, in one piece."""
 
     def __init__(self) -> None:
-        self.out = Bytes(65536)
+        self.out = Bytes(_ROOM)
         self.size = 0
         """How many bytes wait."""
         self.messages = 0
@@ -161,8 +162,15 @@ class Outbox:
 
     def publish(self, subject: bytes, reply: bytes, block: bytes | None, payload: bytes) -> int:
         """Add PUB, or HPUB if there is a header block; give how many bytes wait now. Sizes were checked before."""
+        self.begin(subject, reply, block, len(payload))
+        self.out.text(payload)
+        self.out.text(b"\r\n")
+        self.size = self.out.used
+        return self.size
+
+    def begin(self, subject: bytes, reply: bytes, block: bytes | None, size: int) -> int:
+        """Add a message up to its payload of `size` bytes, which is written apart, and a line break behind it."""
         out = self.out
-        size = len(payload)
         if block is None:
             out.text(b"PUB ")
         else:
@@ -180,8 +188,6 @@ class Outbox:
         out.text(b"\r\n")
         if block is not None:
             out.text(block)
-        out.text(payload)
-        out.text(b"\r\n")
         self.messages += 1
         self.bytes += size
         self.size = out.used
@@ -197,4 +203,6 @@ class Outbox:
         """Give what waits, and begin anew."""
         self.size = 0
         taken: bytearray = self.out.take()
+        if self.out.room > _ROOMY:  # what waited for a connection was much; what follows is not
+            self.out = Bytes(_ROOM)
         return taken

@@ -1,7 +1,7 @@
 # cython: language_level=3, annotation_typing=False, binding=True
 """The NATS client protocol with no I/O: bytes in, events out, and bytes for what a client sends.
 
-What a server sends (every line ends with CR LF, fields are separated by blanks)::
+What a server sends (every line ends with CR LF and holds neither before that; blanks or tabs separate its words)::
 
     INFO {json}
     MSG <subject> <sid> [reply] <size>            then <size> bytes and CR LF
@@ -406,6 +406,8 @@ class Parser:
         if stop == start or self.buffer[stop - 1] != 13:
             raise self._error("A line does not end with CR LF")
         line = bytes(self.buffer[start : stop - 1])
+        if b"\r" in line:
+            raise self._error("A line holds a CR before its end")
         words = line.split(None, 1)
         kind = words[0].upper() if words and line[0] not in b" \t" else b""
         if kind == b"MSG" or kind == b"HMSG":

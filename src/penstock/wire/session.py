@@ -147,7 +147,7 @@ class Session:
     @property
     def max_payload(self) -> int:
         """The largest message, headers included, that the server takes."""
-        return int(self.info.get("max_payload", 1024 * 1024))
+        return int(self.info.get("max_payload") or 1024 * 1024)
 
     # -- what is heard --------------------------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""A shop's orders through Spark and back: traffic with a ledger, a pipeline, a bus service, an audit and a report."""
+"""A shop's orders through Spark and back: traffic with a ledger, a pipeline, a bus service, an audit and a report.
+
+It is there to be read and copied; its modules are not for users to import.
+"""
 
 from pathlib import Path
 

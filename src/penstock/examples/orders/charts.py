@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Line", "Mark", "bars", "columns", "lines"]
+__all__ = ["Band", "Line", "bars", "columns", "lines"]
 
 WIDTH, HEIGHT = 860, 260
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 14, 34
@@ -24,7 +24,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Band:
     """Something that happened from one time to another, shown as a band with a word."""
 
     start: float
@@ -74,7 +74,7 @@ def _legend(items: Sequence[tuple[str, str]]) -> str:
 
 
 def lines(
-    title: str, series: Sequence[Line], marks: Sequence[Mark] = (), label: Callable[[float], str] = lambda x: f"{x:g} s"
+    title: str, series: Sequence[Line], bands: Sequence[Band] = (), label: Callable[[float], str] = lambda x: f"{x:g} s"
 ) -> str:
     """Draw lines over time."""
     ends = [x for line in series for x, _ in line.points]
@@ -86,15 +86,15 @@ def lines(
         return LEFT + (WIDTH - LEFT - RIGHT) * (value - low) / span
 
     body = []
-    for mark in marks:
-        left, right = x_of(max(mark.start, low)), x_of(min(mark.end, high))
+    for band in bands:
+        left, right = x_of(max(band.start, low)), x_of(min(band.end, high))
         body.append(
             f'<rect class="band" x="{left:.1f}" y="{TOP}" width="{max(right - left, 2):.1f}" '
             f'height="{HEIGHT - TOP - BOTTOM}"/>'
         )
         body.append(
-            f'<text class="mark" x="{(left + right) / 2:.1f}" y="{TOP + 14}" text-anchor="middle">'
-            f"{escape(mark.text)}</text>"
+            f'<text class="band" x="{(left + right) / 2:.1f}" y="{TOP + 14}" text-anchor="middle">'
+            f"{escape(band.text)}</text>"
         )
     for line in series:
         path = " ".join(f"{x_of(x):.1f},{_y(y, top):.1f}" for x, y in line.points)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-__all__ = ["BROKEN", "Customer", "Document", "Ledger", "Order", "Plan"]
+__all__ = ["BROKEN", "Customer", "Document", "Ledger", "Order", "Volume"]
 
 REGIONS = ("north", "east", "south", "west", "islands")
 _FIRST = ("Ada", "Boris", "Carla", "Deniz", "Eva", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kira", "Lev")
@@ -25,7 +25,7 @@ BROKEN = ("not an order", "no amount", "no time", "unknown customer")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Volume:
     """How much traffic, and how much of it is of each awkward kind."""
 
     orders: int = 6000
@@ -111,7 +111,7 @@ class Document:
 class Ledger:
     """What was sent, and what follows from it."""
 
-    plan: Plan
+    volume: Volume
     start: datetime
     customers: list[Customer] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
@@ -122,43 +122,48 @@ class Ledger:
     """How many messages went out in each way, repeats counted."""
 
     @classmethod
-    def draw(cls, plan: Plan, start: datetime | None = None) -> Ledger:
-        """Draw the traffic of a plan; orders span its minutes from `start`, by default up to now."""
-        dice = random.Random(plan.seed)  # noqa: S311  # repeatable traffic, not a secret
-        begin = (start or datetime.now(UTC) - timedelta(minutes=plan.minutes + 45)).replace(second=0, microsecond=0)
-        books = cls(plan, begin)
+    def draw(cls, volume: Volume, start: datetime | None = None) -> Ledger:
+        """Draw that much traffic; orders span its minutes from `start`, by default up to now."""
+        dice = random.Random(volume.seed)  # noqa: S311  # repeatable traffic, not a secret
+        begin = (start or datetime.now(UTC) - timedelta(minutes=volume.minutes + 45)).replace(second=0, microsecond=0)
+        books = cls(volume, begin)
         books.customers = [
             Customer(f"c-{number:03}", f"{dice.choice(_FIRST)} {dice.choice(_LAST)}", dice.choice(REGIONS))
-            for number in range(plan.customers)
+            for number in range(volume.customers)
         ]
         books.orders = list(books._orders(dice))
         books.documents = [
-            Document(f"scan-{number:04}", dice.randrange(2**32), int(plan.document_bytes * dice.uniform(0.5, 1.5)))
-            for number in range(plan.documents)
+            Document(f"scan-{number:04}", dice.randrange(2**32), int(volume.document_bytes * dice.uniform(0.5, 1.5)))
+            for number in range(volume.documents)
         ]
         return books
 
     def _orders(self, dice: random.Random) -> Iterator[Order]:
-        plan = self.plan
-        step = timedelta(minutes=plan.minutes) / max(plan.orders, 1)
-        for number in range(plan.orders):
+        volume = self.volume
+        step = timedelta(minutes=volume.minutes) / max(volume.orders, 1)
+        for number in range(volume.orders):
             # Clocks differ, and so orders come a little out of order.
             ordered = self.start + step * number + timedelta(seconds=dice.uniform(-45, 45))
             ordered = max(self.start, ordered).replace(microsecond=0)
             yield self._order(number, ordered, dice)
         # The last order of the day is half an hour later: it closes every minute before it.
         yield Order(
-            plan.orders, f"o-{plan.orders:06}", "c-000", 4200, self.start + timedelta(minutes=plan.minutes + 30), "once"
+            volume.orders,
+            f"o-{volume.orders:06}",
+            "c-000",
+            4200,
+            self.start + timedelta(minutes=volume.minutes + 30),
+            "once",
         )
 
     def _order(self, number: int, ordered: datetime, dice: random.Random) -> Order:
-        plan = self.plan
+        volume = self.volume
         way = dice.choices(
             ("twice", "unacked", "legacy", "once"),
-            (plan.repeated, plan.unacked, plan.legacy, 1 - plan.repeated - plan.unacked - plan.legacy),
+            (volume.repeated, volume.unacked, volume.legacy, 1 - volume.repeated - volume.unacked - volume.legacy),
         )[0]
-        fault = dice.choice(BROKEN) if dice.random() < plan.broken else None
-        customer = f"c-{min(int(dice.expovariate(4 / plan.customers)), plan.customers - 1):03}"
+        fault = dice.choice(BROKEN) if dice.random() < volume.broken else None
+        customer = f"c-{min(int(dice.expovariate(4 / volume.customers)), volume.customers - 1):03}"
         return Order(
             number=number,
             order_id=f"o-{number:06}",
@@ -177,7 +182,7 @@ class Ledger:
         """
         number = len(self.orders)
         ordered = min(self.orders[-1].ordered + CATCH_UP, now).replace(microsecond=0)
-        dice = random.Random(f"{self.plan.seed}/{number}")  # noqa: S311  # repeatable traffic, not a secret
+        dice = random.Random(f"{self.volume.seed}/{number}")  # noqa: S311  # repeatable traffic, not a secret
         order = self._order(number, ordered, dice)
         self.orders.append(order)
         return order

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from penstock.errors import PenstockError
 from penstock.examples.orders.play import CONF, Play, in_thread
 from penstock.examples.orders.traffic import Traffic
+from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.process import PipelineRun
 
 __all__ = ["Ongoing"]
 
@@ -80,7 +81,7 @@ class Ongoing:
             await _wait(stop, REST)
 
     async def _run_once(self, stop: asyncio.Event) -> Outcome:
-        run = PipelineRun(self._play.project, self._play.options, Order(True, self._pause, conf=CONF))
+        run = PipelineRun(self._play.project, self._play.options, RunOrder(True, self._pause, conf=CONF))
         up = done = False
         try:
             await in_thread(run.start)

@@ -16,12 +16,13 @@ from penstock.contexts import load_options
 from penstock.errors import PipelineError
 from penstock.examples.orders import FOLDER
 from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
-from penstock.examples.orders.ledger import Ledger, Plan
+from penstock.examples.orders.ledger import Ledger, Volume
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
 from penstock.options import ConnectionOptions
-from penstock.pipelines.outcome import Batch, Outcome
-from penstock.pipelines.process import Order, PipelineRun
+from penstock.pipelines.order import RunOrder
+from penstock.pipelines.outcome import MicroBatch, Outcome
+from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 
@@ -56,7 +57,7 @@ class Result:
     ledger: Ledger
     stages: list[Stage] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[MicroBatch] = field(default_factory=list)
     notes: list[tuple[float, str]] = field(default_factory=list)
     """What happened when, in seconds from the beginning."""
     begun: float = 0.0
@@ -90,14 +91,14 @@ class Play:
         self,
         url: str,
         folder: Path,
-        plan: Plan | None = None,
+        volume: Volume | None = None,
         *,
         kills: int = 1,
         pace: float = 1.0,
         say: Callable[[str], None] = lambda text: None,
         watch: Callable[[Outcome, int], None] = lambda outcome, waiting: None,
     ) -> None:
-        self.ledger = Ledger.draw(plan or Plan())
+        self.ledger = Ledger.draw(volume or Volume())
         self.project = Project.load(FOLDER, storage=folder / "storage")
         self.result = Result(self.ledger)
         self._url, self._say, self._watch = url, say, watch
@@ -163,7 +164,7 @@ class Play:
     async def _pipeline(self, traffic: Traffic, coming: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + PATIENCE
         for attempt in range(self._kills + 1):
-            order = Order(continuous=True, pause=0.2, conf=CONF)
+            order = RunOrder(continuous=True, pause=0.2, conf=CONF)
             run = PipelineRun(self.project, self._options, order)
             try:
                 await in_thread(run.start)

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from penstock.examples.orders import FOLDER
-from penstock.examples.orders.charts import Line, Mark, bars, columns, lines
+from penstock.examples.orders.charts import Band, Line, bars, columns, lines
 from penstock.examples.orders.ledger import REGIONS
 from penstock.examples.orders.play import Result
 
@@ -50,10 +50,10 @@ def write_report(result: Result, path: Path) -> Path:
 
 
 def _lead(result: Result) -> str:
-    plan = result.ledger.plan
+    documents = result.ledger.volume.documents
     kills = sum("SIGKILL" in text for _, text in result.notes)
     return (
-        f"{len(result.ledger.orders):,} orders and {plan.documents:,} scanned documents went through NATS and Spark in "
+        f"{len(result.ledger.orders):,} orders and {documents:,} scanned documents went through NATS and Spark in "
         f"{result.seconds:.0f} seconds. Spark was killed {kills} time{'s' if kills != 1 else ''} on the way."
     )
 
@@ -92,16 +92,16 @@ def _audit(result: Result) -> str:
     return f"<table>{head}{rows}</table>"
 
 
-def _deaths(result: Result) -> list[Mark]:
+def _deaths(result: Result) -> list[Band]:
     """Find the times without Spark: from a kill until Spark is up again."""
-    marks, killed = [], None
+    bands, killed = [], None
     for at, text in result.notes:
         if "SIGKILL" in text:
             killed = at
         elif killed is not None and "is up" in text:
-            marks.append(Mark(killed, at, "killed, restarting"))
+            bands.append(Band(killed, at, "killed, restarting"))
             killed = None
-    return marks
+    return bands
 
 
 def _rows(result: Result) -> str:

@@ -14,6 +14,7 @@ from penstock.chunks import Publisher as ChunkPublisher
 from penstock.connection import Connection, connect
 from penstock.examples.orders.ledger import Ledger, Order
 from penstock.jetstream import Publisher
+from penstock.wire.jetstream.names import MSG_ID
 
 __all__ = ["CHANNEL", "CHANNEL_STREAM", "CLUSTER", "Traffic"]
 
@@ -110,7 +111,7 @@ class Traffic:
         dying = await connect(self._url, name="a client that dies")
         try:
             for order in orders:
-                headers = {"Nats-Msg-Id": order.order_id}
+                headers = {MSG_ID: order.order_id}
                 await dying.publish(_subject(order), order.encode(), reply=dying.new_inbox(), headers=headers)
             await dying.flush()
         finally:

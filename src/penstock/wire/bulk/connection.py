@@ -85,7 +85,7 @@ class BulkConnection:
     @property
     def max_payload(self) -> int:
         """The largest message, headers included, that the server takes."""
-        return int(str(self.link.info.get("max_payload", 1024 * 1024)))
+        return int(self.link.info.get("max_payload") or 1024 * 1024)
 
     def new_subject(self) -> str:
         """Give a reply subject that nobody else uses."""

@@ -13,11 +13,10 @@ import select
 import socket
 import ssl
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock import credentials
+from penstock import __version__, credentials
 from penstock.credentials import tls_reason
 from penstock.errors import (
     DeadlineError,
@@ -113,7 +112,7 @@ class Link:
         parts = urlsplit(url)
         self.parser = protocol.Parser()
         session = self._session = Session(
-            self.options, url, self._login.connect_fields, version("penstock"), insist_on_tls=self._was_secure
+            self.options, url, self._login.connect_fields, __version__, insist_on_tls=self._was_secure
         )
         try:
             made = socket.create_connection(

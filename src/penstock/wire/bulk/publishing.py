@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
-from penstock.wire.jetstream.answers import number, part
+from penstock.wire.jetstream.answers import number, part, texts
 from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.patience import Deadline
 
@@ -292,9 +292,9 @@ def publish(
     source = Source(
         batches,
         subject=subject,
-        subjects=config.get("subjects") or [],
+        subjects=texts(config, "subjects"),
         max_payload=connection.max_payload,
-        max_size=config.get("max_msg_size") or -1,
+        max_size=number(config, "max_msg_size", -1, least=-1) or -1,
     )
     job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
     # A third of the window is left for the way there: the server counts from when it stored the first one.

@@ -55,7 +55,6 @@ NANOSECONDS = 1_000_000_000
 INACTIVE = 60  # seconds after which the server removes a consumer that we could not delete
 # The stream's retention or limits forbid a consumer of ours; direct get needs none.
 NO_CONSUMER = {10026, 10084, 10099, 10100}
-NO_MESSAGE = 10037
 
 
 @dataclass(frozen=True)
@@ -305,7 +304,7 @@ class Reading:
             try:
                 found = self._ask(names.message_get(self.plan.stream), body)
             except NotFoundError as error:
-                if error.err_code != NO_MESSAGE:
+                if error.err_code != names.NO_MESSAGE:
                     raise
                 continue
             if direct.read_message(found).sequence < self.columns.end:

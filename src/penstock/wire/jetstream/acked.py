@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
-from penstock.wire.jetstream.answers import Stored, read_ack
+from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
 __all__ = ["Window", "confirm", "number_behind", "ranges"]
@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
 
 
-def confirm(payload: bytes, status: int | None, stream: str) -> Stored:
+def confirm(payload: bytes, status: int | None, stream: str) -> PubAck:
     """Read what answered a message that was meant for `stream`; an ack of another stream is an error."""
     ack = read_ack(payload, status)
     if ack.stream != stream:
@@ -121,17 +121,20 @@ class Window(Generic[Item]):
         self._waiting.update(dict.fromkeys(range(number, number + count), sending))
         self.size += size
 
+    def read(self, payload: bytes, status: int | None = None) -> tuple[int, bool]:
+        """Read an ack: the sequence, and whether the message was there before; raises what `confirm` does."""
+        digits = payload[len(self._plain) : -1]
+        if digits.isdigit() and len(digits) <= _DIGITS and payload.startswith(self._plain) and payload[-1] == 125:
+            return int(digits), False
+        ack = confirm(payload, status, self.stream)
+        return ack.sequence, ack.duplicate
+
     def hear(self, number: int, payload: bytes, status: int | None = None) -> Verdict | None:
         """Take the answer to a message; None where it waits no more, because this is a copy of its answer."""
         if number not in self._waiting:
             return None
-        digits = payload[len(self._plain) : -1]
-        if digits.isdigit() and len(digits) <= _DIGITS and payload.startswith(self._plain) and payload[-1] == 125:
-            self.forget(number)
-            self.on_stored(number, int(digits), False)
-            return Verdict.STORED
         try:
-            ack = confirm(payload, status, self.stream)
+            sequence, duplicate = self.read(payload, status)
         except (JetStreamError, NoRespondersError) as error:
             verdict = judge(error)
             if verdict is Verdict.REFUSED:
@@ -144,7 +147,7 @@ class Window(Generic[Item]):
                     self._lost.add(number)
             return verdict
         self.forget(number)
-        self.on_stored(number, ack.sequence, ack.duplicate)
+        self.on_stored(number, sequence, duplicate)
         return Verdict.STORED
 
     def forget(self, number: int) -> None:

@@ -6,6 +6,7 @@ a KeyError, TypeError or ValueError get out of here.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 from collections.abc import Mapping
@@ -16,9 +17,9 @@ from penstock.errors import JetStreamError, NoRespondersError, NotFoundError, Re
 from penstock.wire.jetstream.verdicts import Verdict
 
 __all__ = [
+    "PubAck",
     "Status",
     "StatusKind",
-    "Stored",
     "api_error",
     "number",
     "part",
@@ -27,6 +28,7 @@ __all__ = [
     "read_json",
     "read_status",
     "text",
+    "texts",
 ]
 
 _LARGEST = 2**64 - 1  # JetStream counts in 64 bits
@@ -78,12 +80,12 @@ def _printable(said: str) -> str:
     return whole if len(whole) <= _SHOWN else f"{whole[:_SHOWN]}…"
 
 
-def number(answer: Mapping[str, Any], name: str, default: int = _MUST) -> int:
-    """Give a field that is a whole number of 64 bits; an absent one is `default`, if there is one."""
+def number(answer: Mapping[str, Any], name: str, default: int = _MUST, *, least: int = 0) -> int:
+    """Give a field that is a whole number of 64 bits, at least `least`; an absent one is `default`, if there is one."""
     found = answer.get(name)
     if found is None and default is not _MUST:
         return default
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= _LARGEST:
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= _LARGEST:
         raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.", place=0)
     return found
 
@@ -95,6 +97,14 @@ def text(answer: Mapping[str, Any], name: str, default: str = _MUST) -> str:
         return default
     if not isinstance(found, str) or any("\ud800" <= char <= "\udfff" for char in found):
         raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no text.", place=0)
+    return found
+
+
+def texts(answer: Mapping[str, Any], name: str) -> list[str]:
+    """Give a field that is a list of texts; an absent one is empty."""
+    found = answer.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of texts.", place=0)
     return found
 
 
@@ -110,23 +120,50 @@ def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The server's word that a message, or a batch, is stored."""
+class PubAck:
+    """What the server answers once a message, or a batch, is stored."""
 
     stream: str
+    """The stream that took it."""
     sequence: int
-    """The sequence of the message, or of the last one of the batch."""
+    """The sequence of the message, or of the last one of the batch; that of the first copy, if it was a duplicate."""
     duplicate: bool = False
-    """It had been stored before, under the same message id."""
-    count: int | None = None
-    """How many messages the batch has."""
-    batch: str | None = None
+    """Whether a message with the same id was there already, so that nothing was stored."""
     domain: str | None = None
+    """The JetStream domain of the stream."""
+    batch: str | None = None
+    """The batch that this ack ends."""
+    count: int | None = None
+    """How many messages the batch stored."""
     value: str | None = None
     """What a counter stands at now."""
 
+    @property
+    def seq(self) -> int:
+        """The sequence, under the server's name for it."""
+        return self.sequence
 
-def read_ack(payload: bytes | bytearray | memoryview, status: int | None = None) -> Stored:
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any]) -> PubAck:
+        """Read an ack that was decoded."""
+        return cls(
+            stream=text(answer, "stream"),
+            sequence=number(answer, "seq"),
+            duplicate=answer.get("duplicate") is True,
+            domain=text(answer, "domain") if "domain" in answer else None,
+            batch=text(answer, "batch") if "batch" in answer else None,
+            count=number(answer, "count") if "count" in answer else None,
+            value=text(answer, "val") if "val" in answer else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as the server writes it; what it does not say is left out."""
+        names = {"sequence": "seq", "value": "val"}
+        fields = {names.get(name, name): value for name, value in dataclasses.asdict(self).items()}
+        return {name: value for name, value in fields.items() if value is not None and value is not False}
+
+
+def read_ack(payload: bytes | bytearray | memoryview, status: int | None = None) -> PubAck:
     """Read what answered a publish: the ack, or JetStreamError, NoRespondersError, RemoteProtocolError."""
     if status and not payload:
         if status == 503:
@@ -135,16 +172,7 @@ def read_ack(payload: bytes | bytearray | memoryview, status: int | None = None)
                 remedy="Does a stream capture the subject, is JetStream on, and is the domain right?",
             )
         raise api_error({"code": status, "description": f"status {status}"})
-    answer = read_answer(payload)
-    return Stored(
-        stream=text(answer, "stream"),
-        sequence=number(answer, "seq"),
-        duplicate=answer.get("duplicate") is True,
-        count=number(answer, "count") if "count" in answer else None,
-        batch=text(answer, "batch") if "batch" in answer else None,
-        domain=text(answer, "domain") if "domain" in answer else None,
-        value=text(answer, "val") if "val" in answer else None,
-    )
+    return PubAck.from_json(read_answer(payload))
 
 
 # -- statuses --------------------------------------------------------------------------------------------------------

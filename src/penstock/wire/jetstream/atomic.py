@@ -19,7 +19,7 @@ What the answer to an attempt means::
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.errors import JetStreamError, PenstockError
@@ -27,11 +27,9 @@ from penstock.wire import frames
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["MOST", "Attempts", "encode", "encode_rows", "marks", "new_id"]
+__all__ = ["MOST", "Attempts", "encode", "encode_rows", "lines", "marks", "new_id"]
 
 MOST = 1000  # the server's limit
-DUPLICATE = 10201
-INCOMPLETE = 10176
 _TRIES = 3  # for a batch that is incomplete: a message that the server drops makes it so for ever
 
 
@@ -46,16 +44,21 @@ def marks(batch_id: str, number: int, *, commit: bool = False) -> dict[str, str]
     return {**found, names.BATCH_COMMIT: "1"} if commit else found
 
 
+def lines(headers: Mapping[str, str]) -> str:
+    """Write headers as lines; names and values must be ones that the format can carry."""
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+
+
 def encode(messages: Sequence[tuple[bytes, str, bytes]], batch_id: str, reply: bytes = b"") -> bytes:
     """Write messages, each a subject, its own header lines and a payload, as the frames of a batch.
 
     With `reply` the last one commits the batch and is answered there; without, the batch stays open.
     """
     found = []
+    mark, commit = f"{names.BATCH_ID}: {batch_id}\r\n{names.BATCH_SEQUENCE}: ", f"{names.BATCH_COMMIT}: 1\r\n"
     for number, (subject, own, payload) in enumerate(messages, start=1):
         last = bool(reply) and number == len(messages)
-        added = "".join(f"{name}: {value}\r\n" for name, value in marks(batch_id, number, commit=last).items())
-        header = f"NATS/1.0\r\n{own}{added}\r\n".encode()
+        header = f"NATS/1.0\r\n{own}{mark}{number}\r\n{commit if last else ''}\r\n".encode()
         where = b"%b %b" % (subject, reply) if last else subject
         found.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(header), len(header) + len(payload), header, payload))
     return b"".join(found)
@@ -112,9 +115,9 @@ class Attempts:
     def judge(self, error: PenstockError) -> Verdict:
         """Say what became of the batch, having what the last attempt came to instead of an ack."""
         code = error.err_code if isinstance(error, JetStreamError) else None
-        if code == DUPLICATE:
+        if code == names.DUPLICATE_IN_BATCH:
             return Verdict.STORED if self.ids and (self.lost or (self.ours and self.count > 1)) else Verdict.REFUSED
-        if code == INCOMPLETE:
+        if code == names.INCOMPLETE_BATCH:
             return Verdict.PASSING if self.count < _TRIES else Verdict.REFUSED
         verdict = judge(error)
         self.lost = self.lost or verdict is Verdict.UNKNOWN

@@ -25,7 +25,17 @@ from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import StatusKind, number, part, read_status, text
 from penstock.wire.protocol import decode_status
 
-__all__ = ["DirectGet", "Found", "nanoseconds", "question", "read_found", "read_message", "value", "whole"]
+__all__ = [
+    "DirectGet",
+    "Found",
+    "nanoseconds",
+    "question",
+    "read_found",
+    "read_headers",
+    "read_message",
+    "value",
+    "whole",
+]
 
 _SUBJECT, _SEQUENCE, _TIME, _PENDING, _UP_TO = (
     f"\r\n{name}:".encode()
@@ -60,6 +70,16 @@ def value(block: bytes, name: bytes) -> bytes:
         return b""
     start = place + len(name)
     return block[start : block.find(b"\r\n", start)].strip()
+
+
+def read_headers(block: bytes) -> dict[str, list[str]]:
+    """Read headers, all values of each name in order; lines that are none, which anybody may store, do not count."""
+    headers: dict[str, list[str]] = {}
+    for line in block.decode("utf-8", "replace").split("\r\n")[1:]:
+        name, colon, said = line.partition(":")
+        if colon:
+            headers.setdefault(name, []).append(said.strip())
+    return headers
 
 
 def whole(digits: bytes) -> int | None:

@@ -28,7 +28,7 @@ from collections import deque
 
 from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
 from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.answers import Stored, api_error, number, read_ack, read_json, text
+from penstock.wire.jetstream.answers import PubAck, api_error, number, read_ack, read_json, text
 from penstock.wire.jetstream.names import FAST_INGEST
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
@@ -74,7 +74,7 @@ class Batch:
         self.inbox = f"{inbox}.{secrets.token_hex(8)}"
         self.sent = 0
         self.acked = 0
-        self.final: Stored | None = None
+        self.final: PubAck | None = None
         self.fault: PenstockError | None = None
         self._gap: int | None = None
         self._every = 1  # messages for one ack
@@ -182,7 +182,7 @@ class Batch:
     @property
     def patience(self) -> float:
         """How many seconds to wait for the server to say something before `silent` is asked."""
-        return FINAL if self.is_broken else self._silence if self._pinged else self._ping
+        return min(FINAL, self._silence) if self.is_broken else self._silence if self._pinged else self._ping
 
     def silent(self) -> Silence:
         """Say what to do, the server having said nothing for that long."""

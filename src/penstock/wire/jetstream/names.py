@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.errors import InputError
 
 __all__ = [
@@ -12,7 +14,9 @@ __all__ = [
     "BATCH_ID",
     "BATCH_PREFIX",
     "BATCH_SEQUENCE",
+    "CONDITION_FAILED",
     "CONSUMER_STALLED",
+    "DUPLICATE_IN_BATCH",
     "EXPECTED_LAST_ID",
     "EXPECTED_LAST_SEQUENCE",
     "EXPECTED_LAST_SUBJECT_SEQUENCE",
@@ -22,6 +26,7 @@ __all__ = [
     "FAST_INGEST",
     "FLOW_CONTROL",
     "HEADER_PREFIX",
+    "INCOMPLETE_BATCH",
     "INCREMENT",
     "KV_OPERATION",
     "LAST_CONSUMER",
@@ -32,6 +37,7 @@ __all__ = [
     "METRIC_ACK",
     "MSG_ID",
     "MSG_SIZE",
+    "NO_MESSAGE",
     "NUM_PENDING",
     "PENDING_BYTES",
     "PENDING_MESSAGES",
@@ -54,6 +60,9 @@ __all__ = [
     "TIME",
     "TTL",
     "UP_TO_SEQUENCE",
+    "WRITE_UNDER_WAY",
+    "WRONG_LAST_ID",
+    "WRONG_LAST_SEQUENCE",
     "api_prefix",
     "check_name",
     "consumer_create",
@@ -75,6 +84,16 @@ __all__ = [
     "stream_snapshot",
     "stream_update",
 ]
+
+# -- error codes: refusals of which whoever asked knows what they mean ------------------------------------------------
+
+NO_MESSAGE = 10037
+WRONG_LAST_ID = 10070
+WRONG_LAST_SEQUENCE = 10071
+WRITE_UNDER_WAY = 10164  # replicas are still busy with another message that has a condition on the same subject
+CONDITION_FAILED = frozenset({WRONG_LAST_SEQUENCE, WRITE_UNDER_WAY})
+INCOMPLETE_BATCH = 10176
+DUPLICATE_IN_BATCH = 10201
 
 # -- headers ---------------------------------------------------------------------------------------------------------
 
@@ -145,100 +164,50 @@ def api_prefix(domain: str = "") -> str:
     return f"$JS.{domain}.API" if domain else API
 
 
-def check_name(stream: str) -> None:
-    """Refuse what cannot be the name of a stream before it becomes part of a subject."""
-    if not stream or _BAD_NAME & set(stream) or not stream.isprintable():
-        raise InputError(f"{stream!r} is no name of a stream.", remedy="Names have no blanks, dots, *, > or slashes.")
+def check_name(name: str) -> None:
+    """Refuse what cannot be the name of a stream or a consumer before it becomes part of a subject."""
+    if not name or _BAD_NAME & set(name) or not name.isprintable():
+        raise InputError(
+            f"{name!r} is no name of a stream or consumer.", remedy="Names have no blanks, dots, *, > or slashes."
+        )
 
 
 # -- methods: what follows the prefix --------------------------------------------------------------------------------
 
 
-def stream_info(stream: str) -> str:
-    """Ask for the configuration and state of a stream."""
-    return f"STREAM.INFO.{stream}"
+def _method(method: str) -> Callable[..., str]:
+    """Make the function that gives a method for names of a stream and a consumer, which are checked."""
+
+    def named(*names: str) -> str:
+        for name in names:
+            check_name(name)
+        return ".".join((method, *names))
+
+    return named
 
 
-def stream_create(stream: str) -> str:
-    """Make a stream."""
-    return f"STREAM.CREATE.{stream}"
-
-
-def stream_update(stream: str) -> str:
-    """Change a stream."""
-    return f"STREAM.UPDATE.{stream}"
-
-
-def stream_delete(stream: str) -> str:
-    """Delete a stream."""
-    return f"STREAM.DELETE.{stream}"
-
-
-def stream_purge(stream: str) -> str:
-    """Delete messages of a stream."""
-    return f"STREAM.PURGE.{stream}"
-
-
-def stream_snapshot(stream: str) -> str:
-    """Begin a backup of a stream."""
-    return f"STREAM.SNAPSHOT.{stream}"
-
-
-def stream_restore(stream: str) -> str:
-    """Begin to make a stream from a backup."""
-    return f"STREAM.RESTORE.{stream}"
-
-
-def message_get(stream: str) -> str:
-    """Ask the leader for one message."""
-    return f"STREAM.MSG.GET.{stream}"
-
-
-def message_delete(stream: str) -> str:
-    """Delete one message."""
-    return f"STREAM.MSG.DELETE.{stream}"
-
-
-def direct_get(stream: str) -> str:
-    """Ask any replica for messages."""
-    return f"DIRECT.GET.{stream}"
+stream_info = _method("STREAM.INFO")  # with the configuration and state of a stream
+stream_create = _method("STREAM.CREATE")
+stream_update = _method("STREAM.UPDATE")
+stream_delete = _method("STREAM.DELETE")
+stream_purge = _method("STREAM.PURGE")
+stream_snapshot = _method("STREAM.SNAPSHOT")  # begins a backup
+stream_restore = _method("STREAM.RESTORE")  # begins to make a stream from a backup
+message_get = _method("STREAM.MSG.GET")  # one message, from the leader
+message_delete = _method("STREAM.MSG.DELETE")
+direct_get = _method("DIRECT.GET")  # messages, from any replica
+consumer_info = _method("CONSUMER.INFO")
+consumer_delete = _method("CONSUMER.DELETE")
+consumer_pause = _method("CONSUMER.PAUSE")  # or lets it go on
+consumer_unpin = _method("CONSUMER.UNPIN")  # takes the pin from the client that holds it
+consumer_next = _method("CONSUMER.MSG.NEXT")  # pulls messages
+consumer_names = _method("CONSUMER.NAMES")
+consumer_list = _method("CONSUMER.LIST")
 
 
 def consumer_create(stream: str, consumer: str = "", subject: str = "") -> str:
     """Make or change a consumer; with one filter, its subject is part of the method, so that permissions can see it."""
+    for name in (stream, consumer):
+        if name:
+            check_name(name)
     return ".".join(part for part in ("CONSUMER.CREATE", stream, consumer, subject if consumer else "") if part)
-
-
-def consumer_info(stream: str, consumer: str) -> str:
-    """Ask for the configuration and state of a consumer."""
-    return f"CONSUMER.INFO.{stream}.{consumer}"
-
-
-def consumer_delete(stream: str, consumer: str) -> str:
-    """Delete a consumer."""
-    return f"CONSUMER.DELETE.{stream}.{consumer}"
-
-
-def consumer_pause(stream: str, consumer: str) -> str:
-    """Pause a consumer, or let it go on."""
-    return f"CONSUMER.PAUSE.{stream}.{consumer}"
-
-
-def consumer_unpin(stream: str, consumer: str) -> str:
-    """Take the pin from the client that holds it."""
-    return f"CONSUMER.UNPIN.{stream}.{consumer}"
-
-
-def consumer_next(stream: str, consumer: str) -> str:
-    """Pull messages."""
-    return f"CONSUMER.MSG.NEXT.{stream}.{consumer}"
-
-
-def consumer_names(stream: str) -> str:
-    """Ask for the names of a stream's consumers."""
-    return f"CONSUMER.NAMES.{stream}"
-
-
-def consumer_list(stream: str) -> str:
-    """Ask for a stream's consumers with all that is known of them."""
-    return f"CONSUMER.LIST.{stream}"

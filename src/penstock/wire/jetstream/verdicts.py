@@ -22,7 +22,21 @@ from penstock.errors import (
     UnreachableError,
 )
 
-__all__ = ["ErrorCode", "Verdict", "error_codes", "is_passing", "judge", "judge_code", "may_ask_again"]
+__all__ = [
+    "SEQUENCE_IN_DOUBT",
+    "WRONG_LAST_SEQUENCE",
+    "ErrorCode",
+    "Verdict",
+    "error_codes",
+    "is_passing",
+    "judge",
+    "judge_code",
+    "may_ask_again",
+]
+
+# Answers to a condition. Whoever set it decides what they mean.
+WRONG_LAST_SEQUENCE = 10071
+SEQUENCE_IN_DOUBT = 10164  # another write of the subject is under way, so that nobody can tell yet
 
 _BUSY = (429, 503)  # HTTP's words for "later", believed where the server adds no code that we know
 

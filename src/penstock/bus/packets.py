@@ -1,0 +1,271 @@
+"""Sends the packets of a sectioned reply: one at a time as in the seed, or a window of them if one was offered.
+
+Both ways send to the requester's inbox and listen for its signals on an inbox of their own, which the requester learns
+from MiscInboxName before the first packet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from penstock.bus.window import (
+    HEADER,
+    PIECE,
+    RESEND,
+    RUN_HEAD,
+    UNIT_HEAD,
+    Offer,
+    SendWindow,
+    decode_signal,
+    split,
+)
+from penstock.bus.wire import Misc, decode_misc, encode_inbox
+from penstock.errors import (
+    DeadlineError,
+    LocalProtocolError,
+    NoConsumerError,
+    PenstockError,
+    SlowConsumerError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.bus.limits import BusOptions
+    from penstock.bus.mailbox import Mailbox
+    from penstock.connection import Msg
+
+__all__ = ["SLACK", "PacketSender", "StopAndWait", "Windowed"]
+
+# The requester's clock starts when the packet arrives, ours when it is sent. Ours must not ring first, or the
+# handler would hear of a timeout where the requester meant to say SlowConsumer.
+SLACK = 1.0
+UNSENT = 4 * 1024 * 1024  # bytes that wait for the socket, at which a handler waits, too
+PROBE_FIRST, PROBE_LAST = 0.5, 4.0  # seconds of silence before the reader is asked what it has; doubling
+
+
+class PacketSender:
+    """What both ways share: the misc inbox, and the error after which nothing is sent any more."""
+
+    def __init__(self, mail: Mailbox, options: BusOptions, target: str) -> None:
+        self._mail, self._nc, self._options, self._target = mail, mail.nc, options, target
+        self._loop = asyncio.get_running_loop()
+        self._inbox: str | None = None
+        self._expecting = ExitStack()
+        self._waiter: asyncio.Future[None] | None = None
+        self.error: PenstockError | None = None
+
+    async def send(self, packet: bytes) -> None:
+        """Send the packet of an element and return when the next one may be made."""
+        raise NotImplementedError
+
+    async def close(self, packet: bytes, *, wait: bool) -> None:
+        """Send Close; `wait` for the reader to have taken what came before it, if that is not yet known."""
+        raise NotImplementedError
+
+    def deliver(self, message: Msg) -> None:
+        """Take a signal of the requester."""
+        try:
+            self._signal(message.data)
+        except PenstockError as error:
+            self.error = self.error or error
+        self._wake()
+
+    def fail(self, error: PenstockError) -> None:
+        """Take note that no signal will come, or that the server lets nothing through."""
+        self.error = self.error or error
+        self._wake()
+
+    def end(self) -> None:
+        """Give the misc inbox up."""
+        if self._inbox is not None:
+            self._mail.remove(self._inbox)
+            self._expecting.close()
+
+    def _signal(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _refuse(self, kind: int) -> None:
+        if kind == Misc.NO_CONSUMER:
+            raise NoConsumerError("Nobody reads the reply any more.", subject=self._target)
+        if kind == Misc.SLOW_CONSUMER:
+            raise SlowConsumerError("The requester says that it reads the reply too slowly.", subject=self._target)
+
+    def _open(self, headers: dict[str, str] | None = None) -> None:
+        if self._inbox is None:
+            self._inbox = self._mail.add(self)
+            self._expecting.enter_context(self._nc.expecting(self._target, self.fail))
+            self._publish(encode_inbox(self._inbox), headers)
+
+    def _publish(self, data: bytes, headers: dict[str, str] | None = None) -> None:
+        try:
+            self._nc.send(self._target, data, headers=headers)
+        except PenstockError as error:
+            self.error = self.error or error
+            raise
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _pause(self, until: float) -> bool:
+        """Wait for a signal until a moment of the loop's clock; tell whether one came."""
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_at(until, self._wake)
+        try:
+            await self._waiter
+            return self._loop.time() < until
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _late(self, seconds: float) -> DeadlineError:
+        self.error = DeadlineError(
+            f"The requester gave no sign for {seconds:g} s.",
+            remedy="It may be gone, or its signal was lost; nothing more is sent.",
+            seconds=seconds,
+            subject=self._target,
+        )
+        return self.error
+
+
+class StopAndWait(PacketSender):
+    """One packet at a time: each waits for GoOn, as the seed has it."""
+
+    def __init__(self, mail: Mailbox, options: BusOptions, target: str) -> None:
+        super().__init__(mail, options, target)
+        self._go_on = False
+
+    async def send(self, packet: bytes) -> None:
+        """Send a packet and wait until the reader has taken it."""
+        most = self._nc.max_payload
+        if len(packet) > most:
+            raise LocalProtocolError(
+                f"The element makes a packet of {len(packet):,} bytes, and the server takes {most:,}.",
+                remedy="Send smaller elements; a requester with a window takes larger ones in pieces.",
+            )
+        self._open()
+        if self.error is not None:  # the reader left while the element was made
+            raise self.error
+        self._go_on = False  # one that came unasked for must not count for this packet
+        self._publish(packet)
+        seconds = self._options.allowance(len(packet)) + SLACK
+        until = self._loop.time() + seconds
+        while not self._go_on:
+            if self.error is not None:
+                raise self.error
+            if not await self._pause(until) and not self._go_on and self.error is None:
+                raise self._late(seconds)
+
+    async def close(self, packet: bytes, *, wait: bool) -> None:
+        """Send Close; everything before it was taken already."""
+        self._publish(packet)
+
+    def _signal(self, data: bytes) -> None:
+        kind = decode_misc(data)
+        self._refuse(kind)
+        self._go_on = True
+
+
+class Windowed(PacketSender):
+    """Many units in flight, bounded by number and bytes; what is lost on the way is sent again."""
+
+    def __init__(self, mail: Mailbox, options: BusOptions, target: str, offer: Offer) -> None:
+        super().__init__(mail, options, target)
+        self._offer = offer
+        self._out = SendWindow(offer.window, offer.bytes)
+        self._largest = 0  # bytes of the largest packet that may still be under way
+        self._progress = self._loop.time()
+        self._flushing = False
+        self._again = False
+
+    async def send(self, packet: bytes) -> None:
+        """Send a packet, in pieces if it is large; return at once while the window has room."""
+        if len(packet) > self._offer.element:
+            raise LocalProtocolError(
+                f"The element makes {len(packet):,} bytes, and the requester takes {self._offer.element:,}.",
+                remedy="Send smaller elements, or raise max_element at the requester.",
+            )
+        self._open({HEADER: self._offer.encode()})
+        out = self._out
+        for unit in split(packet, min(PIECE, self._offer.bytes, self._nc.max_payload - RUN_HEAD - UNIT_HEAD)):
+            if self.error is not None:
+                raise self.error
+            size = len(unit)
+            if not out.fits(size):
+                await self._until(lambda size=size: out.fits(size))  # type: ignore[misc]  # binds the loop's value
+            if not out.bytes:
+                self._progress, self._largest = self._loop.time(), 0
+            self._largest = max(self._largest, len(packet))
+            out.push(unit)
+            if not self._flushing:  # soon: what is sent until the handler next waits travels together
+                self._flushing = True
+                self._loop.call_soon(self._flush_soon)
+        if self._nc.unsent > UNSENT:  # the window bounds one reply; this, all replies over a slow connection
+            await self._nc.written()
+
+    async def close(self, packet: bytes, *, wait: bool) -> None:
+        """Send Close behind the rest, and wait until the reader has taken the rest."""
+        if self._inbox is None:
+            self._publish(packet)  # nothing was sent: a lone Close
+            return
+        end = self._out.end
+        self._out.push(packet)
+        if wait:
+            await self._until(lambda: self._out.first >= end)
+        else:
+            self._flush(broken=True)
+
+    def _signal(self, data: bytes) -> None:
+        signal = decode_signal(data)
+        self._refuse(signal.kind)
+        if signal.kind == RESEND:
+            self._out.rewind(signal.number)
+            self._again = True
+        elif self._out.taken(signal.number):
+            self._progress = self._loop.time()
+
+    def _flush_soon(self) -> None:
+        if self._flushing:
+            try:
+                self._flush()
+            except PenstockError as error:  # the next send, or the end of the block, raises it
+                self.fail(error)
+
+    def _flush(self, *, broken: bool = False) -> None:
+        """Send what has not been sent; while the connection is down it stays in the window.
+
+        After an error nothing is sent but, if `broken` is set, what leads up to Close.
+        """
+        self._flushing = False
+        while (broken or self.error is None) and self._nc.is_connected:
+            run = self._out.run(self._nc.max_payload)
+            if run is None:
+                return
+            self._publish(run)
+        self._nc.check_open()
+
+    async def _until(self, ready: Callable[[], bool]) -> None:
+        """Send, and wait for the reader to make progress until there is enough of it."""
+        quiet = PROBE_FIRST
+        self._flush()
+        while not ready():
+            if self.error is not None:
+                raise self.error
+            now = self._loop.time()
+            seconds = self._options.allowance(max(self._out.bytes, self._largest)) + SLACK
+            limit = self._progress + seconds
+            if now >= limit:
+                raise self._late(seconds)
+            heard = await self._pause(min(limit, now + quiet))
+            if self._again:
+                self._again = False
+                self._flush()
+            elif heard:
+                quiet = PROBE_FIRST
+            elif self._nc.is_connected:
+                quiet = min(quiet * 2, PROBE_LAST)
+                self._flush()
+                self._publish(self._out.probe())

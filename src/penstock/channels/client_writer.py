@@ -1,0 +1,114 @@
+"""The way out to the clients: what is to be sent is gathered and goes out in one piece, in order.
+
+Deliveries, acks and answers share one connection and one queue, so a client sees them in the order in which they were
+decided. While the connection is down nothing is sent and nothing is kept: what is due later is decided later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.channels.wire import frame
+from penstock.connection import Connection
+
+if TYPE_CHECKING:
+    from penstock.channels.group_delivery import GroupDelivery
+
+__all__ = ["ClientWriter"]
+
+log = logging.getLogger("penstock.channels")
+
+# Beyond this many bytes that the server has not taken, deliveries wait.
+_FULL = 4 * 1024 * 1024
+_LOOK_AGAIN = 0.01
+
+
+class ClientWriter:
+    """Gathers frames, and lets deliveries decide what to send, once for each turn of the event loop."""
+
+    def __init__(self, connection: Connection, may_send: Callable[[], bool]) -> None:
+        self.connection = connection
+        self.messages = 0
+        self.bytes = 0
+        self._may_send = may_send
+        self._frames: list[bytes] = []
+        self._gathered = 0
+        self._awake: dict[GroupDelivery, None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._scheduled: asyncio.Handle | None = None
+        self._ended = False
+
+    @property
+    def up(self) -> bool:
+        """Whether anything can be sent, and may be."""
+        return self.connection.is_connected and self._may_send() and not self._ended
+
+    @property
+    def full(self) -> bool:
+        """Whether the server is slow to take what we send."""
+        return self._gathered + self.connection.unsent > _FULL
+
+    def send(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """Send a message with this turn's others."""
+        made = frame(subject.encode(), payload, reply.encode())
+        self._frames.append(made)
+        self._gathered += len(made)
+        self._schedule()
+
+    def answer(self, reply: bytes, payload: bytes) -> None:
+        """Answer a request, if the requester waits for an answer."""
+        if reply:
+            made = frame(reply, payload)
+            self._frames.append(made)
+            self._gathered += len(made)
+            self._schedule()
+
+    def deliver(self, inbox: str, content: bytes) -> None:
+        """Send a message of a channel."""
+        self.messages += 1
+        self.bytes += len(content)
+        made = b"PUB %b %d\r\n%b\r\n" % (inbox.encode(), len(content), content)
+        self._frames.append(made)
+        self._gathered += len(made)
+        if self._scheduled is None:
+            self._schedule()
+
+    def wake(self, delivery: GroupDelivery) -> None:
+        """Let a group's delivery look, this turn, for what it can send."""
+        self._awake[delivery] = None
+        self._schedule()
+
+    def later(self, delivery: GroupDelivery) -> None:
+        """Let a group's delivery look again when the server may have caught up."""
+        self._loop.call_later(_LOOK_AGAIN, self.wake, delivery)
+
+    def _schedule(self) -> None:
+        if self._scheduled is None and not self._ended:
+            self._scheduled = self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = None
+        awake, self._awake = self._awake, {}
+        for delivery in awake:
+            try:
+                delivery.pump()
+            except Exception:  # one subscription's trouble must not stop the others
+                log.exception("Channels: a delivery failed.")
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what was gathered now."""
+        frames, self._frames = self._frames, []
+        self._gathered = 0
+        if frames and self.up:
+            self.connection.post(b"".join(frames))
+
+    def end(self) -> None:
+        """Send what was gathered, and nothing after it."""
+        self.flush()
+        self._ended = True
+        if self._scheduled is not None:
+            self._scheduled.cancel()

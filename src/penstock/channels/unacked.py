@@ -1,0 +1,100 @@
+"""What a client has published and the server has not acknowledged: at most so many messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.connection import Connection
+
+__all__ = ["Unacked"]
+
+
+class _Sent:
+    """The messages on one subject, while there are any; when the server denies the subject, they all fail."""
+
+    __slots__ = ("guids", "watch")
+
+    def __init__(self, watch: AbstractContextManager[None]) -> None:
+        self.guids: set[str] = set()
+        self.watch = watch
+
+
+class Unacked:
+    """Futures of published messages by guid; each is done when the server answers for its message."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[str, tuple[asyncio.Future[None], str]] = {}
+        self._sent: dict[str, _Sent] = {}
+        self._room: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def room(self) -> None:
+        """Wait until one message more may be on its way."""
+        while len(self._waiting) >= self._most:
+            # Whoever gave up waiting for an ack has given its place up, too.
+            for guid in [guid for guid, (future, _) in self._waiting.items() if future.done()]:
+                self._forget(guid)
+            if len(self._waiting) < self._most:
+                return
+            self._room.append(room := asyncio.get_running_loop().create_future())
+            await room
+
+    def add(self, connection: Connection, subject: str, guid: str) -> asyncio.Future[None]:
+        """Give the future of a message that goes out on this subject; it fails at once if that is denied."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[guid] = (future, subject)
+        sent = self._sent.get(subject)
+        if sent is None:
+            sent = self._sent[subject] = _Sent(connection.expecting(subject, lambda error: self._deny(subject, error)))
+            sent.watch.__enter__()
+        sent.guids.add(guid)
+        return future
+
+    def settle(self, guid: str, error: PenstockError | None = None) -> None:
+        """Note the server's answer for a message."""
+        future = self._forget(guid)
+        while self._room and len(self._waiting) < self._most:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+                break
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def _forget(self, guid: str) -> asyncio.Future[None] | None:
+        found = self._waiting.pop(guid, None)
+        if found is None:
+            return None
+        future, subject = found
+        sent = self._sent[subject]
+        sent.guids.discard(guid)
+        if not sent.guids:
+            del self._sent[subject]
+            sent.watch.__exit__(None, None, None)
+        return future
+
+    def _deny(self, subject: str, error: PenstockError) -> None:
+        for guid in list(self._sent[subject].guids):
+            self.settle(guid, error)
+
+    def fail(self, reason: PenstockError) -> None:
+        """Let everybody who waits go: no ack comes any more."""
+        waiting = [self._forget(guid) for guid in list(self._waiting)]
+        for future in [*waiting, *self._room]:
+            if future is not None and not future.done():
+                future.set_exception(reason)
+                future.exception()  # whoever does not look has published without caring
+        self._room.clear()

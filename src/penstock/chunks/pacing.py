@@ -1,0 +1,127 @@
+"""Makes a publisher wait for receivers that are slower, although core NATS has no way to.
+
+The format has no answers, and a server drops a receiver that is some 64 MB behind. So once every few megabytes a chunk
+carries a reply subject, `<inbox>.chunks.<bytes so far>`. Our receivers answer there, at once and again when they have
+come further::
+
+    <name> <position>      sixteen hex digits of the receiver's own, and the bytes that it has taken or has room for
+
+A publisher stays `AHEAD` of the slowest of them at most. Receivers that do not know of this ignore the reply subject,
+as they ignore any other, and are not waited for. Payloads below one window, and the headers and bodies of all others,
+are the same bytes with and without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.wire.protocol import decode_status
+
+if TYPE_CHECKING:
+    from penstock.connection import Connection, Subscription
+
+__all__ = ["AHEAD", "Pacing", "Silence", "is_answerable", "receiver_name"]
+
+AHEAD = 16 * 1024 * 1024
+"""Bytes that a publisher is ahead of the slowest receiver at most, a quarter of what a server keeps for it."""
+_GRACE = 1.0  # seconds for the first receiver to answer, once for each publisher and subject
+_PATIENCE = 10.0  # seconds without an answer after which a receiver is not waited for any more
+_ANSWER = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,20})")
+_ANSWERABLE = re.compile(r"[^$.\s][^\s]*\.chunks\.[0-9]{1,20}")
+
+
+def receiver_name() -> bytes:
+    """Make up the name that a receiver answers with."""
+    return secrets.token_hex(8).encode()
+
+
+def is_answerable(reply: str) -> bool:
+    """Whether a reply subject is one of ours. Nobody shall make a receiver publish on a subject of the server."""
+    return _ANSWERABLE.fullmatch(reply) is not None
+
+
+class Silence:
+    """Subjects on which nobody answered lately, so that a publisher need not wait for an answer again."""
+
+    def __init__(self, seconds: float = 60.0, most: int = 1024) -> None:
+        self._seconds, self._most = seconds, most
+        self._until: OrderedDict[str, float] = OrderedDict()
+
+    def __contains__(self, subject: object) -> bool:
+        return self._until.get(str(subject), 0.0) > time.monotonic()
+
+    def add(self, subject: str) -> None:
+        """Remember a subject for a while."""
+        self._until[subject] = time.monotonic() + self._seconds
+        while len(self._until) > self._most:
+            self._until.popitem(last=False)
+
+
+class Pacing:
+    """What the receivers of one message have taken so far; a message that is `over` is not waited for."""
+
+    def __init__(self, nc: Connection, subject: str, silence: Silence, over: asyncio.Future[None]) -> None:
+        self._nc = nc
+        self._subject = subject
+        self._silence = silence
+        self._over = over
+        self._inbox = ""
+        self._subscription: Subscription | None = None
+        self._taken: dict[bytes, tuple[int, float]] = {}  # by receiver: how far, and since when
+        self._changed: asyncio.Future[None] = over.get_loop().create_future()
+        self._waited = subject in silence
+        self._nobody = False
+
+    async def reply_to(self, position: int) -> str:
+        """Give the subject on which receivers answer a chunk that ends at `position`."""
+        if self._subscription is None:
+            self._inbox = self._nc.new_inbox()
+            self._subscription = await self._nc.tap(f"{self._inbox}.chunks.*", self._answered)
+        return f"{self._inbox}.chunks.{position}"
+
+    def _answered(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
+        if block is not None and decode_status(block)[0] == 503:
+            self._nobody = True  # the server knows that nobody listens
+        elif found := _ANSWER.fullmatch(data):  # a stream on the subject answers, too, and is no receiver
+            name, position = found[1], int(found[2])
+            if position > self._taken.get(name, (-1, 0.0))[0]:
+                self._taken[name] = (position, time.monotonic())
+        if not self._changed.done():
+            self._changed.set_result(None)
+
+    async def wait(self, sent: int) -> None:
+        """Wait until no receiver is further behind than it may be."""
+        if sent < AHEAD or self._nobody:
+            return
+        if not self._waited and not self._taken:
+            self._waited = True
+            await self._until(lambda: bool(self._taken) or self._nobody, _GRACE)
+            if not self._taken and not self._nobody:
+                self._silence.add(self._subject)
+        while behind := [name for name, (position, _) in self._taken.items() if position < sent - AHEAD]:
+            oldest = min(behind, key=lambda name: self._taken[name][1])
+            if not await self._moves(oldest, *self._taken[oldest]):
+                if self._over.done():
+                    return
+                del self._taken[oldest]  # it is gone, or stuck; its own limits hold from here
+
+    async def _moves(self, name: bytes, position: int, since: float) -> bool:
+        return await self._until(lambda: self._taken[name][0] > position, since + _PATIENCE - time.monotonic())
+
+    async def _until(self, true: Callable[[], bool], seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not (found := true()) and not self._over.done() and (left := deadline - time.monotonic()) > 0:
+            self._changed = self._over.get_loop().create_future()
+            await asyncio.wait({self._changed, self._over}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return found
+
+    async def close(self) -> None:
+        """Stop listening for answers."""
+        if self._subscription is not None and not self._nc.is_closed:
+            await self._subscription.unsubscribe()

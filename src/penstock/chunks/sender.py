@@ -1,0 +1,120 @@
+"""Sends the chunks of one message over one unbroken stretch of a connection, and knows what the server has of them.
+
+A payload in chunks must not go on over a break: what the socket had taken may or may not have arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from penstock.chunks.pacing import Pacing, Silence
+from penstock.chunks.wire import Chunk, encode
+from penstock.connection.tasks import end
+from penstock.errors import DeadlineError, DisconnectedError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.connection import Connection
+
+__all__ = ["WINDOW", "ChunkSender"]
+
+WINDOW = 4 * 1024 * 1024
+"""Bytes after which the server is asked to confirm; twice as many are under way at most."""
+
+
+class ChunkSender:
+    """Publishes on `subject` as long as the connection is the one that it was at the start.
+
+    With `silence` it waits for slower receivers, and learns there on which subjects nobody answers.
+    """
+
+    def __init__(self, nc: Connection, subject: str, *, timeout: float, silence: Silence | None) -> None:
+        self._nc = nc
+        self._subject = subject
+        self._timeout = timeout
+        self._stretch = nc.stretch
+        self._failure: PenstockError | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pacing = None if silence is None else Pacing(nc, subject, silence, self._over)
+        self._confirming: asyncio.Task[None] | None = None
+        self._asked = 0  # bytes that the server was asked about
+        self.sent = 0
+        """Bytes that were handed to the connection."""
+        self.confirmed = 0
+        """Bytes that the server surely has."""
+        self._broken = nc.broken
+        self._broken.add_done_callback(self._broke)
+        self._expecting = ExitStack()
+        self._expecting.enter_context(nc.expecting(subject, self._fail))
+
+    def _broke(self, reason: asyncio.Future[PenstockError]) -> None:
+        what = str(reason.result()).rstrip(".")
+        self._fail(
+            DisconnectedError(
+                f"The connection broke while publishing on {self._subject}: {what}.", urls=self._nc.options.urls
+            )
+        )
+
+    def _fail(self, error: PenstockError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._over.set_result(None)
+
+    def _check(self) -> None:
+        if self._broken.done():  # its callbacks are called a moment later
+            self._broke(self._broken)
+        if self._failure is not None:
+            raise self._failure
+
+    async def send(self, chunk: Chunk, body: bytes | memoryview) -> None:
+        """Send a chunk, and wait while the server or a receiver is too far behind."""
+        self._check()
+        full = self.sent + len(body) - self._asked >= WINDOW and not chunk.last
+        reply = await self._pacing.reply_to(self.sent + len(body)) if full and self._pacing is not None else ""
+        await self._nc.publish(self._subject, body, reply, encode(chunk))
+        self.sent += len(body)
+        if full:
+            await self._confirm()
+            self._ask()
+            if self._pacing is not None:
+                await self._pacing.wait(self.sent)
+
+    async def finish(self) -> None:
+        """Wait until the server has everything."""
+        await self._confirm()
+        self._ask()
+        await self._confirm()
+
+    def _ask(self) -> None:
+        """Ask the server to confirm what was sent until now."""
+        self._asked = self.sent
+        self._confirming = asyncio.ensure_future(self._nc.confirm(self._stretch, self._timeout))
+
+    async def _confirm(self) -> None:
+        """Wait until the server has confirmed what it was asked about."""
+        if self._confirming is None:
+            return
+        confirming, self._confirming = self._confirming, None
+        try:
+            await confirming
+        except PenstockError as error:
+            self._check()  # what ended the message says more than what ended the waiting
+            if isinstance(error, DeadlineError):
+                raise DeadlineError(
+                    f"The server did not confirm what was published on {self._subject} within {self._timeout:g} s.",
+                    seconds=self._timeout,
+                    subject=self._subject,
+                ) from None
+            raise
+        self._check()
+        self.confirmed = self._asked
+
+    async def close(self) -> None:
+        """Drop a question that nobody waits for any more."""
+        self._broken.remove_done_callback(self._broke)
+        self._expecting.close()
+        if self._confirming is not None:
+            await end([self._confirming])
+        if self._pacing is not None:
+            await self._pacing.close()

@@ -1,0 +1,197 @@
+"""Replay: a pipeline run over history into new streams beside the old ones, and the two compared.
+
+The replay has a state of its own, under the storage of the pipeline, so that the pipeline itself goes on undisturbed.
+A new stream has the configuration of the old one; its own name stands before each subject, because two streams cannot
+capture the same subject. It republishes nothing: whoever listens there has heard it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.contexts import load_options
+from penstock.errors import InputError, NotFoundError
+from penstock.jetstream import assets
+from penstock.jetstream.topology import Topology, apply
+from penstock.model import Stream
+from penstock.options import ConnectionOptions
+from penstock.pipelines.order import RunOrder
+from penstock.pipelines.outcome import Outcome
+from penstock.pipelines.process import PipelineRun
+from penstock.pipelines.project import Project
+from penstock.pipelines.remote import check_remote
+from penstock.pipelines.replays import begun_replay, beside, check_can_switch, database, keep_replay, switch
+from penstock.pipelines.running import apply_topology, blocking
+from penstock.spark.markers import is_marker, marker_filter
+from penstock.spark.positions import parse_position
+
+__all__ = ["Comparison", "Replay", "compare_streams", "replay"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An old stream and the new one beside it, message by message; order does not count."""
+
+    old: str
+    new: str
+    old_count: int
+    new_count: int
+    same: int
+    only_old: int
+    only_new: int
+
+    def plain(self) -> dict[str, Any]:
+        """Give it as JSON wants it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay came to."""
+
+    outcome: Outcome
+    comparisons: tuple[Comparison, ...]
+    warehouse: Path | None
+    """The folder of its tables, where it is on this machine."""
+    database: str | None
+    """The database of its tables, where it is not the pipeline's."""
+
+
+def replay(
+    path: str | Path | Project = ".",
+    *,
+    url: str | None = None,
+    options: ConnectionOptions | None = None,
+    start: str = "all",
+    into: Mapping[str, str] | None = None,
+    name: str = "replay",
+    master: str | None = None,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    switch_to_it: bool = False,
+    watch: Callable[[Outcome], None] | None = None,
+) -> Replay:
+    """Run a pipeline over history from `start` (a sequence, a time, ...), writing to the streams that `into` names.
+
+    The pipeline's files ask `penstock.pipelines.start_position()` and `target("STREAM")` for where to read and write.
+    The same replay run again goes on where it was; another name begins anew. With `switch_to_it` the pipeline's next
+    run goes on where the replay ended, into its streams; `penstock.pipelines.replays.switch_back` undoes that.
+    """
+    project = path if isinstance(path, Project) else Project.load(path)
+    found = options or load_options(url)
+    pairs = dict(into or {})
+    parse_position(start, option="from")
+    if remote is not None:
+        check_remote(remote)
+    if not _NAME.fullmatch(name):
+        raise InputError(f"The name {name!r} of a replay will not do.", remedy="Use letters, digits, - and _.")
+    place = beside(project, name)
+    if switch_to_it:
+        check_can_switch(project)
+    _check_targets(project, pairs)
+    fresh = begun_replay(project, name, start, pairs) is None
+    apply_topology(project, found)
+    blocking(_make_streams(project, found, pairs, fresh))
+    kept = keep_replay(project, name, start, pairs)
+    order = RunOrder(
+        master=master or "local[*]",
+        remote=remote,
+        replay=kept.settings,
+        database=database(project, name, remote),
+        conf=dict(conf or {}),
+    )
+    run = PipelineRun(place, found, order)
+    try:
+        run.start()
+        while run.poll():
+            if watch is not None:
+                watch(run.outcome)
+        outcome = run.check()
+    finally:
+        run.close()
+    compared = tuple(compare_streams(found, old, new) for old, new in pairs.items())
+    if switch_to_it:
+        switch(project, name)
+    return Replay(outcome, compared, place.warehouse if remote is None else None, order.database)
+
+
+def _check_targets(project: Project, pairs: Mapping[str, str]) -> None:
+    """Refuse streams that are the pipeline's own, or two in one: a replay must have its streams to itself."""
+    own = {*pairs, *(project.topology.streams if project.topology is not None else ())}
+    for old, new in pairs.items():
+        if new in own:
+            raise InputError(
+                f"The replay would write into {new}, which is a stream of the pipeline itself.",
+                remedy=f"Name a new stream: --into {old}=NEW.",
+            )
+    if len(set(pairs.values())) < len(pairs):
+        raise InputError("The replay would write two streams into one.", remedy="Name a new stream for each.")
+
+
+async def _make_streams(project: Project, options: ConnectionOptions, pairs: Mapping[str, str], fresh: bool) -> None:
+    from penstock.connection import connect
+
+    client = await connect(options)
+    try:
+        made = []
+        for old, new in pairs.items():
+            config = await _config(client, project, old)
+            try:
+                there = await assets.stream_info(client, new)
+                held = there.messages
+            except NotFoundError:
+                held = 0
+            if fresh and held:
+                raise InputError(
+                    f"The stream {new} holds {held:,} messages already, and this replay is new.",
+                    remedy="Write into a stream that is not there yet, or purge it.",
+                )
+            made.append(_beside(config, new))
+        await apply(client, Topology(made))
+    finally:
+        await client.close()
+
+
+async def _config(client: Any, project: Project, name: str) -> Stream:
+    if project.topology is not None and name in project.topology.streams:
+        return project.topology.streams[name]
+    return (await assets.stream_info(client, name)).config
+
+
+def _beside(config: Stream, name: str) -> Stream:
+    """Give the configuration of the stream that takes the place of another."""
+    subjects = [f"{name}.{subject}" for subject in config.subjects or [config.name] if not is_marker(subject)]
+    told = {
+        key: text for key, text in config.metadata.items() if not key.startswith("_nats.")
+    }  # the rest is the server's
+    update = {"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None, "metadata": told}
+    return config.model_copy(update=update)
+
+
+def compare_streams(options: ConnectionOptions, old: str, new: str) -> Comparison:
+    """Compare the messages of two streams by subject and payload."""
+    from penstock.wire.bulk import BulkConnection
+
+    with BulkConnection(options) as bulk:
+        before = Counter(_digests(bulk, old, ""))
+        after = Counter(_digests(bulk, new, f"{new}."))
+    same = (before & after).total()
+    return Comparison(old, new, before.total(), after.total(), same, before.total() - same, after.total() - same)
+
+
+def _digests(bulk: Any, stream: str, prefix: str) -> Iterator[bytes]:
+    # The sink's own marks are purged as it goes, so that the head of a stream may be gone.
+    for batch in bulk.read(stream, headers=False, on_loss=lambda lost: None):
+        for subject, data in zip(batch["subject"].to_pylist(), batch["data"].to_pylist(), strict=True):
+            if is_marker(subject):
+                continue
+            named = subject.removeprefix(prefix).encode()
+            yield hashlib.blake2b(named + b"\x00" + data, digest_size=16).digest()

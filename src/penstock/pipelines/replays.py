@@ -1,0 +1,199 @@
+"""The replays that a pipeline keeps: what each was asked for, and which one the pipeline was switched to.
+
+A replay keeps its state in `replays/NAME` under the storage of the pipeline, with what it was asked for in
+`replay.json`. Switching writes the name into `switched.json`; from then on a run goes on where that replay was, into
+the streams that the replay filled. Switching back removes the file: the pipeline's own state was never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import InputError
+from penstock.model import format_time
+from penstock.pipelines.process import is_running
+from penstock.pipelines.project import Project
+from penstock.pipelines.settings import encode
+from penstock.spark.positions import parse_position
+
+__all__ = [
+    "KeptReplay",
+    "begun_replay",
+    "beside",
+    "check_can_switch",
+    "current_replay",
+    "database",
+    "keep_replay",
+    "place",
+    "read_replay",
+    "switch",
+    "switch_back",
+]
+
+
+@dataclass(frozen=True)
+class KeptReplay:
+    """What a replay was asked for."""
+
+    name: str
+    asked: str
+    """Where to begin, as it was said."""
+    start: str
+    """Where its sources begin; where a duration ago was asked for, the time that this was at the beginning."""
+    into: Mapping[str, str]
+    """For each stream that the files name, the one that is written to instead."""
+
+    @property
+    def settings(self) -> str:
+        """What the pipeline's files are told."""
+        return encode(self.start, self.into)
+
+
+def beside(project: Project, name: str) -> Project:
+    """Give the project with its state where the replay of that name keeps it."""
+    local = project.local_storage
+    if local is None:
+        return project.at(f"{project.storage.rstrip('/')}/replays/{name}")
+    # A warehouse that the spec names would be shared with the pipeline itself.
+    return project.at(local / "replays" / name).with_warehouse(local / "replays" / name / "warehouse")
+
+
+def database(project: Project, name: str, remote: str | None) -> str | None:
+    """Give the database for the tables of a replay, where it shares a catalog with the pipeline; None where not."""
+    if remote is None and project.catalog is None and "spark.sql.catalogImplementation" not in project.configuration:
+        return None
+    return re.sub(r"\W", "_", f"{project.database or 'default'}_replay_{name}").lower()
+
+
+def begun_replay(project: Project, name: str, asked: str, into: Mapping[str, str]) -> KeptReplay | None:
+    """Give the replay to go on with, None for a new one; refused if it was begun otherwise, as its state was, too."""
+    before = read_replay(project, name)
+    if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
+        raise InputError(
+            f"The replay {name} was begun from {before.asked} into {_pairs(before.into)}.",
+            remedy="Say the same again to go on with it, or give this one another name.",
+        )
+    return before
+
+
+def keep_replay(project: Project, name: str, asked: str, into: Mapping[str, str]) -> KeptReplay:
+    """Note what a replay is asked for, once; `begun_replay` says what is refused."""
+    before = begun_replay(project, name, asked, into)
+    if before is not None:
+        return before
+    position = parse_position(asked, option="from")
+    # All sources begin at the same moment, however long Spark takes to come to them.
+    start = asked if position.ago is None else format_time(datetime.now(UTC) - timedelta(seconds=position.ago))
+    kept = KeptReplay(name, asked, start, dict(into))
+    if project.local_storage is not None:  # elsewhere Spark keeps its checkpoints, and we keep nothing
+        _write(project.local_storage / "replays" / name / "replay.json", asdict(kept))
+    return kept
+
+
+def read_replay(project: Project, name: str) -> KeptReplay | None:
+    """Give what the replay of that name was asked for; None where there is none."""
+    local = project.local_storage
+    path = local / "replays" / name / "replay.json" if local is not None else None
+    found = _read(path) if path is not None else None
+    if found is None:
+        return None
+    texts = [found.get(key) for key in ("name", "asked", "start")]
+    into = found.get("into")
+    if isinstance(into, dict) and all(isinstance(text, str) for text in (*texts, *into.values())):
+        with contextlib.suppress(TypeError):
+            return KeptReplay(**found)
+    raise InputError(f"{path} is not what a replay writes.", remedy="Give the replay another name.")
+
+
+def current_replay(project: Project) -> KeptReplay | None:
+    """Give the replay that the pipeline was switched to; None where it is in its own state."""
+    local = project.local_storage
+    switched = _read(local / "switched.json") if local is not None else None
+    if switched is None:
+        return None
+    name = str(switched.get("name", "without a name"))
+    kept = read_replay(project, name)
+    if kept is None:
+        raise InputError(
+            f"The pipeline {project.name} was switched to its replay {name}, which is gone.",
+            remedy="Switch back: penstock pipeline switch --back.",
+        )
+    return kept
+
+
+def place(project: Project) -> Project:
+    """Give the project with its state where it is now: its own, or that of the replay that it was switched to."""
+    kept = current_replay(project)
+    return project if kept is None else beside(project, kept.name)
+
+
+def check_can_switch(project: Project) -> Path:
+    """Refuse where a switch would be lost, or would pull the state away under a run."""
+    local = project.local_storage
+    if local is None:
+        raise InputError(
+            f"The storage of {project.name} is {project.storage}, where no switch can be noted.",
+            remedy="Keep the storage in a folder, or write the new streams into the pipeline's files.",
+        )
+    if is_running(place(project)):
+        raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
+    return local
+
+
+def switch(project: Project, name: str) -> KeptReplay:
+    """Let the next run go on in the state of a replay, and into its streams."""
+    local = check_can_switch(project)
+    kept = read_replay(project, name)
+    if kept is None:
+        known = sorted(path.parent.name for path in local.glob("replays/*/replay.json"))
+        raise InputError(
+            f"The pipeline {project.name} has no replay {name}.",
+            remedy=f"There is {', '.join(known)}." if known else "Make one: penstock pipeline replay.",
+        )
+    if is_running(beside(project, name)):
+        raise InputError(f"The replay {name} runs.", remedy="Wait for it, or stop it.")
+    _write(local / "switched.json", {"name": name})
+    return kept
+
+
+def switch_back(project: Project) -> None:
+    """Let the next run go on in the pipeline's own state, and into its own streams."""
+    local = project.local_storage
+    if local is None or not (local / "switched.json").exists():
+        raise InputError(f"The pipeline {project.name} is not switched.", remedy="There is nothing to do.")
+    kept = str((_read(local / "switched.json") or {}).get("name", ""))
+    if is_running(beside(project, kept)):
+        raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
+    (local / "switched.json").unlink()
+
+
+def _pairs(into: Mapping[str, str]) -> str:
+    return ", ".join(f"{old}={new}" for old, new in into.items()) or "no stream"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}.", remedy="Delete it.") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path} holds no fields.", remedy="Delete it.")
+    return found
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,351 @@
+"""Rows of a DataFrame as messages: subjects, payloads, headers, each row checked before anything of it is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import InputError, OptionError, RowError
+from penstock.spark.digests import digest_rows
+from penstock.spark.markers import is_marker
+from penstock.spark.sink_options import SinkOptions, parse_ttl, template_columns
+from penstock.wire import frames
+from penstock.wire.arrow import HEADERS
+from penstock.wire.bulk.rows import offsets, pattern, texts
+from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
+
+__all__ = ["Messages", "Shape", "SinkStream", "check_columns"]
+
+OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
+SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
+KNOWN_SUBJECTS = 100_000  # how many checked subjects a task remembers
+_SUBJECT = re.compile(r"[^\s*>.\x00-\x20\x7f]+(\.[^\s*>.\x00-\x20\x7f]+)*")
+_TOKEN = re.compile(r"[^\s*>.\x00-\x20\x7f]+")
+_NAME = re.compile(r"[!-9;-~]+")
+# Not pa.array: that one imports pandas, in every Python worker of Spark.
+_NO_LISTS = pa.nulls(0, HEADERS.item_type)
+_LEAD = re.compile(r"\{([^{}]*)\}")
+
+
+class SinkStream(NamedTuple):
+    """What a task must know of the stream that takes its rows."""
+
+    stream: str
+    subjects: tuple[str, ...]
+    limit: int
+    """The largest message, headers included."""
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Rows ready to be sent."""
+
+    subjects: Any
+    data: Any
+    headers: Any
+    """The rows' own headers as a map column, None where no row has any."""
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def filter(self, mask: Any) -> Messages:
+        """Give the rows that a mask names."""
+        chosen = pa.array(mask)
+        headers = None if self.headers is None else self.headers.filter(chosen)
+        return Messages(self.subjects.filter(chosen), self.data.filter(chosen), headers)
+
+    @cached_property
+    def rows(self) -> frames.Rows:
+        """The rows as the encoder of the wire wants them."""
+        if self.headers is None:
+            return frames.Rows(len(self), texts(self.subjects), texts(self.data))
+        headers = self.headers
+        return frames.Rows(
+            len(self),
+            texts(self.subjects),
+            texts(self.data),
+            offsets(headers),
+            texts(headers.keys),
+            offsets(headers.items),
+            texts(headers.items.values),
+        )
+
+    def digests(self) -> bytes:
+        """Give a digest of each row, over everything that is stored of it."""
+        subjects = self.subjects.to_pylist()
+        if self.headers is None:
+            heads = [f"{subject}\r\n\r\n".encode() for subject in subjects]
+        else:
+            heads = [
+                f"{subject}\r\n{_lines(entries)}\r\n".encode()
+                for subject, entries in zip(subjects, self.headers.to_pylist(), strict=True)
+            ]
+        return digest_rows(heads, self.data.to_pylist())
+
+    def with_headers(self) -> Messages:
+        """Give the same rows with a column of headers, empty where there was none."""
+        if self.headers is not None:
+            return self
+        empty = pa.MapArray.from_arrays(np.zeros(len(self) + 1, dtype=np.int32), pa.array([], pa.string()), _NO_LISTS)
+        return Messages(self.subjects, self.data, empty)
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Give the rows as a record batch."""
+        columns = {"subject": self.subjects, "data": self.data}
+        return pa.record_batch(columns if self.headers is None else {**columns, "headers": self.headers})
+
+    @classmethod
+    def of_batch(cls, batch: pa.RecordBatch) -> Messages:
+        """Read what `to_batch` gave."""
+        headers = batch.column("headers") if "headers" in batch.schema.names else None
+        return cls(batch.column("subject"), batch.column("data"), headers)
+
+
+def _lines(entries: Sequence[tuple[str, list[str]]]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, values in entries for value in values)
+
+
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Refuse a DataFrame that cannot be written, by the names and Spark's types of its columns."""
+    if "data" not in columns:
+        raise InputError(
+            f"The DataFrame has no column data, only {', '.join(columns)}.",
+            remedy="Select the payload as data, for instance to_json(struct('*')).alias('data').",
+        )
+    kinds = {
+        "data": ("binary", "string"),
+        "subject": ("string",),
+        "headers": ("map<string,array<string>>", "map<string,string>"),
+    }
+    for name, allowed in kinds.items():
+        if name in columns and columns[name] not in allowed:
+            raise InputError(
+                f"Column {name} has the type {columns[name]}.", remedy=f"Cast it to {' or '.join(allowed)}."
+            )
+    if "subject" not in columns and options.subject is None:
+        raise InputError(
+            "The rows have no subject.", remedy='Add a column subject, or .option("subject", "orders.{region}").'
+        )
+    used = {"subject", "data", "headers", *SOURCE_COLUMNS}
+    named = {"idColumn": options.id_column, "ttlColumn": options.ttl_column}
+    for option, wanted in named.items():
+        if wanted is not None and wanted not in columns:
+            raise OptionError(
+                f"The option {option} names {wanted!r}, and there is no such column.",
+                remedy=f"The columns are {', '.join(columns)}.",
+                option=option,
+                value=wanted,
+            )
+    for part in template_columns(options.subject or ""):
+        if part not in columns:
+            raise OptionError(
+                f"The option subject names {{{part}}}, and there is no such column.",
+                remedy=f"The columns are {', '.join(columns)}.",
+                option="subject",
+                value=options.subject,
+            )
+        if columns[part].startswith(("struct", "array", "map", "binary")):
+            raise OptionError(
+                f"The option subject names {{{part}}}, whose type is {columns[part]}.",
+                remedy="Use columns of simple types.",
+                option="subject",
+            )
+    used |= {name for name in named.values() if name} | set(template_columns(options.subject or ""))
+    if lost := [name for name in columns if name not in used]:
+        raise InputError(
+            f"Nothing of column {lost[0]} would be written.",
+            remedy="Drop it, put it into data, name it in the option subject, or name it in idColumn or ttlColumn.",
+        )
+
+
+class Shape:
+    """Turns Arrow batches of Spark into messages, counting the rows through."""
+
+    def __init__(self, options: SinkOptions, target: SinkStream) -> None:
+        self.options = options
+        self.target = target
+        self.given = 0
+        self.dead = 0
+        self._patterns = [pattern(item) for item in target.subjects]
+        self._known: set[str] = set()
+
+    def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
+        """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
+        wrong: dict[int, tuple[str, str]] = {}
+        data = _cast(batch.column("data"), pa.binary())
+        wrong.update(dict.fromkeys(np.flatnonzero(_nulls(data)).tolist(), ("data", "is null")))
+        subjects = self._subjects(batch, wrong)
+        headers, header_sizes = self._headers(batch, wrong)
+        self._check_sizes(data, header_sizes, wrong)
+        first = self.given
+        self.given += batch.num_rows
+        if not wrong:
+            return Messages(subjects, data, headers), None
+        row = min(wrong)
+        if self.options.dead_letter_subject is None:
+            column, what = wrong[row]
+            raise RowError(
+                f"Row {first + row} of this task cannot be written: {column} {what}.",
+                remedy="Mend or filter such rows, or send them elsewhere with the option deadLetterSubject.",
+                row=first + row,
+                column=column,
+            )
+        self.dead += len(wrong)
+        mask = np.ones(batch.num_rows, dtype=bool)
+        mask[list(wrong)] = False
+        return Messages(subjects, data, headers).filter(mask), self._dead_letters(subjects, data, wrong)
+
+    # -- subjects -------------------------------------------------------------------------------------------------
+
+    def _subjects(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]]) -> Any:
+        column = _cast(batch.column("subject"), pa.string()) if "subject" in batch.schema.names else None
+        if column is None or (column.null_count and self.options.subject is not None):
+            filled = self._templated(batch, wrong if column is None else None)
+            column = filled if column is None else pc.coalesce(column, filled)
+        for row in np.flatnonzero(_nulls(column)).tolist():
+            wrong.setdefault(row, ("subject", "is null"))
+        bad = {}
+        for subject in column.unique().to_pylist():
+            if subject is not None and subject not in self._known and (what := self._judge(subject)):
+                bad[subject] = what
+        if bad:
+            for row, subject in enumerate(column.to_pylist()):
+                if subject in bad:
+                    wrong.setdefault(row, ("subject", bad[subject]))
+        return column
+
+    def _templated(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]] | None) -> Any:
+        template = self.options.subject or ""
+        pieces = _LEAD.split(template)  # text, column, text, column, ..., text
+        if len(pieces) == 1:
+            return pa.repeat(pa.scalar(template, pa.string()), batch.num_rows)
+        parts: list[Any] = []
+        for place, piece in enumerate(pieces):
+            if place % 2 == 0:
+                parts.append(pa.scalar(piece, pa.string()))
+                continue
+            column = _cast(batch.column(piece), pa.string())
+            bad = {item for item in column.unique().to_pylist() if item is None or not _TOKEN.fullmatch(item)}
+            if bad and wrong is not None:
+                for row, item in enumerate(column.to_pylist()):
+                    if item in bad:
+                        wrong.setdefault(row, (piece, f"is {item!r}, which is no token of a subject"))
+            parts.append(column)
+        return pc.binary_join_element_wise(*parts, "")
+
+    def _judge(self, subject: str) -> str:
+        """Say what is wrong with a subject, and remember it where nothing is."""
+        if not _SUBJECT.fullmatch(subject):
+            return f"is {subject!r}, which is no subject to publish to"
+        if is_marker(subject) or not any(item.fullmatch(subject) for item in self._patterns):
+            return f"is {subject!r}, and {self.target.stream} takes {', '.join(self.target.subjects) or 'nothing'}"
+        if len(self._known) < KNOWN_SUBJECTS:
+            self._known.add(subject)
+        return ""
+
+    # -- headers --------------------------------------------------------------------------------------------------
+
+    def _headers(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]]) -> tuple[Any, Any]:
+        names = batch.schema.names
+        column = batch.column("headers") if "headers" in names else None
+        if column is not None and (pa.types.is_null(column.type) or column.null_count == len(column)):
+            column = None
+        options = self.options
+        if column is None and options.id_column is None and options.ttl is None and options.ttl_column is None:
+            return None, 0
+        rows: list[list[tuple[str, list[str]]]] = []
+        given = [None] * batch.num_rows if column is None else column.to_pylist()
+        ids = self._texts(batch, options.id_column)
+        ttls = self._texts(batch, options.ttl_column)
+        sizes = np.zeros(batch.num_rows, dtype=np.int64)
+        for row, (entries, own_id, ttl) in enumerate(zip(given, ids, ttls, strict=True)):
+            try:
+                found = _own_headers(entries or ())
+                if own_id is not None:
+                    found.append((MSG_ID, [_header_value(options.id_column or "", own_id)]))
+                if ttl is not None or options.ttl is not None:
+                    lives = options.ttl if ttl is None else parse_ttl(ttl, option="ttlColumn")
+                    found.append((TTL, [lives or ""]))
+            except InputError as error:
+                column_name = str(getattr(error, "column", None) or getattr(error, "option", None) or "headers")
+                wrong.setdefault(row, (column_name, error.what))
+                found = []
+            rows.append(found)
+            sizes[row] = sum(len(name) + len(value.encode()) + 4 for name, values in found for value in values)
+        return (pa.array(rows, HEADERS) if any(rows) else None), sizes
+
+    def _texts(self, batch: pa.RecordBatch, name: str | None) -> list[str | None]:
+        return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
+
+    def _check_sizes(self, data: Any, header_sizes: Any, wrong: dict[int, tuple[str, str]]) -> None:
+        room = self.target.limit - OWN_HEADERS
+        sizes = np.diff(np.frombuffer(offsets(data), dtype=np.int32)).astype(np.int64) + header_sizes
+        if len(sizes) and int(sizes.max()) > room:
+            for row in np.flatnonzero(sizes > room).tolist():
+                what = f"has {int(sizes[row])} bytes with its headers, and {self.target.stream} takes {room}"
+                wrong.setdefault(row, ("data", what))
+
+    # -- dead letters ---------------------------------------------------------------------------------------------
+
+    def _dead_letters(self, subjects: Any, data: Any, wrong: Mapping[int, tuple[str, str]]) -> Messages:
+        names, payloads, headers = [], [], []
+        for row, (column, what) in sorted(wrong.items()):
+            subject, payload = subjects[row].as_py(), data[row].as_py()
+            entries = [("Penstock-Error", [_plain(f"{column} {what}")])]
+            if subject is not None:
+                entries.append(("Penstock-Subject", [_plain(subject)]))
+            if payload is not None and len(payload) > self.target.limit - 4096:
+                entries.append(("Penstock-Size", [str(len(payload))]))
+                payload = None  # what is too large for its own subject is too large for this one
+            names.append(self.options.dead_letter_subject)
+            payloads.append(payload or b"")
+            headers.append(entries)
+        return Messages(pa.array(names, pa.string()), pa.array(payloads, pa.binary()), pa.array(headers, HEADERS))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\r\n\x00]", " ", text)[:500]
+
+
+def _own_headers(entries: Sequence[tuple[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Give a row's own headers in the order of their names, so that the same row is always the same message.
+
+    Headers that begin with Nats- are instructions to a server, or what it noted when it stored a message that is now
+    copied: none of them is passed on.
+    """
+    found = []
+    for name, values in sorted(entries, key=lambda entry: entry[0]):
+        if name.lower().startswith(HEADER_PREFIX.lower()):
+            continue
+        if not _NAME.fullmatch(name):
+            raise RowError(f"hold {name!r}, which is no name of a header", column="headers")
+        listed = [values] if isinstance(values, str) else [] if values is None else list(values)
+        if None in listed:
+            raise RowError(f"have a null among the values of {name}", column="headers")
+        found.append((name, [_header_value("headers", value) for value in listed]))
+    return found
+
+
+def _header_value(column: str, value: str) -> str:
+    if "\r" in value or "\n" in value:
+        raise RowError("holds a line break, which no header can carry", column=column)
+    return value.strip()
+
+
+def _cast(column: Any, kind: pa.DataType) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column if column.type.equals(kind) else column.cast(kind)
+
+
+def _nulls(column: Any) -> Any:
+    if column.null_count == 0:
+        return np.zeros(0, dtype=bool)
+    return column.is_null().to_numpy(zero_copy_only=False)

@@ -1,0 +1,30 @@
+"""The benchmarks run: a short round of each side, and a report that says what it should."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_benchmark_of_the_client(tmp_path: Path) -> None:
+    """Every side of every case runs, and the report holds a rate for each and a ratio against each other one."""
+    output = tmp_path / "client.json"
+    command = [sys.executable, "benchmarks/client.py", "--quick", "--output", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(output.read_text())
+    assert set(report["cases"]) == {
+        *("subscribe", "publish", "request"),
+        *("consume", "consume_acking", "acked", "acked_each"),
+    }
+    for case, found in report["cases"].items():
+        assert all(rate > 0 for rate in found["rates"].values()), case
+        assert {"ours", "nats_py", "natsrpy"} <= set(found["rates"])
+        against = {line["against"]: line for line in found["ratios"] if line["side"] == "ours"}
+        assert {"nats_py", "natsrpy"} <= set(against)
+        assert all(line["wanted"] > 0 and line["median"] > 0 for line in against.values())
+    assert "wanted 2.5" in done.stdout

@@ -1,0 +1,48 @@
+"""Stored payloads in a cluster whose leader dies while they are stored, and while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import penstock
+from penstock.chunks import Archive, Publisher
+from penstock.connection import Connection
+from penstock.server import Server
+
+DATA = os.urandom(24 * 1024 * 1024)
+CHUNK = 256 * 1024
+
+
+async def kill_leader(nc: Connection, server: Server, stream: str) -> None:
+    """Kill the node that leads a stream, and start it again."""
+    leader = (await nc.jetstream().stream_info(stream)).placed.leader
+    node = next(item for item in server.nodes if item.name == leader)
+    await asyncio.to_thread(node.kill)
+    await asyncio.to_thread(node.start)
+
+
+async def test_a_leader_that_dies_costs_time_and_nothing_else() -> None:
+    """Storing goes on with the next leader, each chunk once; reading gets every byte, whoever answers."""
+    with Server(nodes=3, sync="2m") as server:
+        async with await penstock.connect(server.url, reconnect_wait=0.1) as nc:
+            archive = await Archive.create(nc, "LARGE", "large", num_replicas=3)
+            killing: list[asyncio.Task[Any]] = []
+
+            def progress(sent: int) -> None:
+                if sent > len(DATA) // 3 and not killing:
+                    killing.append(asyncio.ensure_future(kill_leader(nc, server, "LARGE")))
+
+            await Publisher.persistent(nc, "LARGE", CHUNK, timeout=120.0).publish(
+                "large", DATA, message_id="m", progress=progress
+            )
+            await killing.pop()
+            assert (await nc.jetstream().stream_info("LARGE")).messages == len(DATA) // CHUNK
+            async with archive.open("m") as message:
+                got = bytearray(await message.read(1024 * 1024))
+                again = asyncio.ensure_future(kill_leader(nc, server, "LARGE"))
+                async for piece in message:
+                    got += piece
+                await again
+            assert got == DATA

@@ -1,0 +1,182 @@
+"""What the server does not permit is told at once, with the subject, wherever chunks need a permission."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.chunks import Archive, Assembler, Publisher
+from penstock.connection import Connection
+from penstock.errors import DeniedError, UnfinishedError
+from penstock.server import Server
+from tests.support import eventually
+
+MB = 1024 * 1024
+# Each user may do everything but one thing.
+DENIED = {
+    "sender": ("publish", "secret.>"),
+    "listener": ("subscribe", "secret.>"),
+    "nobody": ("subscribe", "_INBOX.>"),
+    "asker": ("publish", "$JS.API.>"),
+    "looker": ("publish", "$JS.API.DIRECT.GET.>"),
+    "scanner": ("publish", "$JS.API.CONSUMER.CREATE.>"),
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    users = ['{user: all, password: pw, permissions: {publish: ">", subscribe: ">"}}']
+    for name, (operation, subject) in DENIED.items():
+        users.append(f'{{user: {name}, password: pw, permissions: {{{operation}: {{deny: "{subject}"}}}}}}')
+    with Server(config=f"authorization {{ users: [{', '.join(users)}] }}", auth=False, sync="2m") as running:
+        yield running
+
+
+@pytest.fixture
+def by(guarded: Server) -> Any:
+    """Connect as one of the users."""
+
+    @asynccontextmanager
+    async def connected(user: str, **options: Any) -> AsyncIterator[Connection]:
+        nc = await penstock.connect(guarded.url, user=user, password="pw", request_timeout=60.0, **options)
+        try:
+            async with asyncio.timeout(15):  # nothing here waits for a deadline: those have a minute
+                yield nc
+        finally:
+            await nc.close()
+
+    return connected
+
+
+@pytest.fixture
+async def stream(by: Any, unique: Any) -> AsyncIterator[str]:
+    """A stream for payloads on `secret.<stream>`."""
+    name = unique("SECRET")
+    async with by("all") as nc:
+        await Archive.create(nc, name, f"secret.{name}", storage="memory")
+        yield name
+        await nc.jetstream().delete_stream(name)
+
+
+@pytest.mark.parametrize("size", [1, 3 * MB, 40 * MB])
+async def test_a_publisher_on_a_subject_that_is_denied(by: Any, size: int) -> None:
+    """The error names the subject, comes with the first chunk, and is no half message: nobody got anything."""
+    sent: list[int] = []
+    async with by("sender") as nc:
+        with pytest.raises(DeniedError, match=r"secret\.large") as caught:
+            await Publisher(nc, timeout=60.0).publish("secret.large", bytes(size), progress=sent.append)
+        assert (caught.value.operation, caught.value.subject) == ("publish", "secret.large")
+        assert max(sent, default=0) <= 16 * MB, "it noticed while it was sending"
+        await Publisher(nc).publish("open.large", b"the connection stays")
+
+
+async def test_a_publisher_that_may_not_hear_answers_goes_on(by: Any) -> None:
+    """Waiting for slower receivers needs an inbox; where that is denied the payload is sent all the same."""
+    async with by("nobody") as nc, by("all") as other:
+        got: list[int] = []
+        async with Assembler(other, handler=lambda message_id, data: got.append(len(data))) as assembler:
+            await assembler.subscribe("open.large")
+            await Publisher(nc).publish("open.large", bytes(20 * MB))
+            await eventually(lambda: got == [20 * MB], "the payload")
+
+
+async def test_an_assembler_on_a_subject_that_is_denied(by: Any) -> None:
+    """Subscribing and opening raise the error; the assembler may listen elsewhere afterwards."""
+    async with by("listener") as nc, Assembler(nc, handler=lambda message_id, data: None) as assembler:
+        with pytest.raises(DeniedError, match=r"secret\.>") as caught:
+            await assembler.subscribe("secret.>")
+        assert (caught.value.operation, caught.value.subject) == ("subscribe", "secret.>")
+        with pytest.raises(DeniedError, match=r"secret\.large"):
+            async with assembler.open("secret.large"):
+                pytest.fail("it is open")
+        await assembler.subscribe("open.large")
+
+
+async def test_a_publisher_into_a_stream_on_a_subject_that_is_denied(by: Any, stream: str) -> None:
+    """The first chunk is refused at once, by the server and not by a timeout; nothing of the message is there."""
+    async with by("sender") as nc, by("all") as other:
+        with pytest.raises(DeniedError, match=rf"secret\.{stream}\.m") as caught:
+            await Publisher.persistent(nc, stream).publish(f"secret.{stream}", bytes(3 * MB), message_id="m")
+        assert caught.value.operation == "publish"
+        assert (await other.jetstream().stream_info(stream)).messages == 0
+
+
+@pytest.mark.parametrize("user", ["asker", "nobody"])
+async def test_a_stream_that_may_not_be_asked_for(by: Any, stream: str, user: str) -> None:
+    """Without the API, or without an inbox for answers, storing and fetching say so at once."""
+    operation, denied = DENIED[user]
+    async with by(user) as nc:
+        with pytest.raises(DeniedError) as caught:
+            await Publisher.persistent(nc, stream).publish(f"secret.{stream}", b"abc")
+        assert caught.value.operation == operation
+        assert str(caught.value.subject).startswith(denied.rstrip(">"))
+        with pytest.raises(DeniedError):
+            await Archive(nc, stream).fetch("m")
+
+
+@pytest.mark.parametrize("user", ["looker", "scanner"])
+async def test_a_stored_message_that_may_not_be_read(by: Any, stream: str, user: str) -> None:
+    """Whether the look at the headers or the fetching of bodies is denied, reading names the subject that is."""
+    async with by("all") as other:
+        await Publisher.persistent(other, stream).publish(f"secret.{stream}", bytes(MB), message_id="m")
+    async with by(user) as nc:
+        with pytest.raises(DeniedError, match=DENIED[user][1].removesuffix(".>").replace("$", r"\$")):
+            await Archive(nc, stream, f"secret.{stream}").fetch("m")
+
+
+def reload(server: Server, before: str, after: str) -> None:
+    """Change the configuration of a running server, and wait until it says that it did."""
+    node = server.nodes[0]
+    assert node.pid is not None
+    told = node.log.read_text().count("Reloaded")
+    text = node._config.read_text()
+    assert before in text
+    node._config.write_text(text.replace(before, after))
+    os.kill(node.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 20
+    while node.log.read_text().count("Reloaded") == told:
+        assert time.monotonic() < deadline, node.log.read_text()[-2000:]
+        time.sleep(0.01)
+
+
+async def test_a_permission_that_goes_in_the_middle_leaves_a_part() -> None:
+    """Once the server has confirmed something, a denial is the cause of an UnfinishedError that says how much."""
+    config = 'authorization { users: [{user: u, password: pw, permissions: {publish: {deny: "other"}}}] }'
+    with Server(config=config, auth=False, sync="2m") as server:
+
+        async def source() -> AsyncIterator[bytes]:
+            for number in range(40):
+                if number == 12:
+                    await asyncio.to_thread(reload, server, '"other"', '"open.large"')
+                yield bytes(MB)
+
+        async with await penstock.connect(server.url, user="u", password="pw") as nc:
+            with pytest.raises(UnfinishedError, match=r"open\.large") as caught:
+                await Publisher(nc).publish("open.large", source())
+            assert isinstance(caught.value.__cause__, DeniedError)
+            assert nc.stretch == 1, "the connection stays"
+            assert 4 * MB <= caught.value.confirmed <= caught.value.sent <= 20 * MB
+
+
+async def test_a_subscription_that_is_denied_later_is_told_to_its_reader() -> None:
+    """A reader that waits for messages hears that the server takes its subscription away."""
+    config = 'authorization { users: [{user: u, password: pw, permissions: {subscribe: {deny: "other"}}}] }'
+    with Server(config=config, auth=False, sync="2m") as server:
+        async with (
+            await penstock.connect(server.url, user="u", password="pw") as nc,
+            Assembler(nc) as assembler,
+            assembler.open("open.large") as inbox,
+            asyncio.timeout(20),
+        ):
+            waiting = asyncio.ensure_future(anext(inbox))
+            await asyncio.to_thread(reload, server, '"other"', '"open.large"')
+            with pytest.raises(DeniedError, match=r"open\.large"):
+                await waiting

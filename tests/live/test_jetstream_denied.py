@@ -1,0 +1,72 @@
+"""What a user may not do in JetStream is said at once, and the error names the subject."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from penstock.connection import Connection, connect
+from penstock.errors import DeniedError
+from penstock.jetstream import Deliveries, Outgoing, Publisher, assets
+from penstock.model import Consumer, Stream
+from penstock.server import Server
+
+CONFIG = """
+authorization { users: [
+    { user: all, password: p }
+    { user: some, password: p, permissions: { publish: { deny: ["S.secret.>", "$JS.API.CONSUMER.MSG.NEXT.>"] } } }
+] }
+"""
+AT_ONCE = 3.0  # seconds; patience is many times that
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    with Server(config=CONFIG, auth=False, sync="2m") as server:
+        yield server.nodes[0].address
+
+
+@pytest.fixture
+async def nc(guarded: str) -> AsyncIterator[Connection]:
+    async with await connect(f"nats://all:p@{guarded}") as admin:
+        await assets.add_stream(
+            admin, Stream(name="S", subjects=["S.>"], allow_atomic=True, allow_batched=True, num_replicas=1)
+        )
+        await assets.add_consumer(admin, "S", Consumer(durable="c"))
+    async with await connect(f"nats://some:p@{guarded}") as client:
+        yield client
+
+
+async def test_a_publisher(nc: Connection):
+    """A message on a subject that is denied fails at once; others go on, before it and behind it."""
+    async with asyncio.timeout(AT_ONCE):
+        async with Publisher(nc, "S") as publisher:
+            first = await publisher.publish("S.open", b"1")
+            with pytest.raises(DeniedError, match=r"S\.secret\.x") as caught:
+                await publisher.publish("S.secret.x", b"2")
+            assert (caught.value.subject, caught.value.operation) == ("S.secret.x", "publish")
+            second = await publisher.publish("S.open", b"3")
+            await publisher.send("S.secret.y", b"4")
+            with pytest.raises(DeniedError, match=r"S\.secret\.y"):
+                await publisher.flush()
+    assert second.sequence == first.sequence + 1
+
+
+@pytest.mark.parametrize("how", ["atomic", "fast"])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_batch(nc: Connection, how: str, count: int):
+    """A batch on a subject that is denied fails at once, and stores nothing."""
+    before = (await assets.stream_info(nc, "S")).last_sequence
+    async with asyncio.timeout(AT_ONCE), Publisher(nc, "S") as publisher:
+        with pytest.raises(DeniedError, match=r"S\.secret\.x"):
+            await publisher.publish_batch([Outgoing("S.secret.x", b"x")] * count, how)
+    assert (await assets.stream_info(nc, "S")).last_sequence == before
+
+
+async def test_deliveries(nc: Connection):
+    """Who may not pull is told at once."""
+    async with asyncio.timeout(AT_ONCE), Deliveries(nc, "S", "c") as deliveries:
+        with pytest.raises(DeniedError, match=r"CONSUMER\.MSG\.NEXT\.S\.c"):
+            await anext(deliveries)

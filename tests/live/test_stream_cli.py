@@ -1,0 +1,422 @@
+"""`penstock stream`, verb by verb: what each prints for people and for programs, what it asks, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.server import Server
+from tests.live.inprocess import Done, Peer, invoke
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def peer(server: Server) -> Iterator[Peer]:
+    made = Peer(server.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run(server: Server) -> Run:
+    """Run a verb of `stream`; it must succeed unless a status is given, and a failure ends with one sentence."""
+
+    def call(*arguments: str, status: int = 0, **further: Any) -> Done:
+        done = invoke(server.url, "stream", *arguments, **further)
+        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        if status:
+            assert re.match(r"penstock: |Error: ", done.stderr.splitlines()[-1])
+        return done
+
+    return call
+
+
+@pytest.fixture
+def stream(run: Run, unique: Callable[..., str]) -> str:
+    name = unique("ST")
+    run("add", name, "--subjects", f"{name}.>", "--defaults")
+    return name
+
+
+def squeezed(done: Done) -> str:
+    return " ".join(done.stdout.split())
+
+
+def read(done: Done) -> Any:
+    """Read the JSON that a command printed, and nothing beside it."""
+    return json.loads(done.stdout)
+
+
+# -- add -------------------------------------------------------------------------------------------------------------
+
+
+def test_add_shows_what_the_server_made(run: Run, unique: Callable[..., str]):
+    """People get a sentence and the configuration; programs the server's answer."""
+    one, other = unique("ST"), unique("ST")
+    shown = run("add", one, "--subjects", one, "--defaults").stdout
+    assert shown.startswith(f"Stream {one} was created\n\nInformation for Stream {one} created 2")
+    answer = read(run("new", other, "--subjects", other, "--json"))
+    assert (answer["config"]["name"], answer["config"]["subjects"]) == (other, [other])
+    assert answer["state"]["messages"] == 0
+
+
+def test_add_without_a_server():
+    """--validate and --output need no server: the one named here is not there."""
+    words = ["stream", "add", "NEW", "--subjects", "x", "--max-age", "1h"]
+    checked = invoke("nats://127.0.0.1:1", *words, "--validate")
+    assert (checked.status, checked.stdout) == (0, "Stream NEW is valid.\n")
+    config = read(invoke("nats://127.0.0.1:1", *words, "--validate", "--json"))
+    assert (config["name"], config["subjects"], config["max_age"]) == ("NEW", ["x"], 3600 * 10**9)
+
+
+def test_a_configuration_goes_round(run: Run, unique: Callable[..., str], tmp_path: Path):
+    """What `info --json` prints is a --config of `add`, also under another name, and flags win over it."""
+    one, other = unique("ST"), unique("ST")
+    run("add", one, "--subjects", one, "--max-msgs", "7", "--description", "from one", "--defaults")
+    file = tmp_path / "one.json"
+    file.write_text(run("info", one, "--json").stdout)
+    made = read(run("add", other, "--config", str(file), "--subjects", other, "--max-msgs", "8", "--json"))["config"]
+    assert (made["name"], made["subjects"], made["max_msgs"]) == (other, [other], 8)
+    assert made["description"] == "from one"
+    assert "There is a stream" in run("add", "--config", str(file), status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"name": "X", "max_mgs": 5, "subjects": ["x"]}', None),
+        ('{"name": "X", "subjects": "x"}', "subjects is"),
+        ('{"name": "X", "subjects": ["x"], "max_msgs": "many"}', "max_msgs is"),
+        ('{"name": "a.b", "subjects": ["x"]}', "a name has no dots"),
+        ('{"subjects": ["x"]}', "The stream has no name|name is missing"),
+        ('{"name": "X"}', "captures nothing"),
+        ("[]", "holds no JSON object"),
+        ("{", "cannot be read as JSON"),
+    ],
+)
+def test_a_configuration_that_is_wrong(tmp_path: Path, content: str, words: str | None):
+    """A file that says nonsense is refused with the field; fields of a newer server are kept."""
+    file = tmp_path / "x.json"
+    file.write_text(content)
+    done = invoke("nats://127.0.0.1:1", "stream", "add", "--config", str(file), "--validate", "--json")
+    if words is None:
+        assert (done.status, read(done)["max_mgs"]) == (0, 5)
+        return
+    assert (done.status, done.stdout) == (2, "")
+    assert re.search(words, done.stderr)
+
+
+def test_add_refuses_what_overlaps(run: Run, stream: str, unique: Callable[..., str]):
+    """A stream that is there, and subjects that another one captures, are told before the server is asked to."""
+    assert f"There is a stream {stream} already" in run("add", stream, "--subjects", "other", status=2).stderr
+    name = unique("ST")
+    error = run("add", name, "--subjects", f"{stream}.x.>", status=2).stderr
+    assert f"Streams {name} and {stream} overlap" in error
+    assert run("ls", "--names", "--subject", f"{stream}.x.y").stdout == f"{stream}\n"
+
+
+def test_what_only_the_server_knows_is_told(run: Run, unique: Callable[..., str]):
+    """A refusal by the server is a failure with its own words, and leaves nothing behind."""
+    name = unique("ST")
+    assert "The server refused" in run("add", name, "--subjects", name, "--replicas", "3", status=1).stderr
+    assert name not in run("ls", "-n").stdout.split()
+
+
+# -- edit, seal ------------------------------------------------------------------------------------------------------
+
+
+def test_edit_tells_programs_apart_from_people(run: Run, stream: str):
+    """With --json the changes go to standard error, and the answer or the plan to standard output."""
+    plan = read(run("edit", stream, "--max-msgs", "5", "--dry-run", "--json"))
+    (step,) = plan["steps"]
+    assert (step["kind"], step["name"], step["action"]) == ("stream", stream, "update")
+    assert [(item["field"], item["old"], item["new"]) for item in step["changes"]] == [("max_msgs", -1, 5)]
+    done = run("edit", stream, "--max-msgs", "5", "-f", "--json")
+    assert (read(done)["config"]["max_msgs"], done.stderr) == (5, "  max_msgs: -1 -> 5\n")
+    again = run("edit", stream, "--max-msgs", "5", "--json")
+    assert read(again)["config"]["max_msgs"] == 5
+    assert again.stderr == f"Stream {stream} is like that already.\n"
+
+
+def test_edit_asks_and_takes_a_yes(run: Run, stream: str):
+    """A yes through a pipe changes it; anything else changes nothing."""
+    done = run("edit", stream, "--description", "words", stdin="n\n", status=2)
+    assert "Really edit Stream" in done.stderr
+    assert read(run("info", stream, "--json"))["config"].get("description") is None
+    assert "was updated" in run("edit", stream, "--description", "words", stdin="y\n").stdout
+    assert read(run("info", stream, "--json"))["config"]["description"] == "words"
+
+
+def test_edit_to_a_configuration(run: Run, stream: str, tmp_path: Path):
+    """--config makes it what the file says, whatever name the file has in it."""
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps({"name": "ANOTHER", "subjects": [f"{stream}.>"], "max_bytes": 4096}))
+    done = run("edit", stream, "--config", str(file), "-f", "--json")
+    assert (read(done)["config"]["name"], read(done)["config"]["max_bytes"]) == (stream, 4096)
+
+
+def test_edit_refuses_what_another_stream_has(run: Run, stream: str, unique: Callable[..., str]):
+    """Subjects that overlap with another stream are told, and nothing changes."""
+    name = unique("ST")
+    run("add", name, "--subjects", name, "--defaults")
+    assert "overlap" in run("edit", name, "--subjects", f"{stream}.a", "-f", status=2).stderr
+    assert read(run("info", name, "--json"))["config"]["subjects"] == [name]
+
+
+def test_a_sealed_stream_refuses(run: Run, stream: str, peer: Peer):
+    """What is sealed cannot be purged, and no message of it removed; sealing it again changes nothing."""
+    peer.publish(f"{stream}.a", b"x")
+    assert run("seal", stream, stdin="y\n").stdout == f"Stream {stream} is sealed.\n"
+    run("purge", stream, "-f", status=1)
+    run("rmm", stream, "1", "-f", status=1)
+    assert run("seal", stream).stdout == f"Stream {stream} is sealed already.\n"
+    assert read(run("info", stream, "--state", "--json"))["messages"] == 1
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+
+
+def test_info_for_programs(run: Run, stream: str, peer: Peer):
+    """`info --json` is the server's answer; with --state, its state; `i` and `nfo` are the same verb."""
+    peer.publish(f"{stream}.a", b"one", b"two")
+    whole = read(run("info", stream, "--json"))
+    assert {"config", "created", "state"} <= set(whole)
+    for alias in ("i", "nfo"):
+        state = read(run(alias, stream, "--state", "--json"))
+        assert (state["messages"], state["first_seq"], state["last_seq"]) == (2, 1, 2)
+    shown = squeezed(run("info", stream, "--state"))
+    assert shown.startswith(f"State for Stream {stream}")
+    assert "Last Sequence: 2 @ 2" in shown
+
+
+def test_lists(run: Run, stream: str, unique: Callable[..., str]):
+    """ls is a table, names, or JSON; a subject that nobody captures gives nothing, and is no failure."""
+    run("edit", stream, "--description", "what it is for", "-f")
+    table = run("list", "--subject", f"{stream}.a").stdout
+    for words in ("Name", "Description", "Created", "Messages", "Size", "Last Message", "what it is for", "never"):
+        assert words in table
+    assert read(run("l", "--subject", f"{stream}.a", "--names", "--json")) == [stream]
+    nowhere = unique("nowhere")
+    assert run("ls", "--subject", nowhere).stdout == f"No streams capture {nowhere}\n"
+    assert run("ls", "--subject", nowhere, "--names").stdout == ""
+    assert read(run("ls", "--subject", nowhere, "--json")) == []
+    names = run("ls", "-n").stdout.split()
+    assert names == sorted(names)
+
+
+def test_reports_are_sorted(run: Run, unique: Callable[..., str], peer: Peer, server: Server):
+    """report lists the largest first; -m by messages, -o by consumers; --raw shows bytes as numbers."""
+    root = unique("rep")
+    large, many, read_by = unique("ST"), unique("ST"), unique("ST")
+    for name in (large, many, read_by):
+        run("add", name, "--subjects", f"{root}.{name}", "--defaults")
+    peer.publish(f"{root}.{large}", b"x" * 5000)
+    peer.publish(f"{root}.{many}", *[b"x"] * 9)
+    for number in range(2):
+        done = invoke(server.url, "consumer", "add", read_by, f"c{number}", "--defaults")
+        assert done.status == 0, done.stderr
+
+    def order(*flags: str) -> list[str]:
+        listed = [item["config"]["name"] for item in read(run("report", "--json", *flags))]
+        return [name for name in listed if name in (large, many, read_by)]
+
+    assert order()[:2] == [large, many]
+    assert order("-m")[:2] == [many, large]
+    assert order("--consumers")[0] == read_by
+    size = next(item for item in read(run("report", "--json")) if item["config"]["name"] == large)["state"]["bytes"]
+    assert re.search(rf"{large} +│ File +│ +0 │ +1 │ +{size} │", run("report", "--raw").stdout)
+    assert re.search(rf"{large} +│ File +│ +0 │ +1 │ +\d\.\d KiB │", run("report").stdout)
+
+
+def test_subjects_in_their_orders(run: Run, stream: str, peer: Peer):
+    """subjects counts messages, most first or by name; a filter that matches nothing is no failure."""
+    peer.publish(f"{stream}.b", b"1")
+    peer.publish(f"{stream}.a", b"1")
+    peer.publish(f"{stream}.c", b"1", b"2")
+    every = {f"{stream}.c": 2, f"{stream}.a": 1, f"{stream}.b": 1}
+    assert list(read(run("subjects", stream, "--json")).items()) == list(every.items())
+    assert list(read(run("subj", stream, "--sort", "name", "--json"))) == sorted(every)
+    assert read(run("subjects", stream, f"{stream}.a", "--names", "--json")) == [f"{stream}.a"]
+    assert f"3 Subjects in stream {stream}" in squeezed(run("subjects", stream))
+    assert run("subjects", stream, "nothing.>").stdout == f"Stream {stream} holds nothing on nothing.>.\n"
+    assert read(run("subjects", stream, "nothing.>", "--json")) == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "record"),
+    [
+        ([], 1057),
+        (["--headers", "100"], 1161),
+        (["--storage", "memory"], 1043),
+        (["--payload", "0"], 33),
+    ],
+)
+def test_size_counts_bytes(flags: list[str], record: int):
+    """The bytes of a message in the store are those of payload, headers, subject and the server's own."""
+    words = ["stream", "size", "--messages", "2", "--payload", "1K", "--subject", "a.b", *flags]
+    made = read(invoke(None, *words, "--json"))
+    assert (made["record"], made["total"]) == (record, 2 * record)
+    shown = squeezed(invoke(None, *words))
+    assert f"One message: {record:,} bytes" in shown
+    assert "of the store" in shown
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
+    """A page begins where it is told to, passes over what is gone, and says when it reached the end."""
+    peer.publish(f"{stream}.a", *[b"a%d" % number for number in range(1, 6)])
+    peer.publish(f"{stream}.b", b"\xff\x00", headers={"K": "v"})
+    run("rmm", stream, "2", "-f")
+    assert run("view", stream, "3", "--raw").stdout == "a1\na3\na4\n"
+    done = run("view", stream, "--id", "5")
+    assert "\n\udcff\x00\n" in done.stdout, "a payload is shown as the bytes that it is"
+    assert "Reached the end" in done.stderr
+    shown = [item["sequence"] for item in read(run("view", stream, "--subject", f"{stream}.a", "--json"))]
+    assert shown == [1, 3, 4, 5]
+    (last,) = read(run("view", stream, "--subject", f"{stream}.b", "--json"))
+    assert (last["data"], last["headers"]) == ("/wA=", {"K": ["v"]})
+    assert read(run("view", stream, "--id", "99", "--json")) == []
+    assert len(read(run("view", stream, "--since", "1h", "--json"))) == 5
+    assert read(run("view", stream, "--since", "0s", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["view", "S", "--id", "1", "--since", "1h"], "given together"),
+        (["view", "S", "--since", "99999y"], "no calendar"),
+        (["view", "S", "--since", "lately"], "--since"),
+        (["view", "S", "26"], "SIZE"),
+        (["view", "S", "--id", "0"], "--id"),
+        (["get", "S"], "Which message?"),
+        (["get", "S", "1", "-S", "a"], "Which message?"),
+        (["get", "S", "0"], "SEQUENCE"),
+        (["rmm", "S"], "SEQUENCE"),
+        (["rmm", "S", "-1"], "-1"),
+        (["purge", "S", "--seq", "5", "--keep", "1", "-f"], "given together"),
+        (["purge", "S", "--seq", "0", "-f"], "--seq"),
+        (["purge", "S", "--keep", "-1", "-f"], "--keep"),
+        (["subjects", "S", "--sort", "size"], "--sort"),
+        (["size", "--messages", "1", "--payload", "x", "--subject", "a"], "--payload"),
+        (["size", "--messages", "1", "--payload", "1", "--subject", "a", "--storage", "tape"], "--storage"),
+        (["size", "--messages", "1", "--payload", "1"], "--subject"),
+        (["add", "S", "--subjects", "x", "--config", "/nowhere"], "/nowhere"),
+        (["edit", "S", "--config", "/nowhere"], "/nowhere"),
+        (["edit"], "STREAM"),
+        (["seal"], "STREAM"),
+        (["restore", "/nowhere"], "holds no complete backup"),
+        (["restore", "/nowhere", "--replicas", "6"], "--replicas"),
+        (["backup", "S"], "DIR"),
+    ],
+)
+def test_bad_input_is_refused_before_a_connection(arguments: list[str], words: str):
+    """What makes no sense is status 2 and said at once: the server named here is not there."""
+    done = invoke("nats://127.0.0.1:1", "stream", *arguments)
+    assert (done.status, done.stdout) == (2, ""), done.stderr
+    assert words in done.stderr
+    assert "127.0.0.1" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "info NOPE",
+        "edit NOPE --max-msgs 1",
+        "seal NOPE -f",
+        "rm NOPE -f",
+        "purge NOPE -f",
+        "subjects NOPE",
+        "view NOPE",
+        "get NOPE 1",
+        "rmm NOPE 1 -f",
+        "backup NOPE FOLDER",
+    ],
+)
+def test_a_stream_that_is_not_there(run: Run, tmp_path: Path, arguments: str):
+    """Every verb says that the stream is not there, with status 1 and where to look."""
+    done = run(*arguments.replace("FOLDER", str(tmp_path / "b")).split(), status=1)
+    assert done.stderr.startswith("penstock: There is no stream NOPE.")
+    assert "penstock stream ls" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", "a*", "", "a/b"])
+def test_names_that_cannot_be(name: str, server: Server):
+    """A name that would change the subject of a request is refused, and never sent."""
+    for verb in (["info"], ["rm", "-f"], ["purge", "-f"], ["subjects"], ["edit", "--max-msgs", "1"]):
+        done = invoke(server.url, "stream", verb[0], name, *verb[1:])
+        assert done.status == 2, (verb, done.stderr)
+        assert "cannot be the name of a stream" in done.stderr
+
+
+def test_one_message(run: Run, stream: str, peer: Peer):
+    """get shows the message of a sequence, or the last of a subject; rmm asks, names it, and removes it for good."""
+    peer.publish(f"{stream}.a", b"one", b"two", headers={"K": "v"})
+    shown = run("get", stream, "1").stdout
+    assert shown.startswith(f"[1] Subject: {stream}.a Received: 2")
+    assert "  K: v\n\none\n" in shown
+    message = read(run("get", stream, "-S", f"{stream}.a", "--json"))
+    assert (message["sequence"], message["stream"], message["data"]) == (2, stream, "dHdv")
+    assert f"no message on {stream}.b" in run("get", stream, "--last-for", f"{stream}.b", status=1).stderr
+    asked = run("rmm", stream, "1", stdin="no\n", status=2).stderr
+    assert f"Really remove message 1 on {stream}.a" in asked
+    assert run("rmm", stream, "1", "-f").stdout == f"Removed message 1 from Stream {stream}.\n"
+    assert f"Stream {stream} holds no message 1" in run("rmm", stream, "1", "-f", status=1).stderr
+
+
+def test_purging_in_parts(run: Run, stream: str, peer: Peer):
+    """The question says how much is there; programs get how much went."""
+    peer.publish(f"{stream}.a", *[b"x"] * 6)
+    asked = run("purge", stream, "--keep", "2", stdin="n\n", status=2).stderr
+    assert f"from Stream {stream}, which holds 6" in asked
+    assert read(run("purge", stream, "--keep", "4", "-f", "--json")) == {"stream": stream, "purged": 2}
+    assert read(run("purge", stream, "--subject", "other.x", "-f", "--json"))["purged"] == 0
+    assert "Messages: 0" in squeezed(run("purge", stream, stdin="yes\n"))
+
+
+def test_deleting_says_what_goes(run: Run, stream: str, peer: Peer):
+    """rm asks with the number of messages; afterwards the stream is not there."""
+    peer.publish(f"{stream}.a", b"x", b"y")
+    assert "with 2 messages" in run("rm", stream, stdin="n\n", status=2).stderr
+    assert run("delete", stream, "-f").stdout == f"Stream {stream} was deleted.\n"
+    run("rm", stream, "-f", status=1)
+
+
+# -- backups ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_backup_comes_back_under_another_configuration(run: Run, stream: str, peer: Peer, tmp_path: Path):
+    """backup tells programs what it wrote; restore refuses what is there, and takes another configuration."""
+    peer.publish(f"{stream}.a", *[b"%d" % number for number in range(20)])
+    folder = tmp_path / "b"
+    made = read(run("snapshot", stream, str(folder), "--no-consumers", "--check", "--json"))
+    assert (made["stream"], made["folder"], made["messages"]) == (stream, str(folder), 20)
+    assert made["bytes"] > 0
+    assert "not an empty folder" in run("backup", stream, str(folder), status=2).stderr
+    assert run("restore", str(folder), status=1).stdout == ""
+    run("rm", stream, "-f")
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({"name": stream, "subjects": [f"{stream}.>"], "description": "restored"}))
+    back = read(run("restore", str(folder), "--config", str(file), "--replicas", "1", "--json"))
+    assert (back["config"]["description"], back["state"]["messages"]) == ("restored", 20)
+    assert run("view", stream, "1", "--id", "20", "--raw").stdout == "19\n"
+
+
+def test_a_backup_of_nothing_or_to_nowhere(run: Run, unique: Callable[..., str], tmp_path: Path):
+    """A stream in memory cannot be backed up, and a folder that cannot be made is bad input."""
+    name = unique("ST")
+    run("add", name, "--subjects", name, "--storage", "memory", "--defaults")
+    assert "memory" in run("backup", name, str(tmp_path / "b"), status=2).stderr
+    assert not (tmp_path / "b").exists()
+    file = tmp_path / "file"
+    file.touch()
+    run("backup", name, str(file / "b"), status=2)

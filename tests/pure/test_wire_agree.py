@@ -1,0 +1,191 @@
+"""One grammar: the parser, the handing out and the columns judge the same bytes alike, compiled and plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import RemoteProtocolError
+from penstock.wire.arrow import to_batch
+from tests.wire_sets import FORMS, form
+
+SID = 7
+BLOCK = b"NATS/1.0\r\nA: 1\r\nb:2 \r\nA: 3\r\n\r\n"
+TRANSPORT = (
+    b"NATS/1.0\r\nB: 2\r\nNats-Stream: S\r\nNats-Subject: a.b\r\nNats-Sequence: %d\r\n"
+    b"Nats-Time-Stamp: 2025-11-15T07:00:00.123456789Z\r\nNats-Num-Pending: 5\r\nNats-Last-Sequence: 0\r\n\r\n"
+)
+ACK = b"$JS.ACK.S.c.1.%d.%d.1763190000123456789.0"
+LINES = [b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'Stale Connection'\r\n", b'INFO {"server_id":"x"}\r\n']
+
+
+def message(subject: bytes, reply: bytes, payload: bytes, block: bytes | None = None, sid: int = SID) -> bytes:
+    """Write a message as a server does."""
+    words = b" ".join(word for word in (subject, b"%d" % sid, reply) if word)
+    if block is None:
+        return b"MSG %s %d\r\n%s\r\n" % (words, len(payload), payload)
+    return b"HMSG %s %d %d\r\n%s%s\r\n" % (words, len(block), len(block) + len(payload), block, payload)
+
+
+# Frames of three kinds of traffic; %d-th of its kind where a stream's messages count up.
+KINDS = {
+    "core": lambda number: [
+        *LINES,
+        message(b"a", b"", b"hi"),
+        message(b"a.b", b"r.1", b""),
+        message(b"a", b"", b"hi", BLOCK),
+        message(b"a", b"r", b"hi", BLOCK),
+        message(b"a", b"", b"", b"NATS/1.0 503\r\n\r\n"),
+        message(b"a", b"", b"hi", sid=8),
+    ],
+    "deliveries": lambda number: [
+        message(b"a.b", ACK % (number, number), b"data"),
+        message(b"a.b", ACK % (number, number), b"data", BLOCK),
+        message(b"a", b"$JS.ACK.d.h.S.c.1.%d.%d.5.0.x" % (number, number), b""),
+        LINES[0],
+    ],
+    "direct get": lambda number: [
+        message(b"_INBOX.x", b"", b"data", TRANSPORT % number),
+        message(b"_INBOX.x", b"", b"", TRANSPORT % number),
+        message(b"_INBOX.x", b"", b"", b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\n\r\n"),
+    ],
+}
+# What spoils traffic best.
+PIECES = [b"\r", b"\n", b"\r\n", b" ", b"\t", b"\x00", b"\x0b", b"0", b"9", b"-", b"+", b"_", b".", b":", b"H", b"\xff"]
+PIECES += [b"\x85", b"9" * 20, b"0" * 12, b"5" * 5000, b"MSG ", b"x" * 70_000]
+
+
+@st.composite
+def near_the_grammar(draw: st.DrawFn) -> tuple[str, bytes]:
+    """Make valid traffic of one kind with a few bytes put in, taken out or replaced."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    content = bytearray().join(
+        draw(st.sampled_from(KINDS[kind](number))) for number in range(1, draw(st.integers(2, 5)))
+    )
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.integers(0, len(content)))
+        content[place : place + draw(st.integers(0, 2))] = draw(st.sampled_from(PIECES) | st.binary(max_size=3))
+    return kind, bytes(content)
+
+
+def parsed(wire: Any, content: bytes) -> tuple[list[Any], Any]:
+    """Give the events, and how it ended: the place behind them, or what the parser says is wrong there."""
+    parser, found = wire.protocol.Parser(), []
+    parser.feed(content)
+    try:
+        while (event := parser.next_event()) is not None:
+            found.append((type(event).__name__, *(getattr(event, name) for name in type(event).__slots__)))
+    except RemoteProtocolError as error:
+        return found, str(error)
+    return found, (parser.place, parser.missing)
+
+
+def handed_out(wire: Any, content: bytes) -> tuple[list[Any], Any]:
+    """Give what is handed to a taker and to a borrower, and how it ended."""
+    found: list[Any] = []
+
+    def take(subject: bytes, reply: bytes, payload: Any, block: bytes | None) -> None:
+        found.append((subject, reply, bytes(payload), block))
+
+    buffer = bytearray(content)
+    return found, wire.dispatch.hand_out(buffer, 0, len(buffer), {SID: take}, {SID + 1: take})
+
+
+def filled(wire: Any, content: bytes, direct: bool) -> tuple[list[Any], Any]:
+    """Give the rows, without their time and stream, and how it ended."""
+    made = wire.columns.Columns(1, 1 << 40, max_rows=1000, max_bytes=1 << 20, max_payload=wire.protocol.MAX_PAYLOAD)
+    made.sid, made.direct = SID, direct
+    place = made.fill(bytearray(content), 0, len(content))
+    ended = place, made.stop, made.next, made.gap, made.count, made.wire_size
+    columns = to_batch(made.close(), "S")
+    found = zip(
+        (text.as_buffer().to_pybytes() for text in columns.column("subject")),  # it may be no UTF-8
+        columns.column("data").to_pylist(),
+        columns.column("sequence").to_pylist(),
+        columns.column("time").cast("int64").to_pylist(),
+        columns.column("headers").cast(_BYTES).to_pylist(),
+        strict=True,
+    )
+    return list(found), ended
+
+
+def _bytes_type() -> Any:
+    import pyarrow as pa
+
+    return pa.map_(pa.binary(), pa.list_(pa.binary()))
+
+
+_BYTES = _bytes_type()
+
+
+def outcomes(wire: Any, content: bytes) -> dict[str, Any]:
+    """Judge bytes in every way there is."""
+    return {
+        "parser": parsed(wire, content),
+        "dispatch": handed_out(wire, content),
+        "deliveries": filled(wire, content, False),
+        "direct get": filled(wire, content, True),
+    }
+
+
+@pytest.mark.skipif(len(FORMS) < 2, reason="there is no C compiler on this machine")
+@given(traffic=near_the_grammar())
+@settings(max_examples=800)
+def test_compiled_and_plain_agree(traffic: tuple[str, bytes]) -> None:
+    """Both forms give the same events, messages and rows, and end at the same place with the same words."""
+    assert outcomes(form("compiled"), traffic[1]) == outcomes(form("plain"), traffic[1])
+
+
+@given(traffic=near_the_grammar())
+@settings(max_examples=500)
+def test_columns_take_only_what_the_parser_takes(traffic: tuple[str, bytes]) -> None:
+    """Every row is a message to the parser as well, with the same payload and subject."""
+    kind, content = traffic
+    for name in FORMS:
+        found = outcomes(form(name), content)
+        events, _ = found["parser"]
+        messages = [event[1:] for event in events if event[0] == "Message"]  # header, payload, reply, sid, subject
+        rows, _ = found[kind if kind in found else "deliveries"]
+        assert len(rows) <= len(messages)
+        for row, (_, payload, _, sid, subject) in zip(rows, messages, strict=False):
+            assert (row[1], sid) == (payload, SID)
+            assert kind == "direct get" or row[0].decode("utf-8", "replace") == subject
+
+
+@given(traffic=near_the_grammar())
+@settings(max_examples=500)
+def test_only_what_the_parser_takes_is_handed_out(traffic: tuple[str, bytes]) -> None:
+    """Every message that is handed out is the one that the parser gives there, and nothing is passed over."""
+    for name in FORMS:
+        wire = form(name)
+        events, _ = parsed(wire, traffic[1])
+        found, (place, count, waited) = handed_out(wire, traffic[1])
+        assert (len(found), waited) == (count, None)
+        assert [event[0] for event in events[:count]] == ["Message"] * count
+        for (subject, reply, payload, block), event in zip(found, events, strict=False):
+            _, header, body, answer, sid, name_of = event
+            assert (payload, block) == (body, header)
+            assert (subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace")) == (name_of, answer or "")
+            assert sid in (SID, SID + 1)
+        one = wire.protocol.Parser()
+        one.feed(traffic[1][:place])
+        assert [one.next_event() for _ in range(count)][-1:] != [None]
+        assert one.place == place
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_lone_cr_or_lf_is_refused_wherever_it_stands(name: str, kind: str) -> None:
+    """A CR or LF inside a line breaks the protocol, for the parser and for whatever reads around it."""
+    wire = form(name)
+    for frame in KINDS[kind](1):
+        for place in range(frame.find(b"\r\n") + 1):
+            for piece in (b"\r", b"\n"):
+                spoilt = frame[:place] + piece + frame[place:]
+                events, ended = parsed(wire, spoilt)
+                assert (events, isinstance(ended, str)) == ([], True), spoilt
+                assert handed_out(wire, spoilt)[0] == []
+                assert filled(wire, spoilt, kind == "direct get")[0] == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock import errors
+from penstock import errors as errors  # a public module of its own, for programs that write `penstock.errors`
 from penstock.exports import exports
 
 if TYPE_CHECKING:
@@ -35,6 +35,6 @@ _HOMES = {
     "connect": "penstock.connection",
 }
 
-__all__ = ["__version__", "errors", *sorted(_HOMES)]  # noqa: PLE0604  # the names are the keys above, all text
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604  # the names are the keys above, all text
 
 __getattr__, __dir__ = exports(__name__, _HOMES)

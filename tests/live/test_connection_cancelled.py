@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Connection, Msg, api_request, connect, insist
+from penstock.connection import Connection, Msg, api_request, connect
+from penstock.connection.asking import insist
 from penstock.errors import NoRespondersError, NotFoundError
 from penstock.server import Server
 from tests.live.cable import relay

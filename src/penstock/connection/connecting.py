@@ -122,7 +122,7 @@ def gather(
         if name in _THEIRS:
             raise OptionError(
                 f"{name} is an option of nats-py that this connection has not.",
-                remedy="penstock.connection.stock.connect_nats_py gives a client of nats-py.",
+                remedy="penstock.connection.connect_nats_py gives a client of nats-py.",
                 option=name,
             )
         if name not in known:

@@ -42,6 +42,7 @@ def is_lasting(payload: Payload) -> bool:
         and len(payload) >= LARGE
         and type(payload.obj) is bytes
         and payload.itemsize == 1
+        and payload.ndim == 1
         and payload.c_contiguous
     )
 

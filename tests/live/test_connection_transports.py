@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from penstock.connection import Connection, Msg, connect
 from penstock.errors import (
@@ -21,8 +24,8 @@ from penstock.errors import (
     TlsError,
 )
 from penstock.server import Server
-from tests.live.connecting import free_port, works
-from tests.live.peer import Talk, peer
+from tests.live.connecting import free_port, nothing_left_open, works
+from tests.live.peer import Talk, info, peer
 from tests.support import Authority, eventually
 
 Unique = Callable[..., str]
@@ -286,3 +289,57 @@ async def test_what_is_no_websocket(answer: bytes):
     async with peer(play) as (url, _):
         with pytest.raises(LinkError, match=r"is not the WebSocket port of a NATS server|answers at"):
             await connect(url.replace("nats://", "ws://"), connect_timeout=10)
+
+
+@asynccontextmanager
+async def websocket_peer(*frames: bytes | str) -> AsyncIterator[str]:
+    """A WebSocket server that lets in, and sends these frames once it hears of a subscription."""
+    from websockets.asyncio.server import ServerConnection, serve
+
+    async def play(socket: ServerConnection) -> None:
+        await socket.send(info())
+        heard = b""
+        with contextlib.suppress(ConnectionError, ConnectionClosed):
+            while b"SUB" not in heard:
+                data = await socket.recv()
+                heard += data if isinstance(data, bytes) else data.encode()
+                if b"PING" in heard:
+                    heard = heard.replace(b"PING", b"")
+                    await socket.send(b"PONG\r\n")
+            for frame in frames:
+                await socket.send(frame)
+            async for data in socket:
+                if b"PING" in data:
+                    await socket.send("PONG\r\n")
+
+    async with serve(play, "127.0.0.1", 0) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_frames_of_a_websocket_are_no_messages():
+    """However a server cuts its bytes into frames, of text or of bytes, the same messages arrive."""
+    payload = bytes(range(256)) * 3000
+    stream = b"MSG a 1 5\r\nhello\r\nMSG a 1 %d\r\n%b\r\nMSG a 1 1\r\nx\r\n" % (len(payload), payload)
+    cuts = [0, 3, 30, 31, 5000, 5001, 700_000, len(stream)]
+    frames: list[bytes | str] = [stream[start:end] for start, end in itertools.pairwise(cuts)]
+    async with websocket_peer("MSG a 1 4\r\ntext\r\n", b"", *frames) as url:
+        nc = await connect(url)
+        subscription = await nc.subscribe("a")
+        got = [(await subscription.next_msg(timeout=20)).data for _ in range(4)]
+        assert got == [b"text", b"hello", payload, b"x"]
+        await nc.flush()
+        assert nc.stretch == 1
+        await nc.close()
+
+
+@pytest.mark.parametrize("frame", [b"NONSENSE\r\n", b"MSG a 1 99999999999\r\n", "\ud7ff\r\n", b"\xff" * 300_000])
+async def test_nonsense_in_a_websocket_ends_it(frame: bytes | str):
+    """Bytes that are no protocol break the connection, which is told, and nothing is left running."""
+    async with websocket_peer(frame) as url, nothing_left_open():
+        nc = await connect(url, reconnect=False)
+        broken = nc.broken
+        await nc.subscribe("a")
+        async with asyncio.timeout(20):
+            assert isinstance(await asyncio.shield(broken), DisconnectedError)
+        await eventually(lambda: nc.is_closed, "the end")
+        await nc.close()

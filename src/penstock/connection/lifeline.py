@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock import __version__, credentials
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
-from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError
+from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError, UnreachableError
 from penstock.options import ConnectionOptions
 from penstock.wire.dispatch import Taker
 from penstock.wire.servers import Address, Servers, most_telling
@@ -214,8 +214,11 @@ class Lifeline:
                 return
             except PenstockError as failure:  # a certificate or credentials that cannot be read, too, may come back
                 error = failure
-                self.servers.failed(address, time.monotonic())
-                self._failed(failure)
+            except Exception as failure:  # nothing may end the attempts in silence
+                log.exception("An attempt at %s failed in a way that nobody thought of.", address.url)
+                error = UnreachableError(f"No connection to {address.url}: {failure!r}.", urls=self.options.urls)
+            self.servers.failed(address, time.monotonic())
+            self._failed(error)
         self.phase = Phase.CLOSED
         self._ended(error)
 

@@ -90,8 +90,7 @@ class JetStream:
     async def get_msg(self, stream: str, seq: int | None = None, subject: str | None = None) -> Message:
         """Read one stored message: by its sequence, or the last of a subject."""
         body = {"seq": seq} if seq is not None else {"last_by_subj": subject}
-        found = (await self._ask(names.message_get(stream), body))["message"]
-        return stored_message(stream, found)
+        return stored_message(stream, await self._ask(names.message_get(stream), body))
 
     async def get_last_msg(self, stream: str, subject: str) -> Message:
         """Read the last message of a subject."""

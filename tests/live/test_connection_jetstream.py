@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from penstock.connection import Connection, connect
+from penstock.connection import Connection, Msg, connect
 from penstock.connection.jetstream import JetStream
 from penstock.errors import (
     DeadlineError,
@@ -14,6 +14,7 @@ from penstock.errors import (
     JetStreamError,
     NoRespondersError,
     NotFoundError,
+    PenstockError,
 )
 from penstock.model import Consumer, Stream
 from penstock.server import Server
@@ -162,3 +163,43 @@ async def test_the_timeout_of_the_context_holds(server: Server, unique: Unique):
         with pytest.raises(DeadlineError, match=r"in time \(0\.05 s\)"):
             await js.publish(subject, b"x", timeout=0.05)
         await eventually(lambda: not nc._requests._waiting, "nothing being waited for")
+
+
+ODD = [
+    b"{}",
+    b'{"success": "yes", "purged": "many", "streams": 5, "config": 7, "state": [], "message": null}',
+    b"[]",
+    b"x",
+]
+
+
+@pytest.mark.parametrize("answer", ODD, ids=["empty", "wrong kinds", "a list", "no JSON"])
+async def test_odd_answers_are_our_errors(server: Server, unique: Unique, answer: bytes):
+    """Whatever answers in the place of JetStream, only errors of ours come out."""
+    async with await connect(server.url, api_prefix=unique("odd")) as nc:
+
+        async def odd(message: Msg) -> None:
+            await message.respond(answer)
+
+        await nc.subscribe(f"{nc.options.js_prefix}.>", cb=odd)
+        await nc.subscribe(subject := unique("subject"), cb=odd)
+        js = nc.jetstream(timeout=5)
+        for call in (
+            lambda: js.stream_info("S"),
+            lambda: js.add_stream(name="S", subjects=["s"]),
+            lambda: js.update_stream(name="S", subjects=["s"]),
+            lambda: js.purge_stream("S"),
+            lambda: js.delete_stream("S"),
+            lambda: js.get_msg("S", 1),
+            lambda: js.get_last_msg("S", "s"),
+            lambda: js.delete_msg("S", 1),
+            lambda: js.add_consumer("S", durable="d"),
+            lambda: js.consumer_info("S", "d"),
+            lambda: js.delete_consumer("S", "d"),
+            lambda: js.publish(subject, b"x"),
+        ):
+            with pytest.raises(PenstockError):
+                await call()
+        if answer != b"{}":
+            with pytest.raises(PenstockError):
+                await js.find_stream_name_by_subject("s")

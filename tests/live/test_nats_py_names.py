@@ -389,7 +389,7 @@ def test_every_option_of_nats_py_is_taken_or_refused_by_name():
     from penstock.connection import connecting
 
     known = set(inspect.signature(connecting.connect).parameters) | set(penstock.ConnectionOptions.__dataclass_fields__)
-    known |= set(connecting._FOREIGN) | connecting._NEEDLESS | connecting._THEIRS | {"servers"}
+    known |= set(connecting.FOREIGN) | connecting.NEEDLESS | connecting.THEIRS | {"servers"}
     theirs = set(inspect.signature(stock.aio.client.Client.connect).parameters) - {"self"}
     assert theirs - known == set()
 

@@ -164,7 +164,7 @@ class BaseConnection:
         return self._outbox.size + (wire.unsent if wire else 0)
 
     def check_open(self) -> None:
-        """Raise DisconnectedError where the connection is closed."""
+        """Raise DisconnectedError if the connection is closed."""
         if self.is_closed:
             raise self._gone()
 

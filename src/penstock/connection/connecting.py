@@ -12,12 +12,12 @@ from penstock.connection.connection import DRAIN, Connection
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 
-__all__ = ["check_connection", "connect", "gather"]
+__all__ = ["FOREIGN", "NEEDLESS", "THEIRS", "check_connection", "connect", "gather"]
 
 Callback = Callable[[], Awaitable[None]]
 
 # nats-py's names of what `ConnectionOptions` has under its own.
-_FOREIGN = {
+FOREIGN = {
     "user_credentials": "credentials",
     "nkeys_seed": "nkey",
     "nkeys_seed_str": "nkey",
@@ -28,7 +28,7 @@ _FOREIGN = {
     "tls_handshake_first": "tls_first",
 }
 # What nats-py has to be told and we do not: taken, without effect.
-_NEEDLESS = {
+NEEDLESS = {
     "flush_timeout",
     "flusher_queue_size",
     "max_outstanding_pings",
@@ -37,7 +37,8 @@ _NEEDLESS = {
     "skip_subject_validation",
     "verbose",
 }
-_THEIRS = {"reconnect_to_server_handler", "signature_cb", "user_jwt_cb", "ws_connection_headers"}
+# What only nats-py has.
+THEIRS = {"reconnect_to_server_handler", "signature_cb", "user_jwt_cb", "ws_connection_headers"}
 
 
 async def connect(
@@ -108,18 +109,18 @@ def gather(
     known = ConnectionOptions.__dataclass_fields__
     if url is None and "servers" in options:
         url = options.pop("servers")
-    for foreign, own in _FOREIGN.items():
+    for foreign, own in FOREIGN.items():
         if foreign in options:
             if own in options:
                 raise OptionError(f"{own} and {foreign} are one option.", remedy="Leave one out.", option=foreign)
             options[own] = options.pop(foreign)
-    options = {name: value for name, value in options.items() if name not in _NEEDLESS}
+    options = {name: value for name, value in options.items() if name not in NEEDLESS}
     if options.get("name", "") is None:
         del options["name"]
     if isinstance(prefix := options.get("inbox_prefix"), bytes):
         options["inbox_prefix"] = prefix.decode()
     for name in options:
-        if name in _THEIRS:
+        if name in THEIRS:
             raise OptionError(
                 f"{name} is an option of nats-py that this connection has not.",
                 remedy="penstock.connection.connect_nats_py gives a client of nats-py.",

@@ -310,7 +310,7 @@ class Connection(BaseConnection):
     ) -> Msg:
         """Ask, and give the first answer.
 
-        NoRespondersError at once where nobody listens, DeniedError at once where we may not ask, else DeadlineError.
+        NoRespondersError at once if nobody listens, DeniedError at once if we may not ask, else DeadlineError.
         Every request of a connection shares one subscription; `old_style` is taken for nats-py's sake.
         """
         return await self._requests.ask(subject, payload, timeout, headers)
@@ -355,7 +355,7 @@ class Connection(BaseConnection):
     async def flush(self, timeout: float = 10.0) -> None:
         """Wait until the server has handled everything that was sent before.
 
-        DisconnectedError at once where the connection breaks meanwhile: then nobody knows how far the server came.
+        DisconnectedError at once if the connection breaks meanwhile: then nobody knows how far the server came.
         """
         self.check_open()
         try:
@@ -369,7 +369,7 @@ class Connection(BaseConnection):
             ) from None
 
     async def confirm(self, stretch: int, timeout: float = 10.0) -> None:
-        """Wait as `flush` does, for what was sent in one stretch: DisconnectedError where that is over."""
+        """Wait as `flush` does, for what was sent in one stretch: DisconnectedError if that is over."""
         if stretch != self.stretch or self._lifeline.wire is None:
             raise DisconnectedError("The connection broke since this was sent.", urls=self.options.urls)
         try:

@@ -154,7 +154,7 @@ class Subscription:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def next_msg(self, timeout: float | None = 1.0) -> Msg:
-        """Give the next message; DeadlineError where none comes in time, None for as long as it takes."""
+        """Give the next message; DeadlineError if none comes in time; with None it waits for as long as it takes."""
         self._check_readable()
         if not self._queue:
             try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from penstock.wire.subjects import covers
+from penstock.wire.subjects import covers, overlaps
 
 __all__ = ["Pushed", "narrow", "prefix_to_subject", "push", "without_overlap"]
 

@@ -20,6 +20,7 @@ from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, s
 from penstock.spark.positions import Position
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import direct, names
+from penstock.wire.subjects import overlaps
 
 __all__ = ["Probed", "StreamState", "Survey", "utc_now"]
 

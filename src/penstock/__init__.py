@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock import errors as errors  # a public module of its own, for programs that write `penstock.errors`
 from penstock.exports import exports
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ class BaseConnection:
         self._errors = 0
         self._draining = self._draining_pubs = False
         self._asked_to_end = False  # whether the end was asked for, and is no failure
-        self._told = ""
+        self._told = self._reported = ""
         self._slow: set[int] = set()
         self._loop = asyncio.get_running_loop()
         self._standing = asyncio.Event()
@@ -282,7 +282,10 @@ class BaseConnection:
         self._errors += 1
         self.last_error = error
         if self._callbacks.error is None or isinstance(error, PenstockError):
-            log.warning("%s", self.options.scrub(str(error)) or type(error).__name__)
+            text = str(error) or type(error).__name__
+            again, self._reported = text == self._reported, text  # a server may complain of one thing without end
+            if not again or log.isEnabledFor(logging.DEBUG):
+                log.log(logging.DEBUG if again else logging.WARNING, "%s", self.options.scrub(text))
         self._teller.tell(self._callbacks.error, error)
 
     def report_slow(self, subscription: Subscription) -> None:

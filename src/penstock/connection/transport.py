@@ -26,6 +26,7 @@ __all__ = ["Transport", "Wire", "open_wire"]
 log = logging.getLogger("penstock.connection")
 
 READ = 256 * 1024  # bytes taken from the socket at once: what is handed on while it is in the cache is handed on faster
+MOST_OTHERS = 256  # lines that are no message for us, read in one turn of the loop: deadlines are kept meanwhile
 UNSENT_HIGH, UNSENT_LOW = (
     1024 * 1024,
     256 * 1024,
@@ -134,6 +135,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def _read(self) -> None:
         parser, session = self._parser, self.session
+        others = 0
         try:
             while parser.start < parser.end and session.state is not State.CLOSED:
                 # Who has not let us in yet, perhaps without TLS, has no messages for anybody.
@@ -147,6 +149,10 @@ class Wire(asyncio.BufferedProtocol):
                         if wait is not None:
                             self._hold(wait)
                             break
+                others += 1
+                if others > MOST_OTHERS:
+                    self._hold(asyncio.sleep(0))
+                    break
                 event = parser.next_event()
                 if event is None:
                     break

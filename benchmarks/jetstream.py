@@ -14,16 +14,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import penstock
-from penstock.connection import Client, jetstream
+from penstock.connection import Connection, connect_nats_py
 from penstock.jetstream import Deliveries, Outgoing, Publisher, assets
 from penstock.model import Consumer, Stream
 
 BODY = b"x" * 128
-Side = Callable[[Client, str, int], Awaitable[None]]
+Side = Callable[[Connection, str, int], Awaitable[None]]
 
 
 def sent(order: str) -> Side:
-    async def run(nc: Client, stream: str, count: int) -> None:
+    async def run(nc: Connection, stream: str, count: int) -> None:
         async with Publisher(nc, stream, order=order) as publisher:
             for _ in range(count):
                 await publisher.send(f"{stream}.x", BODY)
@@ -32,7 +32,7 @@ def sent(order: str) -> Side:
 
 
 def batched(how: str) -> Side:
-    async def run(nc: Client, stream: str, count: int) -> None:
+    async def run(nc: Connection, stream: str, count: int) -> None:
         async with Publisher(nc, stream) as publisher:
             for start in range(0, count, 1000):
                 part = [Outgoing(f"{stream}.x", BODY) for _ in range(min(1000, count - start))]
@@ -41,37 +41,43 @@ def batched(how: str) -> Side:
     return run
 
 
-async def one_by_one(nc: Client, stream: str, count: int) -> None:
-    context = jetstream(nc)
+async def one_by_one(nc: Connection, stream: str, count: int) -> None:
+    client = await connect_nats_py(nc.options)
+    context = client.jetstream()
     for number in range(count):
         await context.publish(f"{stream}.x", BODY, headers={"Nats-Msg-Id": str(number)})
+    await client.close()
 
 
-async def gathered(nc: Client, stream: str, count: int) -> None:
-    context = jetstream(nc)
+async def gathered(nc: Connection, stream: str, count: int) -> None:
+    client = await connect_nats_py(nc.options)
+    context = client.jetstream()
     for start in range(0, count, 256):
         numbers = range(start, min(start + 256, count))
         await asyncio.gather(
             *(context.publish(f"{stream}.x", BODY, headers={"Nats-Msg-Id": str(number)}) for number in numbers)
         )
+    await client.close()
 
 
-async def deliveries(nc: Client, stream: str, count: int) -> None:
+async def deliveries(nc: Connection, stream: str, count: int) -> None:
     await assets.add_consumer(nc, stream, Consumer(durable="ours", max_ack_pending=5000))
     async with Deliveries(nc, stream, "ours", batch=500, limit=count) as found:
         async for delivery in found:
             await delivery.ack()
 
 
-async def fetched(nc: Client, stream: str, count: int) -> None:
+async def fetched(nc: Connection, stream: str, count: int) -> None:
     await assets.add_consumer(nc, stream, Consumer(durable="theirs", max_ack_pending=5000))
-    subscription = await jetstream(nc).pull_subscribe_bind("theirs", stream=stream)
+    client = await connect_nats_py(nc.options)
+    subscription = await client.jetstream().pull_subscribe_bind("theirs", stream=stream)
     seen = 0
     while seen < count:
         for message in await subscription.fetch(500, timeout=10):
             await message.ack()
             seen += 1
     await subscription.unsubscribe()
+    await client.close()
 
 
 PUBLISH: dict[str, Side] = {

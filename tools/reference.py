@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import connection_page
 import typer.main
 
 from penstock import errors, model, options
@@ -95,7 +96,7 @@ def public_names() -> str:
 def _meaning(module: Any, name: str) -> str:
     """Give the first sentence on a name: its docstring's, or that under its assignment."""
     value = getattr(module, name)
-    if inspect.isclass(value) or inspect.isroutine(value):
+    if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
         return first_sentence(value.__doc__)
     body = ast.parse(inspect.getsource(module)).body
     for statement, following in itertools.pairwise(body):
@@ -186,7 +187,20 @@ def error_tree() -> str:
         kind = getattr(errors, name)
         facts = ", ".join(f"`{fact}`" for fact in kind.fact_names)
         rows.append((f"`{name}`", kind.fault, _clean((kind.__doc__ or "").split("\n\n")[0]), facts))
-    return "\n".join([*text, _table(("error", "whose fault", "meaning", "facts"), rows)]) + "\n"
+    theirs = [(f"`{name}`", f"`{kind.__name__}`") for name, kind in sorted(errors.NATS_PY.items())]
+    text += [
+        _table(("error", "whose fault", "meaning", "facts"), rows),
+        "",
+        "## nats-py's names",
+        "",
+        "Programs that were written for nats-py find its names here, such as `penstock.errors.TimeoutError`:",
+        "",
+        _table(("nats-py's name", "ours"), theirs),
+        "",
+        "`NoRespondersError` and `ProtocolError` have one name in both; a `NoRespondersError` of ours is a",
+        "`TimeoutError`, too. nats-py's `SlowConsumerError` is `SlowSubscriptionError` here.",
+    ]
+    return "\n".join(text) + "\n"
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -221,7 +235,13 @@ def connection() -> str:
             [
                 "# Connections",
                 "",
-                "`penstock.connect(url)`, the command, Spark and every other part take the same options,",
+                "`penstock.connect(url)` gives a connection to NATS for asyncio, with the names and meanings of",
+                "nats-py's core client. [From nats-py](../howto/from-nats-py.md) says what changes for a program,",
+                "[why](../why/connections.md) it is so.",
+                "",
+                "## Options",
+                "",
+                "`penstock.connect`, the command, Spark and every other part take the same options,",
                 "`penstock.ConnectionOptions`. They are checked before anything is opened, survive pickling, and mask",
                 "their secrets wherever they are shown.",
                 "",
@@ -234,6 +254,8 @@ def connection() -> str:
                 "A context is a file that `nats context add` writes: `NAME.json` in `$XDG_CONFIG_HOME/nats/context`.",
                 "We read contexts and never write them. Options that a context has no field for may stand in its field",
                 '`penstock`, by the names above: `"penstock": {"tls_hostname": "nats.example", "ping_interval": 5}`.',
+                "",
+                connection_page.sections(),
             ]
         )
         + "\n"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock import errors as errors  # a public module of its own, for programs that write `penstock.errors`
 from penstock.exports import exports
 
 if TYPE_CHECKING:
+    from penstock import errors as errors
     from penstock.connection import connect as connect
     from penstock.errors import PenstockError as PenstockError
     from penstock.model import Consumer as Consumer
@@ -32,6 +34,7 @@ _HOMES = {
     "Server": "penstock.server",
     "Stream": "penstock.model",
     "connect": "penstock.connection",
+    "errors": "penstock",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604  # the names are the keys above, all text

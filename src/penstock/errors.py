@@ -399,3 +399,42 @@ class UnfinishedError(ChunksError):
     fact_names = ("subject", "message_id", "sent", "confirmed")
     sent: int
     confirmed: int
+
+
+# nats-py's name of an error, and ours, for programs that were written for nats-py: `errors.TimeoutError` is found here.
+# NoRespondersError and ProtocolError have one name in both; nats-py's SlowConsumerError is our SlowSubscriptionError.
+NATS_PY: dict[str, type[PenstockError]] = {
+    "AuthorizationError": LoginError,
+    "BadHeaderError": LocalProtocolError,
+    "BadSubjectError": LocalProtocolError,
+    "BadSubscriptionError": DisconnectedError,
+    "BadTimeoutError": DeadlineError,
+    "ConnectionClosedError": DisconnectedError,
+    "ConnectionDrainingError": DisconnectedError,
+    "ConnectionReconnectingError": DisconnectedError,
+    "DrainTimeoutError": DeadlineError,
+    "Error": PenstockError,
+    "FlushTimeoutError": DeadlineError,
+    "InvalidCallbackTypeError": InputError,
+    "InvalidUserCredentialsError": LoginError,
+    "JsonParseError": RemoteProtocolError,
+    "MaxPayloadError": LocalProtocolError,
+    "MsgAlreadyAckdError": InputError,
+    "NoServersError": UnreachableError,
+    "NotJSMessageError": InputError,
+    "OutboundBufferLimitError": DisconnectedError,
+    "SecureConnFailedError": TlsError,
+    "SecureConnRequiredError": TlsError,
+    "SecureConnWantedError": TlsError,
+    "ServerNotInPoolError": InputError,
+    "StaleConnectionError": DisconnectedError,
+    "TimeoutError": DeadlineError,
+    "UnexpectedEOF": DisconnectedError,
+}
+
+
+def __getattr__(name: str) -> type[PenstockError]:
+    try:
+        return NATS_PY[name]
+    except KeyError:
+        raise AttributeError(f"module 'penstock.errors' has no attribute {name!r}") from None

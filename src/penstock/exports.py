@@ -23,12 +23,15 @@ def exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Give `__getattr__` and `__dir__` for a module whose names live in other modules.
 
-    `homes` says for each name in which module it is. `deprecated` says for each old name what has taken its place, as
-    `module.name`: the old name gives the same thing, and a DeprecationWarning that points at the line that used it.
+    `homes` says for each name in which module it is; if that is the package itself, the name is a module of it.
+    `deprecated` says for each old name what has taken its place, as `module.name`: the old name gives the same thing,
+    and a DeprecationWarning that points at the line that used it.
     """
     former = deprecated or {}
 
     def get(name: str) -> Any:
+        if homes.get(name) == module:
+            return importlib.import_module(f"{module}.{name}")
         if name in homes:
             return getattr(importlib.import_module(homes[name]), name)
         if name in former:

@@ -25,9 +25,9 @@ from pydantic import (
     field_validator,
 )
 
+from penstock.asset_names import NAME
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-from penstock.names import NAME
 from penstock.times import format_time, parse_time
 from penstock.wire.jetstream.answers import PubAck
 

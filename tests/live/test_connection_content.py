@@ -31,8 +31,24 @@ async def nc(server: Server) -> AsyncIterator[Connection]:
         memoryview(b"every second one")[::2],
         memoryview(array.array("i", [1, 2, 3])),
         memoryview(bytes(range(24))).cast("B", (4, 6)),
+        memoryview(bytes(800_000)).cast("B", (400_000, 2)),
+        memoryview(bytes(900_000))[1:],
+        memoryview(bytearray(900_000)),
+        memoryview(array.array("d", [1.5] * 100_000)),
     ],
-    ids=["empty", "lines", "bytearray", "view", "strided", "numbers", "matrix"],
+    ids=[
+        "empty",
+        "lines",
+        "bytearray",
+        "view",
+        "strided",
+        "numbers",
+        "matrix",
+        "large matrix",
+        "large view",
+        "large changing view",
+        "large numbers",
+    ],
 )
 async def test_any_bytes_are_a_payload(nc: Connection, unique: Unique, payload: Any):
     """What holds bytes can be published, whatever its items are, and arrives as bytes; headers do not change that."""

@@ -446,6 +446,13 @@ async def test_dead_letters_tell_why_and_come_back(nc: Connection, orders: Any):
     assert (await Worker(nc, stream, "c", handle, limit=1, wait=5).run()).handled == 1
 
 
+async def test_heartbeats_do_not_stretch_the_wait(nc: Connection, orders: Any):
+    """A wait ends the iteration when nothing was delivered for so long, however often heartbeats come."""
+    stream = await orders(1)
+    async with asyncio.timeout(5), Deliveries(nc, stream, "c", heartbeat=0.1, expires=0.4, wait=0.8) as deliveries:
+        assert [delivery.sequence async for delivery in deliveries] == [1]
+
+
 async def test_headers_with_several_values_survive_death(nc: Connection, orders: Any):
     """Every value of a header is in the letter, and in the message that is put back."""
     stream = await orders(0)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.connection import connect
+from penstock.connection import connect, lifeline
+from penstock.connection.transport import plain_reason
 from penstock.errors import (
     DisconnectedError,
     LinkError,
     LoginError,
     UnreachableError,
 )
+from penstock.options import ConnectionOptions
 from penstock.server import Server
+from penstock.wire.bulk import BulkConnection
+from tests.live.cable import relay
 from tests.live.connecting import free_port, nothing_left_open, plain, refused
 from tests.support import eventually, listening
 
@@ -40,6 +45,36 @@ async def test_nobody_listens(closed_port: int) -> None:
 async def test_no_such_host() -> None:
     """A name that does not exist is told as such."""
     await refused(UnreachableError, "No NATS server answers at nats://no-such-host.invalid", "no-such-host.invalid")
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..example"], ids=["too long", "empty"])
+async def test_what_is_no_host_name(host: str) -> None:
+    """A name that no host can have is told as such, by both ways to connect."""
+    await refused(UnreachableError, "that is no host name", f"nats://{host}:4222")
+    with pytest.raises(UnreachableError, match="that is no host name"):
+        BulkConnection(ConnectionOptions(f"nats://{host}:4222"))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "connection refused"),
+        (OSError(101, "Connect call failed ('240.0.0.1', 1)"), "network is unreachable"),
+        (
+            OSError(
+                "Multiple exceptions: [Errno 113] Connect call failed ('::1', 1, 0, 0), "
+                "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+            ),
+            "no route to host",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+        (OSError("[SSL] odd] words"), "words"),
+    ],
+)
+def test_reasons_are_the_systems(error: OSError, says: str) -> None:
+    """What the system says of a failed connection is told, not only ever that it was refused."""
+    assert plain_reason(error) == says
 
 
 @pytest.mark.parametrize(
@@ -235,3 +270,22 @@ async def test_a_failed_attempt_calls_nobody(closed_port: int, caplog: pytest.Lo
             )
     assert events == []
     assert caplog.text == ""
+
+
+async def test_no_surprise_ends_the_attempts(server: Server, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    """Whatever goes wrong in an attempt to come back, the next one is made."""
+    attempts, opening = [], lifeline.open_wire
+
+    async def surprising(*given: Any) -> None:
+        attempts.append(given)
+        if len(attempts) < 3:
+            raise ZeroDivisionError("on purpose")
+        await opening(*given)
+
+    async with relay(server) as wire:
+        nc = await connect(wire.url, reconnect_wait=0.02)
+        monkeypatch.setattr(lifeline, "open_wire", surprising)
+        wire.cut()
+        await eventually(lambda: nc.stretch == 2, "the connection coming back")
+        await nc.close()
+    assert caplog.text.count("failed in a way that nobody thought of") == 2

@@ -26,14 +26,17 @@ def run(server) -> Callable[..., Done]:
 
 
 @pytest.fixture
-def stream(server, unique) -> str:
+def stream(server, unique, eventually) -> str:
     """A stream in the middle of a batch: rows, and between them every kind of marker that a first run leaves."""
     name = unique("SINK")
-    bulk = TaskConnection(ConnectionOptions(server.url))
-    make_stream(bulk, name)
-    bulk.close()
-    with pytest.raises(Crash):
-        Writer(server.url, name, rows=4).attempt(ROWS, crash_after=12)
+    with TaskConnection(ConnectionOptions(server.url)) as bulk:
+        make_stream(bulk, name)
+        with pytest.raises(Crash):
+            Writer(server.url, name, rows=4).attempt(ROWS, crash_after=12)
+        # What was under way at the crash is stored a moment later.
+        rows = {f"{name}.rows": len(ROWS)}
+        asked = {"subjects_filter": f"{name}.rows"}
+        eventually(lambda: bulk.api(f"STREAM.INFO.{name}", asked)["state"].get("subjects") == rows)
     return name
 
 

@@ -36,6 +36,13 @@ def test_a_name_is_found_where_it_lives(package):
         assert package.own == 1
 
 
+def test_a_name_may_be_a_module_of_the_package():
+    """`penstock.errors` is there without an import of its own, as in programs that were written for nats-py."""
+    program = "import penstock, sys; print('penstock.errors' in sys.modules, penstock.errors.PenstockError.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "PenstockError"]
+
+
 def test_what_is_listed_is_the_public_face(package):
     """`dir` gives the names of `__all__`, in order, and no old name."""
     assert dir(package) == ["ConnectionOptions", "own"]

@@ -27,6 +27,7 @@ FLOORS = {
     "penstock.durations": 0,
     "penstock.model": 0,
     "penstock.options": 0,
+    "penstock.wire.subjects": 0,
     "penstock.wire": 0,
     "penstock.chunks.wire": 0,
     "penstock.bus.wire": 0,

@@ -19,9 +19,9 @@ from penstock.jetstream.rules import (
     stream_subjects,
 )
 from penstock.jetstream.size import estimate, header_size, record_size
-from penstock.jetstream.subjects import covers, is_literal, overlap, subject_fault
 from penstock.model import Consumer, Stream
 from penstock.sizes import format_size, parse_size
+from penstock.wire.subjects import covers, is_literal, overlaps, subject_fault
 
 # -- subjects --------------------------------------------------------------------------------------------------------
 
@@ -45,15 +45,15 @@ def matches(pattern: str, subject: str) -> bool:
 def test_what_matches_both_patterns_shows_that_they_overlap(one: str, other: str, subject: str):
     """Patterns overlap when a subject matches both, and overlap goes both ways."""
     if matches(one, subject) and matches(other, subject):
-        assert overlap(one, other)
-    assert overlap(one, other) == overlap(other, one)
+        assert overlaps(one, other)
+    assert overlaps(one, other) == overlaps(other, one)
 
 
 @given(patterns, patterns, literals)
 def test_what_a_covered_pattern_matches_the_cover_matches(one: str, other: str, subject: str):
     """A pattern that covers another matches all that the other matches, and overlaps it."""
     if covers(one, other):
-        assert overlap(one, other)
+        assert overlaps(one, other)
         assert not matches(other, subject) or matches(one, subject)
 
 
@@ -71,7 +71,7 @@ def test_what_a_covered_pattern_matches_the_cover_matches(one: str, other: str, 
 )
 def test_overlap(one: str, other: str, together: bool):
     """`*` is one token, `>` is one or more."""
-    assert overlap(one, other) is together
+    assert overlaps(one, other) is together
 
 
 @pytest.mark.parametrize("subject", ["", "a..b", ".a", "a.", "a b", "a.>.b", "a\tb", "a\r\nb"])
@@ -94,7 +94,7 @@ def test_a_plain_subject_has_no_wildcard():
     ("fields", "says"),
     [
         ({"subjects": ["a..b"]}, "the subject 'a..b' has an empty token"),
-        ({"subjects": ["a.*", "a.b"]}, "its subjects 'a.*' and 'a.b' overlap"),
+        ({"subjects": ["a.*", "a.b"]}, "its subjects 'a.*' and 'a.b' overlaps"),
         ({"subjects": ["$JS.API.>"]}, r"reaches into the server's own \$JS.>"),
         ({"subjects": [">"]}, "reaches into the server's own"),
         ({"discard_new_per_subject": True}, "discard_new_per_subject needs discard = new"),
@@ -168,7 +168,7 @@ QUEUE = Stream(name="QUEUE", subjects=["Q.>"], retention="workqueue")
         ({"name": "d"}, "its name 'd' and durable name 'c' differ"),
         ({"filter_subject": "a", "filter_subjects": ["b"]}, "both given"),
         ({"filter_subject": "a..b"}, "the filter 'a..b' has an empty token"),
-        ({"filter_subjects": ["a.*", "a.b"]}, "its filters 'a.*' and 'a.b' overlap"),
+        ({"filter_subjects": ["a.*", "a.b"]}, "its filters 'a.*' and 'a.b' overlaps"),
         ({"opt_start_seq": 5}, "opt_start_seq is given, and deliver_policy is all"),
         ({"deliver_policy": "by_start_sequence"}, "opt_start_seq is missing"),
         ({"deliver_policy": "by_start_time"}, "opt_start_time is missing"),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 
-from penstock.spark.pushdown import Pushed, covers, narrow, overlaps, prefix_to_subject, push, without_overlap
+from penstock.spark.pushdown import Pushed, narrow, prefix_to_subject, push, without_overlap
+from penstock.wire.subjects import covers, overlaps
 
 SEQUENCE, TIME, SUBJECT, STREAM = ("sequence",), ("time",), ("subject",), ("stream",)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -24,6 +24,7 @@ from penstock.errors import AssemblyError, InputError, NotFoundError
 from penstock.jetstream.scan import scan_headers
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import question, read_message
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.chunks.consumer import StoredConsumer
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.jetstream.delivery import Delivery
 
-__all__ = ["Archive", "StoredChunk", "StoredMessage", "covers", "size_of"]
+__all__ = ["Archive", "StoredChunk", "StoredMessage", "size_of"]
 
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
 
@@ -290,14 +291,3 @@ def size_of(delivery: Delivery) -> int:
     """Give the size of a message that was delivered without its body, as the server says it."""
     text = delivery.headers.get(names.MSG_SIZE, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-
-
-def covers(pattern: str, subject: str) -> bool:
-    """Whether a subject with wildcards matches one without."""
-    words, tokens = pattern.split("."), subject.split(".")
-    for place, word in enumerate(words):
-        if word == ">":
-            return len(tokens) > place
-        if place >= len(tokens) or word not in ("*", tokens[place]):
-            return False
-    return len(words) == len(tokens)

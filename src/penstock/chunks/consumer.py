@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Coroutine
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from penstock.chunks.archive import covers, size_of
+from penstock.chunks.archive import size_of
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.limits import Limits, check_count, check_seconds
 from penstock.chunks.store import MemoryStore, SpoolStore
@@ -22,6 +22,7 @@ from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError, PenstockError
 from penstock.jetstream.consume import Deliveries
 from penstock.wire.jetstream import names
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.chunks.archive import Archive, StoredMessage

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
-from penstock.chunks.archive import Archive, covers
+from penstock.chunks.archive import Archive
 from penstock.chunks.digest import Digest
 from penstock.chunks.limits import check_seconds
 from penstock.chunks.publisher import CHUNK_SIZE, check_chunk_size, check_subject, unfinished
@@ -28,6 +28,7 @@ from penstock.connection.tasks import end
 from penstock.errors import DeniedError, InputError
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID, check_name
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.connection import Connection

@@ -44,7 +44,7 @@ def parse_headers(given: list[str] | None) -> dict[str, str] | None:
 
 def check_subjects(*subjects: str, literal: bool = False) -> None:
     """Refuse a subject that no server takes before we connect to one; {{Count}} and the like stand for a token."""
-    from penstock.jetstream.subjects import subject_fault
+    from penstock.wire.subjects import subject_fault
 
     for subject in subjects:
         if fault := subject_fault(subject, literal=literal):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ log = logging.getLogger("penstock.connection")
 class BaseConnection:
     """The tables of a connection, its state, and its reactions; `Connection` has the verbs."""
 
-    def __init__(self, options: ConnectionOptions, callbacks: Callbacks) -> None:
+    def __init__(self, options: ConnectionOptions, callbacks: Callbacks, tls: ssl.SSLContext | None) -> None:
         self.options = options
         self.last_error: Exception | None = None
         """What went wrong last: an attempt, a complaint of the server, the reason of a break."""
@@ -58,6 +59,7 @@ class BaseConnection:
         self._closing: asyncio.Task[None] | None = None
         self._lifeline = Lifeline(
             options,
+            tls,
             self._takers,
             self._borrowers,
             stands=self._stands,
@@ -162,7 +164,7 @@ class BaseConnection:
         return self._outbox.size + (wire.unsent if wire else 0)
 
     def check_open(self) -> None:
-        """Raise DisconnectedError where the connection is closed."""
+        """Raise DisconnectedError if the connection is closed."""
         if self.is_closed:
             raise self._gone()
 

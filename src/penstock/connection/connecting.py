@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from penstock import contexts
 from penstock.connection.callbacks import Callbacks, is_coroutine_function
-from penstock.connection.connection import Connection
+from penstock.connection.connection import DRAIN, Connection
 from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 
-__all__ = ["check_connection", "connect", "gather"]
+__all__ = ["FOREIGN", "NEEDLESS", "THEIRS", "check_connection", "connect", "gather"]
 
 Callback = Callable[[], Awaitable[None]]
 
 # nats-py's names of what `ConnectionOptions` has under its own.
-_FOREIGN = {
+FOREIGN = {
     "user_credentials": "credentials",
     "nkeys_seed": "nkey",
     "nkeys_seed_str": "nkey",
@@ -26,6 +27,18 @@ _FOREIGN = {
     "dont_randomize": "keep_order",
     "tls_handshake_first": "tls_first",
 }
+# What nats-py has to be told and we do not: taken, without effect.
+NEEDLESS = {
+    "flush_timeout",
+    "flusher_queue_size",
+    "max_outstanding_pings",
+    "pedantic",
+    "pending_size",
+    "skip_subject_validation",
+    "verbose",
+}
+# What only nats-py has.
+THEIRS = {"reconnect_to_server_handler", "signature_cb", "user_jwt_cb", "ws_connection_headers"}
 
 
 async def connect(
@@ -42,14 +55,17 @@ async def connect(
     closed_cb: Callback | None = None,
     discovered_server_cb: Callback | None = None,
     lame_duck_mode_cb: Callback | None = None,
+    tls: ssl.SSLContext | None = None,
+    drain_timeout: float = DRAIN,
     **options: Any,
 ) -> Connection:
     """Connect to NATS and give the connection.
 
     `url` is an address, several of them, `ConnectionOptions`, or nothing: then the environment and the selected context
     decide (`penstock.contexts` says how). Further options are fields of `ConnectionOptions`. The callbacks are
-    coroutine functions; those and some options may be given under nats-py's names. Raises UnreachableError, LoginError
-    or TlsError within `connect_timeout`.
+    coroutine functions; those and some options may be given under nats-py's names. `tls` is a ready context in place of
+    the `tls_` options that name files, and insists on TLS as they do; `drain_timeout` is how many seconds callbacks
+    have to handle what arrived. Raises UnreachableError, LoginError or TlsError within `connect_timeout`.
     """
     given = gather(url, context, options)
     callbacks = Callbacks(
@@ -60,7 +76,7 @@ async def connect(
         discovered=_one("discovered_server_cb", discovered_server_cb, None),
         lame_duck=_one("lame_duck_mode_cb", lame_duck_mode_cb, None),
     )
-    connection = Connection(given, callbacks)
+    connection = Connection(given, callbacks, tls=tls, drain_timeout=drain_timeout)
     await connection.open()
     return connection
 
@@ -93,12 +109,23 @@ def gather(
     known = ConnectionOptions.__dataclass_fields__
     if url is None and "servers" in options:
         url = options.pop("servers")
-    for foreign, own in _FOREIGN.items():
+    for foreign, own in FOREIGN.items():
         if foreign in options:
             if own in options:
                 raise OptionError(f"{own} and {foreign} are one option.", remedy="Leave one out.", option=foreign)
             options[own] = options.pop(foreign)
+    options = {name: value for name, value in options.items() if name not in NEEDLESS}
+    if options.get("name", "") is None:
+        del options["name"]
+    if isinstance(prefix := options.get("inbox_prefix"), bytes):
+        options["inbox_prefix"] = prefix.decode()
     for name in options:
+        if name in THEIRS:
+            raise OptionError(
+                f"{name} is an option of nats-py that this connection has not.",
+                remedy="penstock.connection.connect_nats_py gives a client of nats-py.",
+                option=name,
+            )
         if name not in known:
             raise OptionError(
                 f"There is no connection option {name!r}.",

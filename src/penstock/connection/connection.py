@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -53,8 +54,16 @@ _LONG = 4000  # bytes of subjects from which on the length of a line is looked a
 class Connection(BaseConnection):
     """A connection to NATS, made by `penstock.connect`; for one event loop."""
 
-    def __init__(self, options: ConnectionOptions, callbacks: Callbacks) -> None:
-        super().__init__(options, callbacks)
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        callbacks: Callbacks,
+        *,
+        tls: ssl.SSLContext | None = None,
+        drain_timeout: float = DRAIN,
+    ) -> None:
+        super().__init__(options, callbacks, tls)
+        self._drain_timeout = drain_timeout
         self._requests = Requests(self)
         self._closers: set[asyncio.Task[Any]] = set()
         self._over = False  # everything is closed, and callbacks hear of it
@@ -225,7 +234,10 @@ class Connection(BaseConnection):
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
             try:
-                return handler(name, reply, payload, block)
+                wait = handler(name, reply, payload, block)
+                if lend and wait is None:
+                    payload.release()  # raises if the handler keeps hold of it
+                return wait
             except Exception as error:  # the connection reads on, whatever is wrong there
                 log.exception("what takes the messages of %s failed", subject)
                 self.report(error)
@@ -276,11 +288,11 @@ class Connection(BaseConnection):
         try:
             if self.is_connected:
                 self._command(protocol.unsubscribe(subscription.id))
-                await self.confirm(self.stretch, DRAIN)
+                await self.confirm(self.stretch, self._drain_timeout)
         finally:
             self.forget(subscription)  # before a new wire could subscribe again
             subscription.finish()
-        await subscription.handled(DRAIN)
+        await subscription.handled(self._drain_timeout)
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -298,7 +310,7 @@ class Connection(BaseConnection):
     ) -> Msg:
         """Ask, and give the first answer.
 
-        NoRespondersError at once where nobody listens, DeniedError at once where we may not ask, else DeadlineError.
+        NoRespondersError at once if nobody listens, DeniedError at once if we may not ask, else DeadlineError.
         Every request of a connection shares one subscription; `old_style` is taken for nats-py's sake.
         """
         return await self._requests.ask(subject, payload, timeout, headers)
@@ -343,7 +355,7 @@ class Connection(BaseConnection):
     async def flush(self, timeout: float = 10.0) -> None:
         """Wait until the server has handled everything that was sent before.
 
-        DisconnectedError at once where the connection breaks meanwhile: then nobody knows how far the server came.
+        DisconnectedError at once if the connection breaks meanwhile: then nobody knows how far the server came.
         """
         self.check_open()
         try:
@@ -357,7 +369,7 @@ class Connection(BaseConnection):
             ) from None
 
     async def confirm(self, stretch: int, timeout: float = 10.0) -> None:
-        """Wait as `flush` does, for what was sent in one stretch: DisconnectedError where that is over."""
+        """Wait as `flush` does, for what was sent in one stretch: DisconnectedError if that is over."""
         if stretch != self.stretch or self._lifeline.wire is None:
             raise DisconnectedError("The connection broke since this was sent.", urls=self.options.urls)
         try:
@@ -413,12 +425,12 @@ class Connection(BaseConnection):
             return
         self._draining = True
         try:
-            async with asyncio.timeout(DRAIN):
+            async with asyncio.timeout(self._drain_timeout):
                 subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
                 if self.is_connected:
                     for item in subscriptions:
                         self._command(protocol.unsubscribe(item.id))
-                    await self.flush(DRAIN)
+                    await self.flush(self._drain_timeout)
                 for item in subscriptions:
                     self.forget(item)
                     item.finish()
@@ -427,7 +439,7 @@ class Connection(BaseConnection):
                 self._draining_pubs = True
                 self._writes = False
                 if self.is_connected:
-                    await self.flush(DRAIN)
+                    await self.flush(self._drain_timeout)
         except (TimeoutError, PenstockError) as error:
             self.last_error = error
             self._teller.tell(self._callbacks.error, error)

@@ -14,8 +14,8 @@ from penstock.errors import InputError, NotFoundError, RemoteProtocolError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import read_ack
-from penstock.wire.jetstream.direct import read_headers, read_message
+from penstock.wire.jetstream.answers import number, read_ack, texts
+from penstock.wire.jetstream.direct import question, read_headers, read_message
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -71,27 +71,26 @@ class JetStream:
 
     async def find_stream_name_by_subject(self, subject: str) -> str:
         """Give the name of the stream that captures a subject."""
-        found = (await self._ask("STREAM.NAMES", {"subject": subject})).get("streams") or []
+        found = texts(await self._ask("STREAM.NAMES", {"subject": subject}), "streams")
         if not found:
             raise NotFoundError(f"No stream captures {subject}.", remedy="Add the subject to one.", code=404)
-        return str(found[0])
+        return found[0]
 
     async def purge_stream(self, name: str, *, subject: str | None = None, keep: int | None = None) -> int:
         """Remove messages of a stream, all or of one subject, but the last few; give how many."""
         body = {key: value for key, value in (("filter", subject), ("keep", keep)) if value is not None}
-        return int((await self._ask(names.stream_purge(name), body or None))["purged"])
+        return number(await self._ask(names.stream_purge(name), body or None), "purged")
 
     async def delete_stream(self, name: str) -> bool:
         """Delete a stream with everything in it."""
-        return bool((await self._ask(names.stream_delete(name)))["success"])
+        return _succeeded(await self._ask(names.stream_delete(name)))
 
     # -- messages -------------------------------------------------------------------------------------------------
 
     async def get_msg(self, stream: str, seq: int | None = None, subject: str | None = None) -> Message:
         """Read one stored message: by its sequence, or the last of a subject."""
-        body = {"seq": seq} if seq is not None else {"last_by_subj": subject}
-        found = (await self._ask(names.message_get(stream), body))["message"]
-        return stored_message(stream, found)
+        body = question(seq, last=None if seq is not None else subject)
+        return stored_message(stream, await self._ask(names.message_get(stream), body))
 
     async def get_last_msg(self, stream: str, subject: str) -> Message:
         """Read the last message of a subject."""
@@ -99,7 +98,7 @@ class JetStream:
 
     async def delete_msg(self, stream: str, seq: int) -> bool:
         """Delete one message."""
-        return bool((await self._ask(names.message_delete(stream), {"seq": seq}))["success"])
+        return _succeeded(await self._ask(names.message_delete(stream), {"seq": seq}))
 
     # -- consumers ------------------------------------------------------------------------------------------------
 
@@ -118,7 +117,14 @@ class JetStream:
 
     async def delete_consumer(self, stream: str, consumer: str) -> bool:
         """Delete a consumer and what it knows of deliveries and acks."""
-        return bool((await self._ask(names.consumer_delete(stream, consumer)))["success"])
+        return _succeeded(await self._ask(names.consumer_delete(stream, consumer)))
+
+
+def _succeeded(answer: dict[str, Any]) -> bool:
+    found = answer.get("success")
+    if not isinstance(found, bool):
+        raise RemoteProtocolError("JetStream's answer does not say whether it succeeded.", place=0)
+    return found
 
 
 def _declared(kind: type[Any], config: Any, fields: dict[str, Any]) -> Any:

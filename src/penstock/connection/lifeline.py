@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock import __version__, credentials
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
-from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError
+from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError, UnreachableError
 from penstock.options import ConnectionOptions
 from penstock.wire.dispatch import Taker
 from penstock.wire.servers import Address, Servers, most_telling
@@ -46,6 +46,7 @@ class Lifeline:
     def __init__(
         self,
         options: ConnectionOptions,
+        tls: ssl.SSLContext | None,
         takers: dict[int, Taker],
         borrowers: dict[int, Taker],
         *,
@@ -68,8 +69,8 @@ class Lifeline:
         self._takers, self._borrowers = takers, borrowers
         self._stands, self._broke, self._failed = stands, broke, failed
         self._informed, self._noticed, self._ended = informed, noticed, ended
-        self._context: ssl.SSLContext | None = None
-        self._was_secure = False
+        self._context = tls
+        self._was_secure = tls is not None  # who brings a context wants it used
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._pongs: deque[asyncio.Future[None] | None] = deque()
@@ -120,11 +121,13 @@ class Lifeline:
         self._was_secure = self._was_secure or session.secure
         now = time.monotonic()
         self.servers.stands(address.url, now)
-        self.servers.learn(session.info, address.url)
+        fresh = self.servers.learn(session.info, address.url)
         self.wire, self.phase = wire, Phase.CONNECTED
         self.stretch += 1
         wire.on_lost = self._lost
         self._stands()
+        if fresh and self.stretch > 1:  # of the first greeting nothing is news
+            self._noticed(Notice.LEARNT)
         self._pongs.clear()
         self._unanswered = 0
         self._ticker = self._loop.call_later(self.options.ping_interval, self._tick)
@@ -141,6 +144,8 @@ class Lifeline:
             fresh = self.servers.learn(wire.session.info, wire.session.url)
             if notice is Notice.LEARNT and not fresh:
                 return
+        elif notice is Notice.LEARNT:
+            return  # it came with the answer to our login, and is learnt with the greeting
         self._noticed(notice)
 
     def ping(self, waiter: asyncio.Future[None] | None = None) -> None:
@@ -209,8 +214,11 @@ class Lifeline:
                 return
             except PenstockError as failure:  # a certificate or credentials that cannot be read, too, may come back
                 error = failure
-                self.servers.failed(address, time.monotonic())
-                self._failed(failure)
+            except Exception as failure:  # nothing may end the attempts in silence
+                log.exception("An attempt at %s failed in a way that nobody thought of.", address.url)
+                error = UnreachableError(f"No connection to {address.url}: {failure!r}.", urls=self.options.urls)
+            self.servers.failed(address, time.monotonic())
+            self._failed(error)
         self.phase = Phase.CLOSED
         self._ended(error)
 

@@ -42,6 +42,7 @@ def is_lasting(payload: Payload) -> bool:
         and len(payload) >= LARGE
         and type(payload.obj) is bytes
         and payload.itemsize == 1
+        and payload.ndim == 1
         and payload.c_contiguous
     )
 
@@ -69,7 +70,7 @@ class Msg:
 
     @property
     def reply(self) -> str:
-        """Where an answer is wanted; empty where none is."""
+        """Where an answer is wanted; empty if none is."""
         return as_text(self._reply)
 
     @property
@@ -92,7 +93,7 @@ class Msg:
         return "" if self.header_block is None else decode_status(self.header_block)[1]
 
     async def respond(self, data: bytes, headers: HeaderValues | None = None) -> None:
-        """Answer; LocalProtocolError where no answer is wanted."""
+        """Answer; LocalProtocolError if no answer is wanted."""
         if not self._reply:
             raise LocalProtocolError(f"The message on {self.subject} wants no answer.", remedy="Look at its reply.")
         if headers or type(data) is not bytes:

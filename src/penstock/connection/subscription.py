@@ -154,7 +154,7 @@ class Subscription:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def next_msg(self, timeout: float | None = 1.0) -> Msg:
-        """Give the next message; DeadlineError where none comes in time, None for as long as it takes."""
+        """Give the next message; DeadlineError if none comes in time; with None it waits for as long as it takes."""
         self._check_readable()
         if not self._queue:
             try:
@@ -190,15 +190,18 @@ class Subscription:
         try:
             await waiter
         except BaseException:
-            if not waiter.cancelled():  # woken and cancelled at once: somebody else shall have the message
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled():  # woken and cancelled at once: somebody else shall have the message
                 self._wake()
             raise
 
     def _check_readable(self) -> None:
-        if self._cb is not None:
+        if self._cb is not None or self.taker != self._take:
             raise InputError(
-                f"The subscription to {self.subject} has a callback, which gets its messages.",
-                remedy="Leave cb out to read them one by one.",
+                f"The subscription to {self.subject} has a {'callback' if self._cb else 'handler'}, which gets its "
+                "messages.",
+                remedy="Subscribe without cb to read them one by one.",
             )
 
     def _check_served(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -21,7 +23,7 @@ from penstock.wire import protocol
 from penstock.wire.dispatch import Taker, hand_out
 from penstock.wire.session import Notice, Session, State, unreachable
 
-__all__ = ["Transport", "Wire", "open_wire"]
+__all__ = ["Transport", "Wire", "open_wire", "plain_reason"]
 
 log = logging.getLogger("penstock.connection")
 
@@ -327,17 +329,20 @@ async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: 
     except RemoteProtocolError as error:
         wire.abort()
         raise session.broken(error) from None
+    except UnicodeError:  # of a host name with a part that is empty or too long
+        wire.abort()
+        raise unreachable(session.options, session.url, "that is no host name") from None
     except OSError as error:
         wire.abort()
         if connecting:
-            raise unreachable(session.options, session.url, _plain(error)) from None
-        raise session.ended(_plain(error)) from None
+            raise unreachable(session.options, session.url, plain_reason(error)) from None
+        raise session.ended(plain_reason(error)) from None
     except BaseException:
         wire.abort()
         raise
 
 
-def _plain(error: OSError) -> str:
-    # asyncio writes "Connect call failed ('127.0.0.1', 1)", alone or in a list; people know it as refused.
-    reason = (error.strerror or str(error)).split("] ")[-1]
-    return "connection refused" if "Connect call failed" in str(error) and "refused" not in reason else reason
+def plain_reason(error: OSError) -> str:
+    """Give the system's words for an error: asyncio has its own for a connection that failed, alone or in a list."""
+    found = re.search(r"\[Errno (\d+)\] Connect call failed", str(error))
+    return os.strerror(int(found[1])).lower() if found else (error.strerror or str(error)).split("] ")[-1]

@@ -74,7 +74,7 @@ class _WebSocketTransport:
                 await self._reading.wait()
         except ConnectionClosed:
             pass
-        except OSError as found:
+        except Exception as found:  # whatever it is, as with TCP: the connection is over, and that is told
             error = found
         self._end(error)
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.asset_names import NAME
 from penstock.connection import api_request
 from penstock.errors import (
     DeadlineError,
@@ -21,7 +22,6 @@ from penstock.errors import (
     NotFoundError,
 )
 from penstock.info import ConsumerInfo, StreamInfo
-from penstock.names import NAME
 from penstock.times import format_time
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import question

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-from penstock.jetstream.subjects import subject_fault
 from penstock.wire.jetstream import names
+from penstock.wire.subjects import subject_fault
 
 __all__ = ["Outgoing"]
 

@@ -23,9 +23,9 @@ from penstock.jetstream import assets
 from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast
 from penstock.jetstream.flow import Flow, Pending
 from penstock.jetstream.outgoing import Outgoing
-from penstock.jetstream.subjects import covers
 from penstock.model import PubAck, Stream
 from penstock.wire.jetstream.atomic import MOST
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.connection import Connection

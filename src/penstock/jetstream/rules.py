@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from penstock.errors import InputError
-from penstock.jetstream.subjects import covers, overlap, subject_fault
 from penstock.model import Consumer, Stream
+from penstock.wire.subjects import covers, overlaps, subject_fault
 
 __all__ = [
     "check_consumer",
@@ -50,14 +50,14 @@ def check_stream(stream: Stream) -> None:
         if fault := subject_fault(subject):
             refuse(f"the subject {subject!r} {fault}", "Write subjects such as ORDERS.new, ORDERS.* or ORDERS.>.")
         for reserved, but in _RESERVED:
-            if overlap(subject, reserved) and not (but and covers(but, subject)) and not stream.no_ack:
+            if overlaps(subject, reserved) and not (but and covers(but, subject)) and not stream.no_ack:
                 refuse(
                     f"the subject {subject!r} reaches into the server's own {reserved}",
                     "Choose subjects of your own, or set no_ack.",
                 )
     for one, other in itertools.combinations(stream.subjects, 2):
-        if overlap(one, other):
-            refuse(f"its subjects {one!r} and {other!r} overlap", "Leave the narrower one out.")
+        if overlaps(one, other):
+            refuse(f"its subjects {one!r} and {other!r} overlaps", "Leave the narrower one out.")
     _check_copies(stream, refuse)
     if stream.discard_new_per_subject and (stream.discard != "new" or stream.max_msgs_per_subject <= 0):
         refuse(
@@ -93,7 +93,7 @@ def check_stream(stream: Stream) -> None:
         refuse("persist_mode = async is for file storage, one replica, and no atomic batches", "Leave it out.")
     if stream.compression == "s2" and stream.storage == "memory":
         refuse("compression is for file storage only", "Leave compression out, or use storage = file.")
-    if stream.republish is not None and any(overlap(stream.republish.dest, item) for item in stream_subjects(stream)):
+    if stream.republish is not None and any(overlaps(stream.republish.dest, item) for item in stream_subjects(stream)):
         refuse(f"republish to {stream.republish.dest!r} would come back to the stream", "Choose another destination.")
 
 
@@ -125,7 +125,7 @@ def check_streams_together(streams: Iterable[Stream]) -> None:
         if one.name == other.name:
             raise InputError(f"Stream {one.name} is declared twice.", remedy="Leave one of them out.")
         for left, right in itertools.product(stream_subjects(one), stream_subjects(other)):
-            if overlap(left, right):
+            if overlaps(left, right):
                 raise InputError(
                     f"Streams {one.name} and {other.name} overlap: {left!r} and {right!r} match the same subjects.",
                     remedy="A subject goes to one stream only; use sources to copy it to another.",
@@ -155,8 +155,8 @@ def check_consumer(consumer: Consumer, stream: Stream | None = None) -> None:
         if fault := subject_fault(item):
             refuse(f"the filter {item!r} {fault}", "Write filters such as ORDERS.new or ORDERS.>.")
     for one, other in itertools.combinations(filters(consumer), 2):
-        if overlap(one, other):
-            refuse(f"its filters {one!r} and {other!r} overlap", "Leave the narrower one out.")
+        if overlaps(one, other):
+            refuse(f"its filters {one!r} and {other!r} overlaps", "Leave the narrower one out.")
     _check_start(consumer, refuse)
     _check_delivery(consumer, refuse)
     if consumer.backoff and 0 <= consumer.max_deliver < len(consumer.backoff):
@@ -218,7 +218,7 @@ def _check_fit(consumer: Consumer, stream: Stream, refuse: Refuse) -> None:
     subjects = stream_subjects(stream)
     if stream.mirror is None and not stream.sources:
         for item in filters(consumer):
-            if not any(overlap(item, subject) for subject in subjects):
+            if not any(overlaps(item, subject) for subject in subjects):
                 refuse(
                     f"its filter {item!r} matches none of the subjects of stream {stream.name}",
                     f"They are {', '.join(subjects)}.",
@@ -248,7 +248,7 @@ def check_consumers_together(stream: Stream, consumers: Mapping[str, Consumer]) 
         return
     for (one, left), (other, right) in itertools.combinations(consumers.items(), 2):
         for a, b in itertools.product(filters(left) or [">"], filters(right) or [">"]):
-            if overlap(a, b):
+            if overlaps(a, b):
                 raise InputError(
                     f"Consumers {one} and {other} of the work queue {stream.name} overlap: {a!r} and {b!r}.",
                     remedy="Give each consumer of a work queue subjects of its own, or let workers share one consumer.",

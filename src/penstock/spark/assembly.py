@@ -32,11 +32,11 @@ __all__ = ["assemble"]
 CHUNK_HEADERS = ("X-Msg-Id", "X-Offset", "X-Flags", "X-Total-Size", "X-Digest")
 NEEDED = ("subject", "data", "headers", "sequence", "time", "stream")
 FLAT = (
-    "stream string, subject string, message_id string, lane int, data binary, headers string, sequence bigint, "
+    "stream string, subject string, message_id string, share int, data binary, headers string, sequence bigint, "
     "micros bigint, chunks int, error string"
 )
-# Messages that are no chunks need no state: they pass by in so many groups a subject, in which Spark can spread them.
-LANES = 32
+# Messages that are no chunks need no state: they pass by in so many shares of a subject, so that Spark can spread them.
+SHARES = 32
 # How far a driver's clock may step back, in milliseconds, before Spark would take its rows for late and drop them.
 CLOCK_STEP = 24 * 3600 * 1000
 
@@ -63,7 +63,7 @@ def assemble(frame: DataFrame, timeout: str | float = "30s", max_size: int = 256
     flat = _flat(frame)
     if frame.isStreaming:
         flat = flat.withWatermark("batch_time", f"{CLOCK_STEP} milliseconds")
-    grouped = flat.groupBy("stream", "subject", "message_id", "lane")
+    grouped = flat.groupBy("stream", "subject", "message_id", "share")
     if frame.isStreaming:
         made = grouped.applyInPandasWithState(
             _stateful(milliseconds, max_size), FLAT, "state binary", "append", GroupStateTimeout.EventTimeTimeout
@@ -93,9 +93,9 @@ def _flat(frame: DataFrame) -> DataFrame:
         "stream",
         "subject",
         F.when(is_chunk, message_id).alias("message_id"),
-        F.when(F.coalesce(message_id, F.lit("")) == "", (F.col("sequence") % LANES).cast("int"))
+        F.when(F.coalesce(message_id, F.lit("")) == "", (F.col("sequence") % SHARES).cast("int"))
         .otherwise(0)
-        .alias("lane"),
+        .alias("share"),
         "data",
         F.to_json(others).alias("extra"),
         "sequence",
@@ -160,12 +160,12 @@ def _take(message: Open, rows: Any, message_id: str) -> None:
 
 
 def _row(key: Any, found: Whole) -> tuple[Any, ...]:
-    stream, subject, message_id, lane = key
+    stream, subject, message_id, share = key
     return (
         stream,
         subject,
         message_id,
-        lane,
+        share,
         found.data,
         found.headers,
         found.sequence,

@@ -22,7 +22,8 @@ from penstock.durations import parse_duration
 from penstock.errors import OptionError
 from penstock.options import ConnectionOptions
 from penstock.spark.positions import Position, parse_position
-from penstock.spark.pushdown import overlaps, without_overlap
+from penstock.spark.pushdown import without_overlap
+from penstock.wire.subjects import overlaps
 
 __all__ = ["CONNECTION", "SOURCE", "Option", "SourceOptions", "connection_fields", "parse_options", "refuse_unknown"]
 

@@ -15,8 +15,8 @@ from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.options import SourceOptions
-from penstock.spark.pushdown import covers
 from penstock.spark.schema import arrow_schema, conform
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     import pyarrow as pa

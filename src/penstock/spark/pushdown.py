@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-__all__ = ["Pushed", "covers", "narrow", "overlaps", "prefix_to_subject", "push", "without_overlap"]
+from penstock.wire.subjects import covers, overlaps
+
+__all__ = ["Pushed", "narrow", "prefix_to_subject", "push", "without_overlap"]
 
 
 @dataclass(frozen=True)
@@ -131,27 +133,3 @@ def without_overlap(subjects: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out what another one covers: a server takes no filters of which one holds the other."""
     kept = tuple(dict.fromkeys(subjects))
     return tuple(item for item in kept if not any(other != item and covers(other, item) for other in kept))
-
-
-def covers(one: str, other: str) -> bool:
-    """Tell whether every subject that matches `other` matches `one`."""
-    left, right = one.split("."), other.split(".")
-    for number, part in enumerate(left):
-        if part == ">":
-            return len(right) > number
-        if number >= len(right) or right[number] == ">":
-            return False
-        if part not in ("*", right[number]):
-            return False
-    return len(left) == len(right)
-
-
-def overlaps(one: str, other: str) -> bool:
-    """Tell whether some subject matches both."""
-    left, right = one.split("."), other.split(".")
-    for first, second in zip(left, right, strict=False):
-        if ">" in (first, second):
-            return True
-        if "*" not in (first, second) and first != second:
-            return False
-    return len(left) == len(right)

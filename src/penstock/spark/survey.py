@@ -18,9 +18,9 @@ from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, spread
 from penstock.spark.positions import Position
-from penstock.spark.pushdown import overlaps
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import direct, names
+from penstock.wire.subjects import overlaps
 
 __all__ = ["Probed", "StreamState", "Survey", "utc_now"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from penstock.options import ConnectionOptions
 
 __all__ = ["Address", "Servers", "most_telling"]
 
+_ADDRESS = re.compile(r"[!-~]{1,300}")  # printable ASCII without blanks
 MOST_LEARNT = 1000  # addresses that are kept of what servers tell
 BRIEF = 2  # connections in a row that may end as soon as they stood before the server gets a pause
 JITTER = 0.25  # share of the wait that is left to chance, so that a thousand clients do not come back at once
@@ -106,7 +108,7 @@ class Servers:
 
 def _urls(told: Iterable[object], scheme: str) -> Iterable[str]:
     for item in told:
-        if not isinstance(item, str) or not item.isascii() or not item.isprintable() or len(item) > 300:
+        if not isinstance(item, str) or not _ADDRESS.fullmatch(item):
             continue
         try:
             parts = urlsplit(f"{scheme}://{item}")

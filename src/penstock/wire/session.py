@@ -303,9 +303,14 @@ class Session:
 
     def late(self, seconds: float) -> LinkError:
         """Give the error for an attempt that took too long."""
-        self.state = State.CLOSED
+        state, self.state = self.state, State.CLOSED
+        what = f"No NATS server greeted us at {self.url}"
+        if state is State.SECURING:
+            what = f"The TLS handshake with {self.url} was not done"
+        elif state is State.LOGIN:
+            what = f"The server at {self.url} greeted us, and did not let us in"
         return UnreachableError(
-            f"No NATS server greeted us at {self.url} within {seconds:.3g} s.",
+            f"{what} within {seconds:.3g} s.",
             remedy=f"Is the address right, and does a firewall let us through?{self._hint_first()}",
             urls=self.options.urls,
         )

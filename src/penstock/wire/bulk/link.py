@@ -118,6 +118,8 @@ class Link:
             made = socket.create_connection(
                 (parts.hostname or "", parts.port or 4222), timeout=max(deadline.left, 0.001)
             )
+        except UnicodeError:  # of a host name with a part that is empty or too long
+            raise unreachable(self.options, url, "that is no host name") from None
         except OSError as error:
             reason = "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error))
             raise unreachable(self.options, url, reason.lower()) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["covers", "is_literal", "overlap", "subject_fault"]
+__all__ = ["covers", "is_literal", "overlaps", "subject_fault"]
 
 _BAD = re.compile(r"[\s\x00-\x1f\x7f]")
 
@@ -30,7 +30,7 @@ def is_literal(subject: str) -> bool:
     return not {"*", ">"} & set(subject.split("."))
 
 
-def overlap(one: str, other: str) -> bool:
+def overlaps(one: str, other: str) -> bool:
     """Tell whether some subject matches both patterns."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):

@@ -27,8 +27,8 @@ __all__ = ["Transport", "Wire", "open_wire", "plain_reason"]
 
 log = logging.getLogger("penstock.connection")
 
-EVENTS = 256  # that are no message, or nobody's, and are taken in one turn of the event loop
 READ = 256 * 1024  # bytes taken from the socket at once: what is handed on while it is in the cache is handed on faster
+MOST_OTHERS = 256  # lines that are no message for us, read in one turn of the loop: deadlines are kept meanwhile
 UNSENT_HIGH, UNSENT_LOW = (
     1024 * 1024,
     256 * 1024,
@@ -136,7 +136,8 @@ class Wire(asyncio.BufferedProtocol):
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        parser, session, events = self._parser, self.session, 0
+        parser, session = self._parser, self.session
+        others = 0
         try:
             while parser.start < parser.end and session.state is not State.CLOSED:
                 # Who has not let us in yet, perhaps without TLS, has no messages for anybody.
@@ -150,6 +151,10 @@ class Wire(asyncio.BufferedProtocol):
                         if wait is not None:
                             self._hold(wait)
                             break
+                others += 1
+                if others > MOST_OTHERS:
+                    self._hold(asyncio.sleep(0))
+                    break
                 event = parser.next_event()
                 if event is None:
                     break
@@ -159,10 +164,6 @@ class Wire(asyncio.BufferedProtocol):
                         break
                 elif (notice := session.receive(event)) is not None:
                     self._noticed(notice)
-                events += 1
-                if events >= EVENTS and session.state is State.OPEN:
-                    self._hold(asyncio.sleep(0))  # what is no message may come without end, and others have deadlines
-                    break
         except RemoteProtocolError as error:
             self._fail(session.broken(error))
         except LinkError as error:

@@ -259,7 +259,7 @@ async def test_no_echo(server: Server, unique: Unique):
     subject = unique("echo")
     async with await connect(server.url, no_echo=True) as quiet, await connect(server.url) as other:
         mine, theirs = await quiet.subscribe(subject), await other.subscribe(subject)
-        await other.flush()
+        await asyncio.gather(quiet.flush(), other.flush())
         await quiet.publish(subject, b"mine")
         await other.publish(subject, b"theirs")
         await asyncio.gather(quiet.flush(), other.flush())
@@ -363,6 +363,7 @@ async def test_inboxes_are_all_different(nc: Connection, other: Connection):
     assert len(made) == 2000
     assert all(name.startswith("_INBOX.") and len(name) > 20 for name in made)
     subscription = await nc.subscribe(name := nc.new_inbox())
+    await nc.flush()
     await other.publish(name, b"here")
     assert (await subscription.next_msg()).data == b"here"
 

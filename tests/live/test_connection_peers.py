@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -198,4 +199,77 @@ async def test_what_waits_for_a_peer_that_does_not_read_keeps_its_deadline():
             await publishing
             await eventually(lambda: nc.stretch == 2, "the connection being made again")
         talks[-1].abort()  # closing would wait for it to read
+        await nc.close()
+
+
+# -- a peer that talks without end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"PING\r\n",
+        b"PONG\r\n",
+        b"+OK\r\n",
+        b"-ERR 'odd'\r\n",
+        b"MSG x 9 1\r\nx\r\n",
+        info(connect_urls=["a.example:1"]),
+    ],
+    ids=["PING", "PONG", "+OK", "-ERR", "MSG", "INFO"],
+)
+async def test_a_flood_keeps_nobody_from_their_turn(line: bytes, caplog: pytest.LogCaptureFixture):
+    """While a server says something without end, timers fire, deadlines are kept, and the log is not filled."""
+    caplog.set_level(logging.WARNING, logger="penstock.connection")
+
+    async def play(talk: Talk) -> None:
+        await talk.welcome()
+        await talk.hear(b"PUB service")
+        while True:
+            await talk.say(line * 2000)
+
+    async with peer(play) as (url, talks):
+        nc = await connect(url, reconnect=False)
+        loop = asyncio.get_running_loop()
+        longest, last, begun = 0.0, loop.time(), loop.time()
+        asking = asyncio.create_task(nc.request("service", timeout=0.5))
+        while not asking.done():
+            await asyncio.sleep(0.001)
+            longest, last = max(longest, loop.time() - last), loop.time()
+        with pytest.raises(DeadlineError):
+            await asking
+        assert loop.time() - begun < 3
+        assert longest < 0.5
+        assert nc.is_connected
+        assert len(caplog.records) < 150
+        talks[0].abort()
+        await nc.close()
+
+
+async def test_errors_that_are_not_logged_are_counted(caplog: pytest.LogCaptureFixture):
+    """A server that complains without end fills no log; how much was left out is said; the callback gets them all."""
+    caplog.set_level(logging.WARNING, logger="penstock.connection")
+    told: list[Exception] = []
+
+    async def on_error(error: Exception) -> None:
+        told.append(error)
+
+    go_on = asyncio.Event()
+
+    async def play(talk: Talk) -> None:
+        await talk.welcome()
+        await talk.say(b"-ERR 'odd'\r\n" * 500)
+        await go_on.wait()
+        await talk.say(b"-ERR 'last'\r\n")
+        await talk.serve()
+
+    async with peer(play) as (url, _):
+        nc = await connect(url, error_cb=on_error)
+        await eventually(lambda: len(told) == 500, "all of them")
+        assert caplog.text.count("odd") == 20
+        assert nc.stats["errors_received"] == 500
+        nc._logging_since -= 1.0  # as if the second had passed for which the log is bounded
+        go_on.set()
+        await eventually(lambda: len(told) == 501, "the last one")
+        assert "480 more errors were not logged." in caplog.text
+        assert "last" in caplog.text
         await nc.close()

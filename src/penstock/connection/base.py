@@ -26,6 +26,8 @@ __all__ = ["BaseConnection"]
 
 log = logging.getLogger("penstock.connection")
 
+MOST_LOGGED = 20  # errors in a second
+
 
 class BaseConnection:
     """The tables of a connection, its state, and its reactions; `Connection` has the verbs."""
@@ -50,7 +52,8 @@ class BaseConnection:
         self._errors = 0
         self._draining = self._draining_pubs = False
         self._asked_to_end = False  # whether the end was asked for, and is no failure
-        self._told = self._reported = ""
+        self._told = ""
+        self._logging_since, self._logged = -1.0, 0
         self._slow: set[int] = set()
         self._loop = asyncio.get_running_loop()
         self._standing = asyncio.Event()
@@ -281,12 +284,19 @@ class BaseConnection:
         """Tell of an error that nobody waits for."""
         self._errors += 1
         self.last_error = error
-        if self._callbacks.error is None or isinstance(error, PenstockError):
-            text = str(error) or type(error).__name__
-            again, self._reported = text == self._reported, text  # a server may complain of one thing without end
-            if not again or log.isEnabledFor(logging.DEBUG):
-                log.log(logging.DEBUG if again else logging.WARNING, "%s", self.options.scrub(text))
+        if (self._callbacks.error is None or isinstance(error, PenstockError)) and self._may_log():
+            log.warning("%s", self.options.scrub(str(error)) or type(error).__name__)
         self._teller.tell(self._callbacks.error, error)
+
+    def _may_log(self) -> bool:
+        """Tell whether the log takes one more error now: a server may complain without end."""
+        now = self._loop.time()
+        if now - self._logging_since >= 1.0:
+            if self._logged > MOST_LOGGED:
+                log.warning("%d more errors were not logged.", self._logged - MOST_LOGGED)
+            self._logging_since, self._logged = now, 0
+        self._logged += 1
+        return self._logged <= MOST_LOGGED
 
     def report_slow(self, subscription: Subscription) -> None:
         """Tell that a subscription dropped a message; once, until it has caught up."""

@@ -44,6 +44,7 @@ class Teller:
 
     def __init__(self) -> None:
         self._calls: deque[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]] = deque()
+        self._full = False
         self.task: asyncio.Task[None] | None = None
         """What makes the calls now, or made the last one."""
 
@@ -52,7 +53,9 @@ class Teller:
         if callback is None:
             return
         if len(self._calls) >= _MOST:
-            log.warning("A callback of the connection is slower than what it is told; a call was left out.")
+            if not self._full:  # once, until it has caught up
+                log.warning("A callback of the connection is slower than what it is told; calls are left out.")
+            self._full = True
             return
         self._calls.append((callback, facts))
         if self.task is None or self.task.done():
@@ -65,6 +68,7 @@ class Teller:
                 await callback(*facts)
             except Exception:  # a callback may raise anything, and the connection goes on
                 log.exception("A callback of the connection failed.")
+        self._full = False
 
     async def finish(self, within: float) -> None:
         """Wait until all calls were made."""

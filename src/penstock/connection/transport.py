@@ -28,7 +28,7 @@ __all__ = ["Transport", "Wire", "open_wire", "plain_reason"]
 log = logging.getLogger("penstock.connection")
 
 READ = 256 * 1024  # bytes taken from the socket at once: what is handed on while it is in the cache is handed on faster
-MOST_OTHERS = 256  # lines that are no message for us, read in one turn of the loop: deadlines are kept meanwhile
+MOST_EVENTS = 100  # read at once that are no messages: who talks without end must not keep deadlines from being kept
 UNSENT_HIGH, UNSENT_LOW = (
     1024 * 1024,
     256 * 1024,
@@ -83,6 +83,7 @@ class Wire(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._step: asyncio.Future[Notice] = self._loop.create_future()  # the next thing that an opening waits for
         self._held: asyncio.Task[None] | None = None
+        self._resting = False  # held up for others' turn only
         self._writable: asyncio.Future[None] | None = None
         self._failure: LinkError | RemoteProtocolError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -137,7 +138,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def _read(self) -> None:
         parser, session = self._parser, self.session
-        others = 0
+        events = 0
         try:
             while parser.start < parser.end and session.state is not State.CLOSED:
                 # Who has not let us in yet, perhaps without TLS, has no messages for anybody.
@@ -151,10 +152,11 @@ class Wire(asyncio.BufferedProtocol):
                         if wait is not None:
                             self._hold(wait)
                             break
-                others += 1
-                if others > MOST_OTHERS:
+                if events == MOST_EVENTS:
+                    self._resting = True
                     self._hold(asyncio.sleep(0))
                     break
+                events += 1
                 event = parser.next_event()
                 if event is None:
                     break
@@ -202,7 +204,7 @@ class Wire(asyncio.BufferedProtocol):
             await wait
         except Exception:  # what a taker waits for is its own affair; the reading goes on
             log.exception("what held up the reading failed")
-        self._held = None
+        self._held, self._resting = None, False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
         self._read()
@@ -217,7 +219,7 @@ class Wire(asyncio.BufferedProtocol):
     @property
     def held(self) -> bool:
         """Whether a taker holds up the reading, so that nothing is heard of the server."""
-        return self._held is not None
+        return self._held is not None and not self._resting
 
     @property
     def full(self) -> bool:

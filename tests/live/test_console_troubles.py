@@ -260,10 +260,17 @@ async def test_a_look_that_begins_late_says_that_chunks_may_stand_before_it(serv
         assert states == {"whole": "whole", "hole": "begins earlier"}
 
 
-async def test_chunks_that_contradict_each_other_are_broken(server: Server, unique: Unique):
+@pytest.fixture
+def alone() -> Iterator[Server]:
+    """A server on which no other test writes: the page looks at the streams that were written to last."""
+    with Server(sync="2m") as running:
+        yield running
+
+
+async def test_chunks_that_contradict_each_other_are_broken(alone: Server, unique: Unique):
     """Chunks that overlap, pass the end or name two totals make a broken transfer with the reason; repeats do not."""
     name = unique("WRONG")
-    async with visiting(server.url, Settings(scan_streams=1)) as visitor:
+    async with visiting(alone.url, Settings(scan_streams=1)) as visitor:
         await assets.add_stream(await visitor.nats(), Stream(name=name, subjects=[name]))
         await chunk(visitor, name, "again", 0, 100)
         await chunk(visitor, name, "again", 0, 100)
@@ -283,10 +290,10 @@ async def test_chunks_that_contradict_each_other_are_broken(server: Server, uniq
         assert '<span class="chip bad">broken</span>' in text
 
 
-async def test_transfers_are_bounded_and_leave_nothing_behind(server: Server, unique: Unique):
+async def test_transfers_are_bounded_and_leave_nothing_behind(alone: Server, unique: Unique):
     """The table has its rows and counts the rest; a stream that takes no more consumers is named; none is left over."""
     name, full = unique("BOUND"), unique("TAKEN")
-    async with visiting(server.url, Settings(rows=2, scan_streams=2)) as visitor:
+    async with visiting(alone.url, Settings(rows=2, scan_streams=2)) as visitor:
         client = await visitor.nats()
         await assets.add_stream(client, Stream(name=name, subjects=[name]))
         await assets.add_stream(client, Stream(name=full, subjects=[full], max_consumers=1))

@@ -14,6 +14,7 @@ import pytest
 from penstock.connection import connect, lifeline
 from penstock.connection.transport import plain_reason
 from penstock.errors import (
+    DeadlineError,
     DisconnectedError,
     LinkError,
     LoginError,
@@ -289,3 +290,15 @@ async def test_no_surprise_ends_the_attempts(server: Server, monkeypatch: pytest
         await eventually(lambda: nc.stretch == 2, "the connection coming back")
         await nc.close()
     assert caplog.text.count("failed in a way that nobody thought of") == 2
+
+
+async def test_a_question_during_an_outage_blames_the_outage() -> None:
+    """A request that ends while there is no connection says so, and advises no longer timeout."""
+    with Server(sync="2m") as server:
+        nc = await connect(server.url, reconnect_wait=0.05)
+        server.nodes[0].kill()
+        await eventually(lambda: not nc.is_connected, "the loss being noticed")
+        with pytest.raises(DeadlineError, match="being made again: is the server still running") as caught:
+            await nc.request("anybody", timeout=0.1)
+        assert "longer timeout" not in str(caught.value)
+        await nc.close()

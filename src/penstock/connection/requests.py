@@ -138,7 +138,10 @@ class Requests:
     def _late(self, key: bytes) -> None:
         waiting = self._waiting.pop(key, None)
         if waiting is not None and not waiting.future.done():
-            waiting.future.set_exception(late(waiting.subject, waiting.timeout))
+            error = late(waiting.subject, waiting.timeout)
+            if not self._connection.is_connected:
+                error.remedy = "The connection was lost and is being made again: is the server still running?"
+            waiting.future.set_exception(error)
 
     def denied(self, error: DeniedError, inbox: Subscription | None) -> int:
         """Fail what the server denied: what was sent to the subject of the error, or all where our inbox was denied."""

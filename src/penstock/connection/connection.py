@@ -21,7 +21,7 @@ from penstock.connection.base import BaseConnection
 from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.lifeline import Phase
 from penstock.connection.messages import LARGE, HeaderValues, Msg, Payload, as_bytes, as_text, is_lasting
-from penstock.connection.requests import Requests
+from penstock.connection.requests import Answer, Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
 from penstock.connection.tasks import end
 from penstock.errors import (
@@ -88,7 +88,13 @@ class Connection(BaseConnection):
 
         While the connection is being made again up to 8 MiB are kept and sent then; more is a DisconnectedError.
         """
-        if self.is_full(self.send(subject, payload, reply, headers)):
+        waiting = -1 if reply or headers else self._outbox.post(subject, payload)
+        if waiting < 0:
+            waiting = self.send(subject, payload, reply, headers)
+        elif not self._scheduled:
+            self._schedule()
+        wire = self._lifeline.wire
+        if waiting >= CHUNK or (wire is not None and wire.full):
             await self.written()
 
     def is_full(self, waiting: int) -> bool:
@@ -98,8 +104,17 @@ class Connection(BaseConnection):
 
     def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> int:
         """Publish a message without waiting for anything, and give how many bytes wait; `written` waits for room."""
-        name = self._subjects.get(subject) or self._checked(subject)
-        answer = (self._subjects.get(reply) or self._checked(reply)) if reply else b""
+        subjects = self._outbox.subjects
+        name = subjects.get(subject) or self._checked(subject)
+        answer = (subjects.get(reply) or self._checked(reply)) if reply else b""
+        return self._send(name, subject, payload, answer, headers)
+
+    def send_asking(self, subject: str, payload: Payload, reply: bytes, headers: HeaderValues | None) -> int:
+        """Publish as `send` does, with a reply subject of our own, which is used once and needs no check."""
+        name = self._outbox.subjects.get(subject) or self._checked(subject)
+        return self._send(name, subject, payload, reply, headers)
+
+    def _send(self, name: bytes, subject: str, payload: Payload, answer: bytes, headers: HeaderValues | None) -> int:
         block = protocol.encode_headers(headers) if headers else None
         content = payload if type(payload) is bytes or is_lasting(payload) else bytes(memoryview(payload))
         size = len(content) if block is None else len(content) + len(block)
@@ -110,8 +125,7 @@ class Connection(BaseConnection):
         elif len(content) >= LARGE:
             return self._send_apart(name, answer, block, content)
         if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._write_out)
+            self._schedule()
         return self._outbox.publish(name, answer, block, content if type(content) is bytes else bytes(content))
 
     def _send_apart(self, name: bytes, answer: bytes, block: bytes | None, content: Payload) -> int:
@@ -132,8 +146,7 @@ class Connection(BaseConnection):
         if not self._writes:
             self._check_publishable(size + len(subject) + len(reply) + 24)
         if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._write_out)
+            self._schedule()
         return self._outbox.publish(subject, reply, block, payload)
 
     def post(self, frames: bytes) -> bool:
@@ -143,8 +156,7 @@ class Connection(BaseConnection):
         before = self._outbox.size
         self._posted.append((before, self._outbox.add(frames)))
         if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._write_out)
+            self._schedule()
         return True
 
     async def written(self) -> None:
@@ -155,6 +167,11 @@ class Connection(BaseConnection):
             await wire.writable()
         else:
             await asyncio.sleep(0)  # who publishes without end lets others have their turn
+
+    def _schedule(self) -> None:
+        """Have what waits written at the end of this turn of the loop."""
+        self._scheduled = True
+        self._loop.call_soon(self._write_out)
 
     def _write_out(self) -> None:
         self._scheduled = False
@@ -167,9 +184,10 @@ class Connection(BaseConnection):
         # Filters of a consumer that is made stand in the subject of the request.
         raw = as_bytes(protocol.check_subject(subject, wildcards=subject.startswith(f"{self.options.js_prefix}.")))
         if len(subject) < 256:  # long ones are seldom used twice
-            if len(self._subjects) >= _SUBJECTS:
-                self._subjects.clear()
-            self._subjects[subject] = raw
+            known = self._outbox.subjects
+            if len(known) >= _SUBJECTS:
+                known.clear()
+            known[subject] = raw
         return raw
 
     def _check_publishable(self, size: int) -> None:
@@ -313,6 +331,12 @@ class Connection(BaseConnection):
         NoRespondersError at once if nobody listens, DeniedError at once if we may not ask, else DeadlineError.
         Every request of a connection shares one subscription; `old_style` is taken for nats-py's sake.
         """
+        return Msg(self, 0, *await self._requests.ask(subject, payload, timeout, headers))
+
+    async def ask(
+        self, subject: str, payload: Payload = b"", timeout: float | None = None, headers: HeaderValues | None = None
+    ) -> Answer:
+        """Ask as `request` does, and give the answer as it came: subject, reply, payload and header block."""
         return await self._requests.ask(subject, payload, timeout, headers)
 
     async def exchange(
@@ -437,7 +461,7 @@ class Connection(BaseConnection):
                 if working := self.pumps - {asyncio.current_task()}:  # those of ended subscriptions, too
                     await asyncio.wait(working)
                 self._draining_pubs = True
-                self._writes = False
+                self._let_write(False)
                 if self.is_connected:
                     await self.flush(self._drain_timeout)
         except (TimeoutError, PenstockError) as error:
@@ -468,7 +492,7 @@ class Connection(BaseConnection):
         before, reason = self._lifeline.phase, self._gone()
         await self._lifeline.close(GOODBYE, reason)
         self._outbox.take()
-        self._writes = False
+        self._let_write(False)
         if not self._break.done():
             self._break.set_result(reason)
         self._standing.set()  # whoever waits for a connection sees that there will be none

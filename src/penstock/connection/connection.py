@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -109,10 +109,13 @@ class Connection(BaseConnection):
         answer = (subjects.get(reply) or self._checked(reply)) if reply else b""
         return self._send(name, subject, payload, answer, headers)
 
-    def send_asking(self, subject: str, payload: Payload, reply: bytes, headers: HeaderValues | None) -> int:
+    def send_asking(self, subject: str, payload: Payload, reply: bytes, headers: HeaderValues | None) -> None:
         """Publish as `send` does, with a reply subject of our own, which is used once and needs no check."""
-        name = self._outbox.subjects.get(subject) or self._checked(subject)
-        return self._send(name, subject, payload, reply, headers)
+        if headers or self._outbox.post(subject, payload, reply) < 0:
+            name = self._outbox.subjects.get(subject) or self._checked(subject)
+            self._send(name, subject, payload, reply, headers)
+        elif not self._scheduled:
+            self._schedule()
 
     def _send(self, name: bytes, subject: str, payload: Payload, answer: bytes, headers: HeaderValues | None) -> int:
         block = protocol.encode_headers(headers) if headers else None
@@ -333,11 +336,11 @@ class Connection(BaseConnection):
         """
         return Msg(self, 0, *await self._requests.ask(subject, payload, timeout, headers))
 
-    async def ask(
+    def ask(
         self, subject: str, payload: Payload = b"", timeout: float | None = None, headers: HeaderValues | None = None
-    ) -> Answer:
+    ) -> Coroutine[Any, Any, Answer]:
         """Ask as `request` does, and give the answer as it came: subject, reply, payload and header block."""
-        return await self._requests.ask(subject, payload, timeout, headers)
+        return self._requests.ask(subject, payload, timeout, headers)
 
     async def exchange(
         self,

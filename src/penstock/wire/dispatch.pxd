@@ -24,7 +24,7 @@ cdef class Outbox:
     cdef public long long bytes
 
     @cython.locals(name=bytes)
-    cpdef Py_ssize_t post(self, object subject, object payload) except -2
+    cpdef Py_ssize_t post(self, object subject, object payload, bytes reply=*) except -2
     cpdef Py_ssize_t publish(self, bytes subject, bytes reply, bytes block, bytes payload) except -1
     @cython.locals(out=Bytes)
     cpdef Py_ssize_t begin(self, bytes subject, bytes reply, bytes block, Py_ssize_t size) except -1

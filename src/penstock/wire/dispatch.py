@@ -164,12 +164,12 @@ class Outbox:
         self.bytes = 0
         """How many bytes they had, headers included."""
 
-    def post(self, subject: str, payload: Any) -> int:
-        """Add PUB of a known subject and a plain payload; -1, and nothing is added, where that needs a closer look."""
+    def post(self, subject: str, payload: Any, reply: bytes = b"") -> int:
+        """Add PUB to a known subject with a plain payload; -1, and nothing is added, if that needs a closer look."""
         name = self.subjects.get(subject)
         if name is None or type(payload) is not bytes or len(payload) >= self.plain:
             return -1
-        return self.publish(name, b"", None, payload)
+        return self.publish(name, reply, None, payload)
 
     def publish(self, subject: bytes, reply: bytes, block: bytes | None, payload: bytes) -> int:
         """Add PUB, or HPUB if there is a header block; give how many bytes wait now. Sizes were checked before."""

@@ -177,6 +177,12 @@ class BaseConnection:
             f"The connection is gone{why}; it was closed.", remedy="Connect again.", urls=self.options.urls
         )
 
+    def drained(self, verb: str) -> DisconnectedError:
+        """Give the error for what comes too late, while the connection is being drained."""
+        return DisconnectedError(
+            "The connection is being drained.", remedy=f"{verb} before that.", urls=self.options.urls
+        )
+
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def _stands(self) -> None:

@@ -88,14 +88,7 @@ class Bus:
         return reply
 
     def serve(
-        self,
-        queue: str,
-        handler: Handler,
-        *,
-        parts: int = 1,
-        part: int = 1,
-        concurrency: int = 64,
-        backlog: int = 1024,
+        self, queue: str, handler: Handler, *, parts: int = 1, part: int = 1, concurrency: int = 64, backlog: int = 1024
     ) -> Service:
         """Serve a queue, or one part of its partitions: `await` the result, or use it with `async with`.
 
@@ -127,9 +120,9 @@ class Bus:
         """Stop the services within `timeout`, leave the replies that are being read, and unsubscribe."""
         for service in list(self._services):
             await service.stop(timeout)
-        for receiver in self._mail.receivers():
-            if isinstance(receiver, Reply):
-                await receiver.close()
+        for conversation in self._mail.conversations():
+            if isinstance(conversation, Reply):
+                await conversation.close()
         await self._mail.close()
 
     def _count(self, queue: str) -> int:

@@ -21,8 +21,6 @@ from penstock.bus.wire import (
 from penstock.errors import LinkError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from penstock.bus.limits import BusOptions
     from penstock.bus.mailbox import Mailbox
     from penstock.connection import Msg
@@ -61,9 +59,7 @@ class SectionWriter:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._close(error)
 
     def array(self, type: str, path: Sequence[str] = ()) -> None:
@@ -77,10 +73,10 @@ class SectionWriter:
     async def object(self, type: str, element: Any, path: Sequence[str] = ()) -> None:
         """Send a section that is a single object; afterwards no section is open."""
         self._begin("object", type, path)
-        data = None if element is None else encode_element(element)
-        section, self._section, self._kind = self._section, None, None
-        if data is not None and section is not None:
-            await self._send(section + data)
+        try:
+            await self.send(element)
+        finally:
+            self._section = self._kind = None
 
     async def send(self, element: Any, name: str | None = None) -> None:
         """Send an element, bytes as they are and anything else as JSON, and wait until there is room for the next.

@@ -11,6 +11,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -97,18 +98,16 @@ class BusOptions:
 
     def _refuse_collisions(self) -> None:
         """Refuse queues that share a subject: "a1" with partition 0 is "a" with partition 10."""
-        for queue, count in self.queues.items():
-            for other, others in self.queues.items():
-                digits = other.removeprefix(queue)
-                if other == queue or not other.startswith(queue) or not re.fullmatch(r"[1-9][0-9]*", digits):
-                    continue
-                if int(subject_of(digits, 0)) < count:
-                    raise OptionError(
-                        f"The queues {queue} ({count} partitions) and {other} ({others}) share the subject {other}0.",
-                        remedy="Rename one of them.",
-                        option="queues",
-                        value=other,
-                    )
+        for queue, other in itertools.permutations(self.queues, 2):
+            digits = re.fullmatch(re.escape(queue) + "([1-9][0-9]*)", other)
+            if digits and int(digits[1]) * 10 < self.queues[queue]:
+                raise OptionError(
+                    f"The queues {queue} ({self.queues[queue]} partitions) and {other} ({self.queues[other]}) "
+                    f"share the subject {other}0.",
+                    remedy="Rename one of them.",
+                    option="queues",
+                    value=other,
+                )
 
     def allowance(self, size: int) -> float:
         """Give the seconds that a reader may take over `size` bytes."""

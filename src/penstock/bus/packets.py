@@ -6,35 +6,17 @@ from MiscInboxName before the first packet.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from penstock.bus.window import (
-    HEADER,
-    PIECE,
-    RESEND,
-    RUN_HEAD,
-    UNIT_HEAD,
-    Offer,
-    SendWindow,
-    decode_signal,
-    split,
-)
+from penstock.bus.mailbox import Conversation, Mailbox
+from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
-from penstock.errors import (
-    DeadlineError,
-    LocalProtocolError,
-    NoConsumerError,
-    PenstockError,
-    SlowConsumerError,
-)
+from penstock.errors import DeadlineError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.bus.limits import BusOptions
-    from penstock.bus.mailbox import Mailbox
     from penstock.connection import Msg
 
 __all__ = ["SLACK", "PacketSender", "StopAndWait", "Windowed"]
@@ -46,16 +28,10 @@ UNSENT = 4 * 1024 * 1024  # bytes that wait for the socket, at which a handler w
 PROBE_FIRST, PROBE_LAST = 0.5, 4.0  # seconds of silence before the reader is asked what it has; doubling
 
 
-class PacketSender:
+class PacketSender(Conversation):
     """What both ways share: the misc inbox, and the error after which nothing is sent any more."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str) -> None:
-        self._mail, self._nc, self._options, self._target = mail, mail.nc, options, target
-        self._loop = asyncio.get_running_loop()
-        self._inbox: str | None = None
-        self._expecting = ExitStack()
-        self._waiter: asyncio.Future[None] | None = None
-        self.error: PenstockError | None = None
+    _inbox: str | None = None
 
     async def send(self, packet: bytes) -> None:
         """Send the packet of an element and return when the next one may be made."""
@@ -70,11 +46,11 @@ class PacketSender:
         try:
             self._signal(message.data)
         except PenstockError as error:
-            self.error = self.error or error
+            self.fail(error)
         self._wake()
 
     def fail(self, error: PenstockError) -> None:
-        """Take note that no signal will come, or that the server lets nothing through."""
+        """Note an error, of which the first one counts, and wake who waits for a signal."""
         self.error = self.error or error
         self._wake()
 
@@ -106,10 +82,6 @@ class PacketSender:
             self.error = self.error or error
             raise
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     async def _pause(self, until: float) -> bool:
         """Wait for a signal until a moment of the loop's clock; tell whether one came."""
         self._waiter = self._loop.create_future()
@@ -134,9 +106,7 @@ class PacketSender:
 class StopAndWait(PacketSender):
     """One packet at a time: each waits for GoOn, as the seed has it."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str) -> None:
-        super().__init__(mail, options, target)
-        self._go_on = False
+    _go_on = False
 
     async def send(self, packet: bytes) -> None:
         """Send a packet and wait until the reader has taken it."""
@@ -160,7 +130,6 @@ class StopAndWait(PacketSender):
                 raise self._late(seconds)
 
     async def close(self, packet: bytes, *, wait: bool) -> None:
-        """Send Close; everything before it was taken already."""
         self._publish(packet)
 
     def _signal(self, data: bytes) -> None:

@@ -147,8 +147,11 @@ class Service:
             self._answer(sender, message, 503, explain(error))
             raise
         except Exception as error:
-            if _is_the_readers(error, message.reply):
-                log.info("%s: %s", message.subject, error)
+            if (
+                isinstance(error, NoConsumerError | SlowConsumerError | DeadlineError)
+                and error.subject == message.reply
+            ):
+                log.info("%s: %s", message.subject, error)  # the reader of the reply caused it
                 return
             log.exception("%s: the handler failed.", message.subject)
             self._answer(sender, message, 500, explain(error))
@@ -166,11 +169,6 @@ class Service:
             self._mail.nc.send(reply, encode_response(Response.text(status, text)))
         except PenstockError as error:
             log.warning("%s: an answer of %d could not be sent: %s", self.queue, status, error)
-
-
-def _is_the_readers(error: Exception, reply: str) -> bool:
-    """Tell an error that the reader of the reply caused from one of the handler's own."""
-    return isinstance(error, NoConsumerError | SlowConsumerError | DeadlineError) and error.subject == reply
 
 
 class _Partition:

@@ -29,7 +29,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 
@@ -96,8 +96,6 @@ ORDER: dict[State, dict[Type, State]] = {
     State.OBJECT: {**_SECTIONS, Type.CLOSE: State.DONE, Type.RESPONSE: State.OBJECT},
     State.DONE: {},
 }
-_KINDS = {Type.MAP: "map", Type.ARRAY: "array", Type.OBJECT: "object"}
-_TYPES = {kind: number for number, kind in _KINDS.items()}
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -168,7 +166,6 @@ class Skipped:
 
 
 def encode_response(response: Response) -> bytes:
-    """Write a Response packet."""
     if not isinstance(response.status, int) or not 0 <= response.status <= 0xFFFF:
         raise LocalProtocolError(f"The status {response.status!r} does not fit two bytes.", remedy="Use one of HTTP.")
     # The reference adds one to this length in a byte: 255 wraps to 0 there.
@@ -177,12 +174,10 @@ def encode_response(response: Response) -> bytes:
 
 
 def encode_close(error: str = "") -> bytes:
-    """Write a Close packet."""
     return b"\x01" + error.encode("utf-8", "replace")
 
 
 def encode_inbox(name: str) -> bytes:
-    """Write a MiscInboxName packet."""
     if not name:
         raise LocalProtocolError("The misc inbox has no name.")
     return b"\x06" + name.encode()
@@ -195,11 +190,10 @@ def encode_section(kind: str, type: str, path: Sequence[str] = ()) -> bytes:
     if len(path) > 255:
         raise LocalProtocolError(f"The path has {len(path)} parts.", remedy="255 fit.")
     parts = [_text("A part of the path", part) for part in path]
-    return b"".join((bytes((_TYPES[kind], len(parts))), *parts, _text("The type of the section", type)))
+    return b"".join((bytes((Type[kind.upper()], len(parts))), *parts, _text("The type of the section", type)))
 
 
 def encode_name(name: str) -> bytes:
-    """Write the name of a map's element."""
     return _text("The name of the element", name)
 
 
@@ -233,10 +227,7 @@ def decode_misc(data: bytes) -> Misc:
 class ReplyDecoder:
     """Reads the packets of one reply, in order, and knows what may come next."""
 
-    _KNOWN: ClassVar[frozenset[int]] = frozenset(Type)
-
-    def __init__(self) -> None:
-        self.state = State.START
+    state = State.START
 
     def decode(self, packet: bytes) -> Response | Close | MiscInbox | First | Element | Skipped:
         """Read the next packet; one that is broken or out of order is a RemoteProtocolError."""
@@ -244,7 +235,7 @@ class ReplyDecoder:
             raise RemoteProtocolError("The handler sent an empty packet.", place=0)
         number = packet[0]
         state = self.state
-        if number not in self._KNOWN:
+        if number > Type.INBOX:
             if state in (State.START, State.DONE):
                 raise RemoteProtocolError(f"A packet of type {number} cannot come {state.value} of a reply.", place=0)
             return Skipped(number)
@@ -289,7 +280,7 @@ def _read_first(number: Type, packet: bytes) -> First:
     name = None
     if number is Type.MAP:
         name, place = _read_text(packet, place)
-    return First(_KINDS[number], section, tuple(path), Element(packet[place:], name))
+    return First(number.name.lower(), section, tuple(path), Element(packet[place:], name))
 
 
 def _read_inbox(packet: bytes) -> str:
@@ -305,10 +296,7 @@ def _read_inbox(packet: bytes) -> str:
 
 def _read_text(packet: bytes, place: int) -> tuple[str, int]:
     """Read a length and that much text; give it and the place after it."""
-    if place >= len(packet):
-        raise _cut(packet, place)
-    end = place + 1 + packet[place]
-    if end > len(packet):
+    if place >= len(packet) or (end := place + 1 + packet[place]) > len(packet):
         raise _cut(packet, place)
     try:
         return packet[place + 1 : end].decode(), end

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.chunks.reading import PayloadReader
-from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers
+from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
 from penstock.connection import api_request
 from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from penstock.chunks.consumer import StoredConsumer
     from penstock.chunks.handler import HandlerFunction
     from penstock.connection import Connection
-    from penstock.jetstream.delivery import Delivery
 
-__all__ = ["Archive", "StoredChunk", "StoredMessage", "size_of"]
+__all__ = ["Archive", "StoredChunk", "StoredMessage"]
 
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
 
@@ -100,24 +99,33 @@ class Archive:
     async def stored(self, message_id: str) -> dict[int, StoredChunk]:
         """Give the chunks of a message that are in the stream, by offset; none if there is no such message."""
         subject = await self.subject()
-        return (await self._stored_on(f"{subject}.{message_id}", message_id)) or await self._stored_on(
-            subject, message_id
-        )
+        own = await self.stored_on(f"{subject}.{message_id}", message_id)
+        return own or await self.stored_on(subject, message_id)
 
-    async def _stored_on(self, subject: str, message_id: str) -> dict[int, StoredChunk]:
-        if not any(covers(pattern, subject) for pattern in (await self.config()).get("subjects") or []):
-            return {}
+    async def stored_on(self, subject: str, message_id: str) -> dict[int, StoredChunk]:
+        """Give the chunks of a message that are stored on exactly this subject, by offset."""
         found: dict[int, StoredChunk] = {}
-        async for item in self._scan(subject, message_id):
-            # An empty last chunk may share its offset with nothing else; of a chunk stored twice the first counts.
-            found.setdefault(item.chunk.offset, item)
+        if not await self.captures(subject):
+            return found
+        async for message in scan_headers(self._nc, self.stream, subject=subject):
+            if message_id_of(message.headers) == message_id:
+                size = size_of(message.headers)
+                try:
+                    chunk = decode(message.headers, size)
+                except Refusal as refusal:
+                    raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
+                # An empty last chunk may share its offset with nothing else; of a chunk stored twice the first counts.
+                found.setdefault(chunk.offset, StoredChunk(message.sequence, chunk, size))
         return found
+
+    async def captures(self, subject: str) -> bool:
+        """Tell whether the stream takes what is published on a subject."""
+        return any(covers(pattern, subject) for pattern in (await self.config()).get("subjects") or [])
 
     @asynccontextmanager
     async def open(self, message_id: str) -> AsyncIterator[StoredMessage]:
         """Read a message: iterate over what this gives, or `read` from it; memory stays small whatever the size."""
-        stored = await self.stored(message_id)
-        async with self._reading(message_id, await self.subject(), stored) as message:
+        async with self.reading(message_id, await self.subject(), await self.stored(message_id)) as message:
             yield message
 
     async def fetch(self, message_id: str) -> bytes:
@@ -128,8 +136,7 @@ class Archive:
     async def delete(self, message_id: str) -> None:
         """Remove the chunks of a message from the stream, also of one that was never finished."""
         subject = f"{await self.subject()}.{message_id}"
-        stored = await self._stored_on(subject, message_id)
-        if not stored:
+        if not await self.stored_on(subject, message_id):
             raise self._not_found(message_id)
         await self._nc.jetstream().purge_stream(self.stream, subject=subject)
 
@@ -143,15 +150,10 @@ class Archive:
         return StoredConsumer(self._nc, self, handler, durable, **options)
 
     @asynccontextmanager
-    async def reading(self, message_id: str, subject: str) -> AsyncIterator[StoredMessage]:
-        """Read a message whose chunks are stored on exactly this subject."""
-        async with self._reading(message_id, subject, await self._stored_on(subject, message_id)) as message:
-            yield message
-
-    @asynccontextmanager
-    async def _reading(
+    async def reading(
         self, message_id: str, subject: str, stored: dict[int, StoredChunk]
     ) -> AsyncIterator[StoredMessage]:
+        """Read a message of these chunks."""
         if not stored:
             raise self._not_found(message_id)
         tiling = Tiling()
@@ -161,8 +163,8 @@ class Archive:
         except Refusal as refusal:
             raise self._error(message_id, subject, tiling, refusal.reason, str(refusal)) from None
         if not tiling.complete:
-            gaps = ", ".join(f"[{start}, {'?' if end is None else end})" for start, end in tiling.missing())
-            raise self._error(message_id, subject, tiling, Reason.MISSING, f"the stream does not hold {gaps}")
+            why = f"the stream does not hold {tiling.gaps()}"
+            raise self._error(message_id, subject, tiling, Reason.MISSING, why)
         order = [stored[offset] for offset in sorted(stored) if stored[offset].size]
         direct = bool((await self.config()).get("allow_direct"))
         message = StoredMessage(self, message_id, subject, tiling, order, direct)
@@ -188,17 +190,6 @@ class Archive:
             received=tiling.received,
             total=tiling.total,
         )
-
-    async def _scan(self, subject: str, message_id: str) -> AsyncIterator[StoredChunk]:
-        """Go through the headers of what is stored on a subject, with a consumer that is gone afterwards."""
-        async for message in scan_headers(self._nc, self.stream, subject=subject):
-            size = size_of(message)
-            if message_id_of(message.headers) == message_id:
-                try:
-                    chunk = decode(message.headers, size)
-                except Refusal as refusal:
-                    raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
-                yield StoredChunk(message.sequence, chunk, size)
 
     async def get(self, sequence: int, *, direct: bool = False, patience: float | None = None) -> tuple[Headers, bytes]:
         """Fetch one message of the stream; a leader that is being chosen is waited for, for `patience` seconds."""
@@ -232,11 +223,8 @@ class StoredMessage(PayloadReader):
     def __init__(
         self, archive: Archive, message_id: str, subject: str, tiling: Tiling, order: list[StoredChunk], direct: bool
     ) -> None:
-        super().__init__()
-        self.message_id = message_id
-        self.subject = subject
-        self.size = tiling.received
-        """The size of the payload."""
+        super().__init__(message_id, subject)
+        self.size: int = tiling.received
         self._archive = archive
         self._expected = tiling.digest
         self._order = deque(order)
@@ -270,24 +258,10 @@ class StoredMessage(PayloadReader):
         return body
 
     def _wrong(self, reason: Reason, why: str) -> AssemblyError:
-        return AssemblyError(
-            f"Message {self.message_id} on {self.subject} was given up ({reason}): {why}.",
-            remedy="Throw away what was read of it.",
-            subject=self.subject,
-            message_id=self.message_id,
-            reason=reason,
-            received=self.position,
-            total=self.size,
-        )
+        return self._broken(reason, f"was given up ({reason}): {why}")
 
     async def close(self) -> None:
         """End what was asked for ahead."""
         await end([task for _, task in self._ahead])
         self._ahead.clear()
         self._order.clear()
-
-
-def size_of(delivery: Delivery) -> int:
-    """Give the size of a message that was delivered without its body, as the server says it."""
-    text = delivery.headers.get(names.MSG_SIZE, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -1,20 +1,20 @@
-"""One message on its way in, what it takes, and the memory of those that ended."""
+"""One message on its way in, and what it takes."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.chunks.incoming import Inbox, Incoming
 from penstock.chunks.limits import CHUNK_COST, MESSAGE_COST, Limits
+from penstock.chunks.reading import Incoming
 from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore
 from penstock.chunks.wire import Body, Reason, Tiling
 from penstock.errors import AssemblyError
 
-__all__ = ["Assembly", "Counts", "Ended", "Key"]
+__all__ = ["Assembly", "Counts", "Key"]
 
 Key = tuple[int, str, str]
 """Which reader, which subject, which message: the same id on two subjects is two messages."""
@@ -49,38 +49,18 @@ class Counts:
 class Assembly:
     """A message that has begun: what has come of it, and where that is kept."""
 
-    def __init__(
-        self,
-        key: Key,
-        limits: Limits,
-        inbox: Inbox | None = None,
-        *,
-        taken: Callable[[Assembly], None] | None = None,
-        wrong: Callable[[AssemblyError], None] | None = None,
-    ) -> None:
+    def __init__(self, key: Key, limits: Limits, incoming: Incoming | None = None) -> None:
         self.key = key
+        _, self.subject, self.message_id = key
         self._limits = limits
-        self.tiling = Tiling(max_size=limits.largest(streamed=inbox is not None), max_chunks=limits.max_chunks)
+        self.tiling = Tiling(max_size=limits.largest(streamed=incoming is not None), max_chunks=limits.max_chunks)
         self.touched = time.monotonic()
-        self.store: MemoryStore | SpoolStore | UnreadStore = MemoryStore()
-        self.incoming: Incoming | None = None
-        if inbox is not None and taken is not None and wrong is not None:
-            self.store = UnreadStore(inbox.window, limits.folder)
-            self.incoming = Incoming(self.message_id, self.subject, self.store, lambda: taken(self), wrong)
+        self.incoming = incoming
+        self.store: MemoryStore | SpoolStore | UnreadStore = MemoryStore() if incoming is None else incoming.unread
         self.owed: deque[tuple[int, str]] = deque()
         """Chunks whose publisher wants an answer: where they end, and where to answer."""
         self._charged = (0, 0)
         self._closed = False
-
-    @property
-    def subject(self) -> str:
-        """The subject that the chunks came on."""
-        return self.key[1]
-
-    @property
-    def message_id(self) -> str:
-        """The id of the message."""
-        return self.key[2]
 
     def needs(self, size: int) -> tuple[int, int]:
         """Say how much memory and disk space a new chunk of this size takes."""
@@ -88,15 +68,13 @@ class Assembly:
             if self._spills(size):
                 return CHUNK_COST - self.store.memory, self.store.memory + size
             return CHUNK_COST + size, 0
-        on_disk = isinstance(self.store, SpoolStore) or self.store.full
-        return (CHUNK_COST, size) if on_disk else (CHUNK_COST + size, 0)
+        return (CHUNK_COST, size) if self.store.disk else (CHUNK_COST + size, 0)
 
     def _spills(self, size: int) -> bool:
         above = self._limits.spool_above
         return above is not None and self.store.memory + size > above
 
     def write(self, offset: int, body: Body) -> None:
-        """Keep a chunk that is new."""
         if isinstance(self.store, MemoryStore) and self._spills(len(body)):
             spool = SpoolStore(self._limits.folder)
             try:
@@ -115,11 +93,6 @@ class Assembly:
     def same(self, offset: int, body: Body) -> bool:
         """Whether a chunk that came again brings the same bytes; what a reader has taken cannot be compared."""
         return isinstance(self.store, UnreadStore) or self.store.same(offset, body)
-
-    def complete(self) -> None:
-        """Tell the reader, if there is one, that this is all."""
-        if self.incoming is not None:
-            self.incoming.complete(self.tiling.received, self.tiling.digest)
 
     @property
     def room_until(self) -> int:
@@ -141,7 +114,6 @@ class Assembly:
         return memory - before[0], self.store.disk - before[1]
 
     def close(self) -> None:
-        """Let everything go."""
         self._closed = True
         self.store.close()
 
@@ -150,7 +122,7 @@ class Assembly:
         total = "an unknown number of" if self.tiling.total is None else self.tiling.total
         gaps = ""
         if reason in (Reason.TIMEOUT, Reason.CLOSED) and not self.tiling.complete:
-            gaps = f"; missing {', '.join(f'[{start}, {_open(end)})' for start, end in self.tiling.missing())}"
+            gaps = f"; missing {self.tiling.gaps()}"
         return AssemblyError(
             f"Message {self.message_id[:80]} on {self.subject} was given up ({reason}): {why}; "
             f"{self.tiling.received} of {total} bytes had come{gaps}.",
@@ -169,42 +141,3 @@ _REMEDIES = {
     Reason.TOO_LARGE: "Raise max_message_bytes or max_chunks if such messages are wanted.",
     Reason.SPOOL: "Is there space in spool_dir?",
 }
-
-
-def _open(end: int | None) -> str:
-    return "?" if end is None else str(end)
-
-
-class Ended:
-    """Remembers messages that ended, for at least `seconds`, so that late chunks of theirs begin nothing anew.
-
-    It holds hashes, not names, and `most` of them: beyond that the oldest is forgotten early.
-    """
-
-    def __init__(self, seconds: float, most: int = 100_000) -> None:
-        self._seconds = seconds
-        self._most = most
-        self._until: OrderedDict[int, float] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._until)
-
-    def add(self, key: Key) -> None:
-        """Remember a message from now on."""
-        self._until[hash(key)] = time.monotonic() + self._seconds
-        self._until.move_to_end(hash(key))
-        while len(self._until) > self._most:
-            self._until.popitem(last=False)
-
-    def knows(self, key: Key) -> bool:
-        """Whether the message ended; if so it is remembered anew, because chunks of it are still under way."""
-        if self._until.get(hash(key), 0.0) < time.monotonic():
-            return False
-        self.add(key)
-        return True
-
-    def forget(self) -> None:
-        """Drop what is old enough."""
-        now = time.monotonic()
-        while self._until and next(iter(self._until.values())) < now:
-            self._until.popitem(last=False)

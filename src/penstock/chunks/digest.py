@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import FileIO
 
 __all__ = ["Digest", "digest_of"]
 
@@ -47,18 +47,15 @@ class Digest:
         return self._hash.hexdigest()
 
     def close(self) -> None:
-        """Let the thread go."""
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
 
 
-async def digest_of(read: Callable[[int, int], bytes | memoryview], size: int) -> str:
-    """Hash `size` bytes that `read(offset, length)` gives, on a thread if there are many."""
+async def digest_of(data: bytes | FileIO, size: int) -> str:
+    """Hash a payload of `size` bytes, or what a file holds from where it stands, on a thread if that is much."""
 
     def work() -> str:
-        found = hashlib.sha256()
-        for offset in range(0, size, 1024 * 1024):
-            found.update(read(offset, min(1024 * 1024, size - offset)))
+        found = hashlib.sha256(data) if isinstance(data, bytes) else hashlib.file_digest(data, "sha256")
         return found.hexdigest()
 
     return work() if size < _INLINE else await asyncio.to_thread(work)

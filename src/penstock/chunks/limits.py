@@ -1,17 +1,19 @@
-"""How much a receiver holds at most, and what it holds now."""
+"""How much a receiver holds at most, and for how long."""
 
 from __future__ import annotations
 
 import math
 import os
+import time
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from penstock.errors import OptionError
 
-__all__ = ["CHUNK_COST", "MESSAGE_COST", "Full", "Limits", "Room", "check_count", "check_seconds"]
+__all__ = ["CHUNK_COST", "MESSAGE_COST", "Limits", "Recent", "check_count", "check_seconds"]
 
 CHUNK_COST = 128
 """Bytes of bookkeeping that a chunk is counted with, so that a flood of tiny chunks fills the room, too."""
@@ -91,30 +93,29 @@ class Limits:
         return self.max_total_bytes if self.spool_above is None else self.max_spool_bytes
 
 
-class Full(NamedTuple):
-    """What is full: the disk, or else the memory."""
+class Recent:
+    """Remembers things for `seconds`, by their hashes; beyond `most` of them the oldest is forgotten early."""
 
-    disk: bool
-    text: str
+    def __init__(self, seconds: float, most: int = 100_000) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._until: OrderedDict[int, float] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._until)
 
-class Room:
-    """The memory and the disk space that messages take, from their first chunk to the end of their handler."""
+    def __contains__(self, thing: object) -> bool:
+        return self._until.get(hash(thing), 0.0) > time.monotonic()
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self.memory = 0
-        self.disk = 0
+    def add(self, thing: object) -> None:
+        """Remember something from now on."""
+        self._until[hash(thing)] = time.monotonic() + self._seconds
+        self._until.move_to_end(hash(thing))
+        while len(self._until) > self._most:
+            self._until.popitem(last=False)
 
-    def lacks(self, memory: int, disk: int) -> Full | None:
-        """Say what is full if so much were added, or None."""
-        if memory > 0 and self.memory + memory > self._limits.max_total_bytes:
-            return Full(False, f"the {self._limits.max_total_bytes} bytes of max_total_bytes are taken")
-        if disk > 0 and self.disk + disk > self._limits.max_spool_bytes:
-            return Full(True, f"the {self._limits.max_spool_bytes} bytes of max_spool_bytes are taken")
-        return None
-
-    def change(self, memory: int, disk: int) -> None:
-        """Count more, or less."""
-        self.memory += memory
-        self.disk += disk
+    def forget(self) -> None:
+        """Drop what is old enough."""
+        now = time.monotonic()
+        while self._until and next(iter(self._until.values())) < now:
+            self._until.popitem(last=False)

@@ -1,17 +1,20 @@
-"""Where a payload comes from: whatever the caller has, read as a series of pieces."""
+"""Where a payload comes from: whatever the caller has, read as a series of pieces and cut into chunks."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from penstock.chunks.digest import Digest
+from penstock.chunks.wire import Chunk, Splitter
 from penstock.errors import InputError
 
-__all__ = ["Source", "check_source", "read_source", "source_size"]
+__all__ = ["Source", "check_source", "cut_source"]
 
 
 class Readable(Protocol):
@@ -52,19 +55,30 @@ def check_source(source: Source) -> None:
         raise InputError("The payload is a memoryview with gaps.", remedy="Give a contiguous one, or bytes(view).")
 
 
-def source_size(source: Source) -> int | None:
-    """Give the size of a payload if it is known beforehand, for whoever shows progress."""
-    if isinstance(source, memoryview):
-        return source.nbytes
-    if isinstance(source, bytes | bytearray):
-        return len(source)
-    if isinstance(source, os.PathLike):
-        size = Path(source).stat().st_size
-        return size or None  # a pipe or a device says 0
-    return None
+async def cut_source(
+    source: Source, message_id: str, chunk_size: int, *, digest: bool
+) -> AsyncGenerator[tuple[Chunk, memoryview], None]:
+    """Read the payload and cut it into chunks, of which the last one carries the `digest`; send each at once."""
+    hashing = Digest() if digest else None
+    splitter = Splitter(message_id, chunk_size, hashing)
+    try:
+        async with aclosing(_read_source(source, chunk_size)) as pieces:
+            async for piece in pieces:
+                for cut in splitter.feed(piece):
+                    yield cut
+                    if hashing is not None:
+                        await hashing.keep_up()
+                if hashing is not None and not isinstance(piece, bytes):
+                    await hashing.settle()  # whoever gave the buffer may fill it anew
+        if hashing is not None:
+            await hashing.settle()
+        yield splitter.finish()
+    finally:
+        if hashing is not None:
+            hashing.close()
 
 
-async def read_source(source: Source, size: int) -> AsyncIterator[Buffer]:
+async def _read_source(source: Source, size: int) -> AsyncGenerator[Buffer, None]:
     """Read the payload in pieces; files are read `size` bytes at a time, on a thread, one piece ahead."""
     if isinstance(source, bytes | bytearray | memoryview):
         yield source
@@ -82,9 +96,8 @@ async def read_source(source: Source, size: int) -> AsyncIterator[Buffer]:
         async for piece in source:
             yield _checked(piece)
     else:
-        items: Iterator[Buffer] = iter(source)
-        for piece in items:
-            yield _checked(piece)
+        for item in source:
+            yield _checked(item)
 
 
 async def _read(file: Any, size: int) -> AsyncIterator[Buffer]:

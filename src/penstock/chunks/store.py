@@ -10,13 +10,12 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterable
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
-from typing import IO
 
 from penstock.chunks.wire import Body
 
-__all__ = ["MemoryStore", "SpoolStore", "UnreadStore", "join"]
+__all__ = ["MemoryStore", "SpoolStore", "UnreadStore", "fill", "join"]
 
 PIECE = 512 * 1024
 LARGE = 256 * 1024  # bytes from which on a payload that grows gets a span of addresses
@@ -81,12 +80,7 @@ class MemoryStore:
         with self._front.getbuffer() as view:
             return view[offset : offset + len(body)] == body
 
-    def read(self, offset: int, length: int) -> bytes | memoryview:
-        """Give bytes of a whole payload."""
-        return memoryview(self.take())[offset : offset + length]
-
     def take(self) -> bytes:
-        """Give the whole payload."""
         self._shorten()
         return self._front.getvalue()
 
@@ -97,17 +91,14 @@ class MemoryStore:
             MemoryStore._spans -= 1
 
     def spill(self, target: SpoolStore) -> None:
-        """Move everything to disk."""
         self._shorten()
         with self._front.getbuffer() as view:
-            for start in range(0, len(view), PIECE):
-                target.write(start, view[start : start + PIECE])
+            target.write(0, view)
         for offset, body in self._early.items():
             target.write(offset, body)
         self.close()
 
     def close(self) -> None:
-        """Let the memory go."""
         self._shorten()
         self._front, self._early = BytesIO(), {}
         self.memory = 0
@@ -117,7 +108,7 @@ class SpoolStore:
     """A payload on disk, in a file without a name: it is gone when we are, however we end."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(  # noqa: SIM115  # it lives as long as the store; close ends it
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115  # it lives as long as the store; close ends it
             dir=folder, prefix="penstock-", buffering=0
         )
         self.memory = 0
@@ -136,20 +127,17 @@ class SpoolStore:
             view, offset = view[written:], offset + written
 
     def same(self, offset: int, body: Body) -> bool:
-        """Whether the bytes at `offset`, which are there, are these."""
         return self.read(offset, len(body)) == body
 
     def read(self, offset: int, length: int) -> bytes:
-        """Give bytes of the payload."""
         return os.pread(self._file.fileno(), length, offset)
 
-    def take(self) -> IO[bytes]:
+    def take(self) -> FileIO:
         """Give the file, at its beginning."""
         self._file.seek(0)
         return self._file
 
     def close(self) -> None:
-        """Let the disk space go."""
         self.disk = 0
         self._file.close()
 
@@ -165,18 +153,17 @@ class UnreadStore:
         self.end = 0  # every byte before this has come
         self.taken = 0  # and every byte before this was read
         self.memory = 0
-        self.disk = 0
         self._folder = folder
-        self._waiting = 0
         self._ready: deque[bytes] = deque()
+        self._waiting = 0  # bytes of these
         self._early: dict[int, bytes] = {}
         self._file: SpoolStore | None = None
-        self._read_at = self._write_at = 0
+        self._read_at = 0
 
     @property
-    def full(self) -> bool:
-        """Whether what comes next, in order, goes to disk."""
-        return self._file is not None
+    def disk(self) -> int:
+        """Bytes on disk; while there are any, what comes next in order goes there, too."""
+        return 0 if self._file is None else self._file.disk
 
     def write(self, offset: int, body: Body) -> None:
         """Keep a chunk that the tiling says is new."""
@@ -197,10 +184,8 @@ class UnreadStore:
             return
         if self._file is None:
             self._file = SpoolStore(self._folder)
-        self._file.write(self._write_at, body)
-        self._write_at += len(body)
+        self._file.write(self._file.disk, body)
         self.memory -= len(body)
-        self.disk += len(body)
 
     def take(self) -> bytes | None:
         """Give the next piece, or None if nothing is there yet."""
@@ -208,36 +193,41 @@ class UnreadStore:
             body = self._ready.popleft()
             self.memory -= len(body)
             self._waiting -= len(body)
-            self.taken += len(body)
-            return body
-        if self._file is None:
+        elif self._file is not None:
+            body = self._file.read(self._read_at, PIECE)
+            self._read_at += len(body)
+            if self._read_at == self._file.disk:  # the reader has caught up
+                self._remove_file()
+        else:
             return None
-        body = self._file.read(self._read_at, min(PIECE, self._write_at - self._read_at))
-        self._read_at += len(body)
         self.taken += len(body)
-        if self._read_at == self._write_at:  # the reader has caught up
-            self.disk = 0
-            self._file.close()
-            self._file, self._read_at, self._write_at = None, 0, 0
         return body
 
     def close(self) -> None:
-        """Let memory and disk space go."""
         self._ready.clear()
         self._early.clear()
-        self.memory = self.disk = 0
+        self.memory = 0
+        self._remove_file()
+
+    def _remove_file(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._file, self._read_at = None, 0
+
+
+async def fill(store: MemoryStore | SpoolStore, pieces: AsyncIterable[bytes]) -> None:
+    """Keep pieces as they come, one behind the other."""
+    offset = 0
+    async for piece in pieces:
+        store.write(offset, piece)
+        offset += len(piece)
 
 
 async def join(pieces: AsyncIterable[bytes]) -> bytes:
     """Join pieces as they come, so that they are in memory once."""
-    store, offset = MemoryStore(), 0
+    store = MemoryStore()
     try:
-        async for piece in pieces:
-            store.write(offset, piece)
-            offset += len(piece)
+        await fill(store, pieces)
         return store.take()
     finally:
         store.close()

@@ -26,15 +26,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from penstock.errors import RemoteProtocolError
+from penstock.wire.jetstream.names import MSG_SIZE
 from penstock.wire.protocol import decode_headers
 
 __all__ = [
-    "HAS_DIGEST",
-    "LAST",
     "MAX_ID",
     "Body",
     "Chunk",
-    "Hash",
     "Headers",
     "Reason",
     "Refusal",
@@ -45,6 +43,7 @@ __all__ = [
     "header_room",
     "message_id_of",
     "read_headers",
+    "size_of",
 ]
 
 LAST = 0x01
@@ -116,7 +115,6 @@ class Chunk:
 
     @property
     def last(self) -> bool:
-        """Whether this chunk ends the payload."""
         return self.total is not None
 
 
@@ -152,6 +150,12 @@ def read_headers(block: bytes | None) -> Headers:
 def message_id_of(headers: Headers) -> str | None:
     """Give the id of the message that a chunk belongs to; None if it is no chunk at all."""
     return headers.get(MESSAGE_ID) or None
+
+
+def size_of(headers: Headers) -> int:
+    """Give the size of a message that was delivered without its body, as the server says it."""
+    text = headers.get(MSG_SIZE, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def decode(headers: Headers, size: int) -> Chunk:
@@ -240,7 +244,6 @@ class Splitter:
         return held
 
     def finish(self) -> tuple[Chunk, memoryview]:
-        """Give the last chunk."""
         body, self._held = memoryview(self._held), bytearray()
         chunk, _ = self._cut(body)
         digest = self._digest.hexdigest() if self._digest is not None else None
@@ -306,6 +309,10 @@ class Tiling:
         if self._ends and self._ends[-1] > total:
             raise Refusal(Reason.INCONSISTENT, f"a chunk ends at {self._ends[-1]} and the total is {total}")
         self.total, self.digest = total, digest
+
+    def gaps(self) -> str:
+        """Say which bytes are missing, as far as is known."""
+        return ", ".join(f"[{start}, {'?' if end is None else end})" for start, end in self.missing())
 
     def missing(self, most: int = 3) -> list[tuple[int, int | None]]:
         """Give the first gaps as [start, end); the end is None if nobody knows how far it goes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
@@ -11,6 +10,7 @@ from penstock.bus.limits import GRACE, KBITS, MIB, BusOptions, partitions, subje
 from penstock.bus.mailbox import Mailbox
 from penstock.bus.requester import Reply
 from penstock.bus.service import Handler, Service
+from penstock.connection.callbacks import is_coroutine_function
 from penstock.errors import InputError, LocalProtocolError, OptionError
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ class Bus:
         handled at once (1 for one after the other) and `backlog` wait; more are answered with 503.
         """
         count = self._count(queue)
-        if not inspect.iscoroutinefunction(handler) and not inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004  # an object with an async __call__ is fine, too
-        ):
+        if not is_coroutine_function(handler):
             raise InputError(f"The handler {handler!r} is not a coroutine function.", remedy="Write it with async def.")
         for name, value, low in (("concurrency", concurrency, 1), ("backlog", backlog, 0)):
             if not isinstance(value, int) or value < low:

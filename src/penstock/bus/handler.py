@@ -7,17 +7,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.bus.packets import PacketSender, StopAndWait, Windowed
+from penstock.bus.packets import StopAndWait, Windowed
 from penstock.bus.request import encode_element
 from penstock.bus.window import HEADER, Offer
-from penstock.bus.wire import (
-    Response,
-    encode_close,
-    encode_element_packet,
-    encode_name,
-    encode_response,
-    encode_section,
-)
+from penstock.bus.wire import Response, encode_close, encode_element_packet, encode_response, encode_section
 from penstock.errors import LinkError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 if TYPE_CHECKING:
@@ -44,7 +37,7 @@ class SectionWriter:
     A section without elements is never sent. After an error every later send raises it again.
     """
 
-    def __init__(self, packets: PacketSender) -> None:
+    def __init__(self, packets: StopAndWait | Windowed) -> None:
         self._packets = packets
         self._section: bytes | None = None  # begun, and not yet sent
         self._kind: str | None = None
@@ -58,9 +51,6 @@ class SectionWriter:
 
     async def __aenter__(self) -> Self:
         return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._close(error)
 
     def array(self, type: str, path: Sequence[str] = ()) -> None:
         """Begin an array; nothing is sent before its first element."""
@@ -93,12 +83,14 @@ class SectionWriter:
             raise LocalProtocolError(f"An element of an array is named {name!r}.", remedy="Only maps have names.")
         if element is None:
             return
-        data = encode_element(element)
-        if self._section is None:
-            packet = encode_element_packet(data, name)
-        else:
-            packet = b"".join((self._section, b"" if name is None else encode_name(name), data))
-        await self._send(packet)
+        packet = encode_element_packet(encode_element(element), name, self._section)
+        try:
+            await self._packets.send(packet)
+        except LocalProtocolError:
+            raise  # an element that cannot be sent; the next one may fit
+        except PenstockError as error:
+            self._error = error
+            raise
         self._section = None
 
     def _begin(self, kind: str, type: str, path: Sequence[str]) -> None:
@@ -111,16 +103,7 @@ class SectionWriter:
         if self._error is not None:
             raise self._error
 
-    async def _send(self, packet: bytes) -> None:
-        try:
-            await self._packets.send(packet)
-        except LocalProtocolError:
-            raise  # an element that cannot be sent; the next one may fit
-        except PenstockError as error:
-            self._error = error
-            raise
-
-    async def _close(self, error: BaseException | None) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._closed:
             return
         self._closed = True

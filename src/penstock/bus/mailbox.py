@@ -69,20 +69,15 @@ class Mailbox:
     def __len__(self) -> int:
         return len(self._conversations)
 
-    @property
-    def _is_open(self) -> bool:
-        return self._subscription is not None and not self._subscription.ended
-
     async def open(self, timeout: float = 10.0) -> None:
         """Subscribe, unless that was done; DeniedError if the server does not permit it."""
         if self._closed:
             raise InputError("This bus was closed.", remedy="Make a new one.")
-        if not self._is_open:
-            async with self._opening:
-                if not self._is_open:
-                    made = await self.nc.tap(f"{self._prefix}*", self._received, on_end=self._ended)
-                    await served(made, timeout=timeout)
-                    self._subscription = made
+        async with self._opening:
+            if self._subscription is None or self._subscription.ended:
+                made = await self.nc.tap(f"{self._prefix}*", self._received, on_end=self._ended)
+                await served(made, timeout=timeout)
+                self._subscription = made
 
     def add(self, conversation: Conversation) -> str:
         # Unguessable, so that one peer cannot answer in the name of another.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.bus.limits import BusOptions
     from penstock.connection import Msg
 
-__all__ = ["SLACK", "PacketSender", "StopAndWait", "Windowed"]
+__all__ = ["SLACK", "StopAndWait", "Windowed"]
 
 # The requester's clock starts when the packet arrives, ours when it is sent. Ours must not ring first, or the
 # handler would hear of a timeout where the requester meant to say SlowConsumer.
@@ -32,14 +32,6 @@ class PacketSender(Conversation):
     """What both ways share: the misc inbox, and the error after which nothing is sent any more."""
 
     _inbox: str | None = None
-
-    async def send(self, packet: bytes) -> None:
-        """Send the packet of an element and return when the next one may be made."""
-        raise NotImplementedError
-
-    async def close(self, packet: bytes, *, wait: bool) -> None:
-        """Send Close; `wait` for the reader to have taken what came before it, if that is not yet known."""
-        raise NotImplementedError
 
     def deliver(self, message: Msg) -> None:
         """Take a signal of the requester."""

@@ -347,7 +347,6 @@ class Reply(Conversation):
                 seconds=seconds,
                 size=size,
             )
-            signal = Misc.SLOW_CONSUMER
         else:
             error = DeadlineError(
                 f"{self._target} sent nothing for {self._timeout:g} s.",
@@ -355,9 +354,7 @@ class Reply(Conversation):
                 seconds=self._timeout,
                 subject=self._target,
             )
-            signal = Misc.NO_CONSUMER
-        self._settle(error)
-        self._say(signal, failing=False)
+        self.fail(error)
 
     def _say(self, kind: int, *, failing: bool = True) -> None:
         """Tell the handler, with a window also how far we are; if that fails the reply ends, unless it ends anyway."""
@@ -370,23 +367,21 @@ class Reply(Conversation):
             self._nc.send(self._inbox, data)
         except PenstockError as error:
             if failing:
-                self._settle(error)
+                self._end(error)
                 raise
             log.warning("%s could not be told that the reply ends: %s", self._target, error)
 
     def fail(self, error: PenstockError) -> None:
-        """End the reply with an error of ours, and tell the handler that nobody reads any more."""
+        """End the reply with an error of ours, and tell the handler that nobody reads any more, or too slowly."""
         if not self._done:
-            self._settle(error)
+            self._end(error)
             if not isinstance(error, LinkError):  # the way to the handler is closed
-                self._say(Misc.NO_CONSUMER, failing=False)
+                slow = isinstance(error, SlowConsumerError)
+                self._say(Misc.SLOW_CONSUMER if slow else Misc.NO_CONSUMER, failing=False)
 
-    def _settle(self, error: PenstockError) -> None:
-        self.error = error
-        self._end()
-
-    def _end(self) -> None:
+    def _end(self, error: PenstockError | None = None) -> None:
         self._done = True
+        self.error = error or self.error
         self._mail.reserved -= self._reserved
         self._reserved = 0
         self._timer.cancel()

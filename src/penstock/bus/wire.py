@@ -197,9 +197,9 @@ def encode_name(name: str) -> bytes:
     return _text("The name of the element", name)
 
 
-def encode_element_packet(data: bytes, name: str | None = None) -> bytes:
-    """Write an Elem packet, with a name in a map."""
-    return b"".join((b"\x05", b"" if name is None else encode_name(name), data))
+def encode_element_packet(data: bytes, name: str | None = None, section: bytes | None = None) -> bytes:
+    """Write an Elem packet, with a name in a map; the first one of a section has the beginning of the section."""
+    return b"".join((section or b"\x05", b"" if name is None else encode_name(name), data))
 
 
 def _text(what: str, text: str, most: int = 255) -> bytes:

@@ -7,8 +7,7 @@ from penstock.chunks.archive import Archive, StoredMessage
 from penstock.chunks.assembler import Assembler
 from penstock.chunks.assembly import Counts
 from penstock.chunks.consumer import StoredConsumer
-from penstock.chunks.persistent import PersistentPublisher
-from penstock.chunks.publisher import Publisher
+from penstock.chunks.publisher import PersistentPublisher, Publisher
 from penstock.chunks.reading import Inbox, Incoming
 from penstock.chunks.wire import Reason
 

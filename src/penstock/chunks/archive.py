@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.chunks.consumer import StoredConsumer
+from penstock.chunks.limits import check_subject
 from penstock.chunks.reading import PayloadReader
 from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
 from penstock.connection import api_request
@@ -22,12 +24,12 @@ from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError
 from penstock.jetstream.scan import scan_headers
+from penstock.model import Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import question, read_message
 from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
-    from penstock.chunks.consumer import StoredConsumer
     from penstock.chunks.handler import HandlerFunction
     from penstock.connection import Connection
 
@@ -63,9 +65,6 @@ class Archive:
     @classmethod
     async def create(cls, nc: Connection, stream: str, subject: str, **options: Any) -> Archive:
         """Declare a stream for payloads under `subject`; `options` are fields of `penstock.Stream`, such as max_age."""
-        from penstock.chunks.publisher import check_subject
-        from penstock.model import Stream
-
         check_subject(subject)
         archive = cls(nc, stream, subject)
         config = Stream(name=stream, subjects=[f"{subject}.*"], allow_direct=True, **options)
@@ -145,8 +144,6 @@ class Archive:
 
         With a `durable` name the stream remembers what was handled, over crashes and among several processes.
         """
-        from penstock.chunks.consumer import StoredConsumer
-
         return StoredConsumer(self._nc, self, handler, durable, **options)
 
     @asynccontextmanager

@@ -15,12 +15,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.chunks.assembly import Assembly, Counts, Key
-from penstock.chunks.digest import digest_of
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.limits import MESSAGE_COST, Limits, Recent, check_count
 from penstock.chunks.pacing import is_answerable
 from penstock.chunks.reading import Inbox, Incoming
-from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore
+from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore, digest_of
 from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of, read_headers
 from penstock.connection.connecting import check_connection
 from penstock.connection.messages import as_text
@@ -140,7 +139,7 @@ class Assembler:
 
         def ended(error: PenstockError) -> None:
             if inbox is not None:
-                inbox.fail(error)
+                inbox.close(error)
             if self._nc.is_closed:
                 for assembly in list(self._open.values()):
                     self._fail(assembly, Reason.CLOSED, f"no chunk comes any more: {error}")
@@ -277,8 +276,10 @@ class Assembler:
         self._disk += disk
 
     def _answer(self, assembly: Assembly) -> None:
-        for reply, position in assembly.answers():
-            self._say(reply, position)
+        """Give the answers that are due: the reader's window reaches to where the chunk ends."""
+        while assembly.owed and assembly.owed[0][0] <= assembly.room_until:
+            end_of_chunk, reply = assembly.owed.popleft()
+            self._say(reply, end_of_chunk)
 
     def _say(self, reply: str, position: int) -> None:
         """Tell a publisher how far we are; one that gets no answer waits a little, then goes on."""

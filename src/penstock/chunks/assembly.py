@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.chunks.limits import CHUNK_COST, MESSAGE_COST, Limits
@@ -100,12 +99,6 @@ class Assembly:
         if self._closed or not isinstance(self.store, UnreadStore):
             return 2**64 - 1
         return self.store.taken + self.store.window
-
-    def answers(self) -> Iterator[tuple[str, int]]:
-        """Give the answers that are due, with the position to name."""
-        while self.owed and self.owed[0][0] <= self.room_until:
-            end, reply = self.owed.popleft()
-            yield reply, end
 
     def charge(self) -> tuple[int, int]:
         """Give the change in memory and disk space since the last call."""

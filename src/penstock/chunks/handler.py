@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, TypeAlias
 
+from penstock.connection.callbacks import is_coroutine_function
 from penstock.errors import AssemblyError, InputError
 
 __all__ = ["ErrorFunction", "Handler", "HandlerFunction", "tell"]
@@ -35,10 +36,8 @@ class Handler:
             raise InputError("The handler cannot be called.", remedy="Give a function or a coroutine function.")
         self._function: Callable[..., Any] = function
         self._named, self._third = _shape(function)
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004  # not whether it can be called: whether that is async
-        )
-        self._threads = None if self._is_async else ThreadPoolExecutor(threads, "penstock-handler")
+        alone = not is_coroutine_function(function)
+        self._threads = ThreadPoolExecutor(threads, "penstock-handler") if alone else None
 
     async def __call__(self, message_id: str, data: bytes | IO[bytes], subject: str) -> None:
         """Run the handler to its end; what it raises is raised."""

@@ -1,9 +1,10 @@
-"""How much a receiver holds at most, and for how long."""
+"""What options are legal, how much a receiver holds at most, and for how long."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -11,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.errors import OptionError
+from penstock.errors import InputError, OptionError
 
-__all__ = ["CHUNK_COST", "MESSAGE_COST", "Limits", "Recent", "check_count", "check_seconds"]
+__all__ = ["CHUNK_COST", "MESSAGE_COST", "Limits", "Recent", "check_count", "check_seconds", "check_subject"]
 
 CHUNK_COST = 128
 """Bytes of bookkeeping that a chunk is counted with, so that a flood of tiny chunks fills the room, too."""
 MESSAGE_COST = 1024
 """The same for a message."""
+_SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.*>]+(?:\.[^\s\x00-\x20\x7f.*>]+)*")
 
 
 def check_count(option: str, value: Any, least: int = 1) -> int:
@@ -36,6 +38,15 @@ def check_seconds(option: str, value: Any, least: float = 0.0) -> float:
         remedy = f"Give seconds, {least:g} at least." if least else "Give seconds above zero."
         raise OptionError(f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
     return float(value)
+
+
+def check_subject(subject: str) -> str:
+    """Refuse what is no subject to publish on."""
+    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
+        raise InputError(
+            f"{subject!r} is no subject to publish on.", remedy="Write words joined by dots, without wildcards."
+        )
+    return subject
 
 
 @dataclass(frozen=True, kw_only=True)

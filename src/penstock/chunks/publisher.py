@@ -1,39 +1,43 @@
-"""Sends payloads of any size in chunks, in constant memory, and says how far it got when it could not finish."""
+"""Sends payloads of any size in chunks, in constant memory, and says how far it got when it could not finish.
+
+In a JetStream stream every message has a subject of its own, `<subject>.<message id>`, so that its chunks are found
+without a search. Each chunk carries a `Nats-Msg-Id` of message and offset, so that a chunk sent again is stored once,
+and an attempt goes on where an earlier one stopped.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 import uuid
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from penstock.chunks.limits import Recent, check_count, check_seconds
-from penstock.chunks.sender import ChunkSender, ChunkStorer
-from penstock.chunks.source import Source, check_source, cut_source
+from penstock.chunks.archive import Archive
+from penstock.chunks.limits import Recent, check_count, check_seconds, check_subject
+from penstock.chunks.sender import STORE_WINDOW, ChunkSender, ChunkStorer, mark
+from penstock.chunks.source import Progress, Source, check_source, cut_source
 from penstock.chunks.wire import MAX_ID, header_room
 from penstock.connection.connecting import check_connection
 from penstock.errors import DeniedError, DisconnectedError, InputError, OptionError, UnfinishedError
+from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID, check_name
 
 if TYPE_CHECKING:
-    from penstock.chunks.persistent import PersistentPublisher
     from penstock.connection import Connection
 
-__all__ = ["CHUNK_SIZE", "ChunkPublisher", "Publisher", "check_chunk_size", "check_id", "check_subject"]
+__all__ = ["PersistentPublisher", "Publisher"]
 
 CHUNK_SIZE = 512 * 1024
 _ID = re.compile(rf"[!-~]{{1,{MAX_ID}}}")
-_SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.*>]+(?:\.[^\s\x00-\x20\x7f.*>]+)*")
 
 
-class ChunkPublisher:
+class _Publishing:
     """What the publishers share: their options, and the way of a payload through a sender."""
 
     def __init__(self, nc: Connection, chunk_size: int, *, digest: bool, timeout: float, extra: int = 0) -> None:
         _keep_freed_memory()
         self._nc = check_connection(nc)
-        self.chunk_size = check_chunk_size(nc, chunk_size, extra=extra)
+        self.chunk_size = _check_chunk_size(nc, chunk_size, extra=extra)
         self.digest = digest
         self.timeout = check_seconds("timeout", timeout)
 
@@ -43,7 +47,7 @@ class ChunkPublisher:
         subject: str,
         message_id: str,
         source: Source,
-        progress: Callable[[int], None] | None,
+        progress: Progress | None,
     ) -> str:
         """Send a payload and give its id; UnfinishedError says how far it got if it stopped half way."""
         try:
@@ -76,7 +80,7 @@ class ChunkPublisher:
         return message_id
 
 
-class Publisher(ChunkPublisher):
+class Publisher(_Publishing):
     """Publishes payloads in chunks on core NATS: at most once, for whoever listens right now.
 
     `chunk_size` is the size of a chunk's body; with its headers it must fit into the server's max_payload. `digest`
@@ -103,17 +107,11 @@ class Publisher(ChunkPublisher):
         cls, nc: Connection, stream: str, chunk_size: int = CHUNK_SIZE, *, digest: bool = True, timeout: float = 30.0
     ) -> PersistentPublisher:
         """Give a publisher that stores the chunks in a JetStream stream, acknowledged one by one."""
-        from penstock.chunks.persistent import PersistentPublisher
 
         return PersistentPublisher(nc, stream, chunk_size, digest=digest, timeout=timeout)
 
     async def publish(
-        self,
-        subject: str,
-        source: Source,
-        *,
-        message_id: str | None = None,
-        progress: Callable[[int], None] | None = None,
+        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress | None = None
     ) -> str:
         """Send a payload and give its message id, once the server has taken every chunk.
 
@@ -123,17 +121,73 @@ class Publisher(ChunkPublisher):
         """
         check_subject(subject)
         check_source(source)
-        message_id = str(uuid.uuid4()) if message_id is None else check_id(message_id)
+        message_id = str(uuid.uuid4()) if message_id is None else _check_id(message_id)
         nc = self._nc
         if not nc.is_connected:
             state = "closed" if nc.is_closed else "away, and trying to come back"
             raise DisconnectedError(f"The connection is {state}.", remedy="Publish once it is connected.")
-        check_chunk_size(nc, self.chunk_size, message_id)
+        _check_chunk_size(nc, self.chunk_size, message_id)
         sender = ChunkSender(nc, subject, timeout=self.timeout, silence=self._silence if self.flow else None)
         return await self._transfer(sender, subject, message_id, source, progress)
 
 
-def check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
+class PersistentPublisher(_Publishing):
+    """Publishes payloads in chunks into `stream`: `Publisher.persistent` makes one.
+
+    The stream must hold `<subject>.*`; `Archive.create` declares such a stream. `timeout` is how many seconds a chunk
+    is tried before the publish gives up; while the connection is away it waits and goes on.
+    """
+
+    def __init__(
+        self, nc: Connection, stream: str, chunk_size: int = CHUNK_SIZE, *, digest: bool = True, timeout: float = 30.0
+    ) -> None:
+        check_name(stream)
+        self.stream = stream
+        super().__init__(nc, chunk_size, digest=digest, timeout=timeout, extra=self._extra("x" * 36))
+
+    def _extra(self, message_id: str) -> int:
+        """Room for the headers that JetStream reads."""
+        return len(f"{MSG_ID}: {message_id}:{2**64}:{mark()}\r\n{EXPECTED_STREAM}: {self.stream}\r\n")
+
+    async def publish(
+        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress | None = None
+    ) -> str:
+        """Store a payload under `<subject>.<message id>` and give the id, once every chunk is acknowledged.
+
+        With the `message_id` of an attempt that stopped half way and the same source, only the chunks that are
+        missing are sent. Where the message is stored whole already, nothing is sent.
+        """
+        check_subject(subject)
+        check_source(source)
+        archive = Archive(self._nc, self.stream, subject)
+        fresh = message_id is None  # then nobody else has stored anything under it
+        message_id = str(uuid.uuid4()) if message_id is None else _check_id(message_id, stored=True)
+        _check_chunk_size(self._nc, self.chunk_size, message_id, self._extra(message_id))
+        target = f"{subject}.{message_id}"
+        await self._check_stream(archive, target)
+        stored = None if fresh else await archive.stored(message_id)
+        if stored and any(item.chunk.last for item in stored.values()):
+            return message_id
+        most = max(2, STORE_WINDOW // self.chunk_size)
+        storer = ChunkStorer(self._nc, archive, target, stored, most=most, timeout=self.timeout)
+        return await self._transfer(storer, subject, message_id, source, progress)
+
+    async def _check_stream(self, archive: Archive, target: str) -> None:
+        config = await archive.config()
+        if not await archive.captures(target):
+            raise InputError(
+                f"The stream {self.stream} does not hold {target}: it holds {', '.join(config.get('subjects') or [])}.",
+                remedy=f"Let it hold {target.rpartition('.')[0]}.*.",
+            )
+        largest = config.get("max_msg_size") or -1
+        if 0 <= largest < self.chunk_size + 512:
+            raise InputError(
+                f"The stream {self.stream} takes messages of {largest} bytes with their headers, less than a chunk.",
+                remedy=f"Use chunk_size={largest - 512} or raise max_msg_size.",
+            )
+
+
+def _check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
     """Refuse a chunk size that is no size, or that the server would not take."""
     check_count("chunk_size", chunk_size)
     largest = nc.max_payload - header_room(message_id) - extra
@@ -147,7 +201,7 @@ def check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36
     return chunk_size
 
 
-def check_id(message_id: str, *, stored: bool = False) -> str:
+def _check_id(message_id: str, *, stored: bool = False) -> str:
     """Refuse an id that cannot stand in a header or, of a `stored` message, be the last word of a subject."""
     fits = isinstance(message_id, str) and _ID.fullmatch(message_id) is not None
     if not fits or (stored and set(".*>") & set(message_id)):
@@ -159,15 +213,6 @@ def check_id(message_id: str, *, stored: bool = False) -> str:
             remedy=f"Use 1 to {MAX_ID} {characters}.",
         )
     return message_id
-
-
-def check_subject(subject: str) -> str:
-    """Refuse what is no subject to publish on."""
-    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
-        raise InputError(
-            f"{subject!r} is no subject to publish on.", remedy="Write words joined by dots, without wildcards."
-        )
-    return subject
 
 
 @functools.cache

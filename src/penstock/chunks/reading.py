@@ -19,7 +19,7 @@ __all__ = ["Inbox", "Incoming", "PayloadReader"]
 class PayloadReader(ABC):
     """Bytes in order: iterate over them as they come, or `read` as many as you want."""
 
-    size: int | None
+    size: int | None = None
     """The size of the payload, once it is known."""
 
     def __init__(self, message_id: str, subject: str) -> None:
@@ -81,15 +81,13 @@ class Incoming(PayloadReader):
         wrong: Callable[[AssemblyError], None],
     ) -> None:
         super().__init__(message_id, subject)
-        self.size = None
         self.unread = unread
         self._taken = taken
         self._wrong = wrong
         self._changed = asyncio.Event()
-        self._error: AssemblyError | None = None
+        self._error: PenstockError | None = None
         self._expected: str | None = None
         self._verified = False
-        self._discarded = False
         self._digest = hashlib.sha256()
 
     # -- what the assembler says --------------------------------------------------------------------
@@ -103,7 +101,7 @@ class Incoming(PayloadReader):
         self.size, self._expected = size, digest
         self._changed.set()
 
-    def fail(self, error: AssemblyError) -> None:
+    def fail(self, error: PenstockError) -> None:
         """The rest will not come."""
         self._error = error
         self.unread.close()
@@ -114,19 +112,15 @@ class Incoming(PayloadReader):
     @property
     def gone(self) -> bool:
         """Whether there is nothing to read any more: all was read, it failed, or the reader does not want it."""
-        return self._discarded or self._verified or self._error is not None
+        return self._verified or self._error is not None
 
     def discard(self) -> None:
         """Let go of what came and will come; reading on is an error."""
-        self._discarded = True
-        self.unread.close()
-        self._changed.set()
+        self.fail(InputError("The message was discarded.", remedy="Read it before you discard it."))
         self._taken()
 
     async def _next(self) -> bytes:
         while True:
-            if self._discarded:
-                raise InputError("The message was discarded.", remedy="Read it before you discard it.")
             if self._error is not None:
                 raise self._error
             if (piece := self.unread.take()) is not None:
@@ -142,10 +136,10 @@ class Incoming(PayloadReader):
         if self._verified:
             return b""
         if self._expected is not None and self._digest.hexdigest() != self._expected:
-            self._error = self._broken(Reason.DIGEST, "does not have the digest that its publisher sent")
+            self._error = error = self._broken(Reason.DIGEST, "does not have the digest that its publisher sent")
             self._taken()
-            self._wrong(self._error)
-            raise self._error
+            self._wrong(error)
+            raise error
         self._verified = True
         self._taken()
         return b""
@@ -171,14 +165,9 @@ class Inbox:
         self._messages.append(message)
         self._changed.set()
 
-    def close(self) -> None:
-        """No more messages begin."""
-        self._closed = True
-        self._changed.set()
-
-    def fail(self, error: PenstockError) -> None:
-        """No more messages begin, and nobody here asked for that."""
-        self._error = error
+    def close(self, error: PenstockError | None = None) -> None:
+        """No more messages begin; there is an error if nobody here asked for that."""
+        self._closed, self._error = True, error
         self._changed.set()
 
     def __aiter__(self) -> Inbox:
@@ -191,8 +180,6 @@ class Inbox:
                 if not message.gone:  # what failed before anybody saw it was reported
                     return message
             if self._closed:
-                raise StopAsyncIteration
-            if self._error is not None:
-                raise self._error
+                raise self._error or StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()

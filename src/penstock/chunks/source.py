@@ -1,20 +1,25 @@
-"""Where a payload comes from: whatever the caller has, read as a series of pieces and cut into chunks."""
+"""Where a payload comes from: whatever the caller has, read in pieces, cut into chunks, hashed beside the loop."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from penstock.chunks.digest import Digest
+from penstock.chunks.store import INLINE
 from penstock.chunks.wire import Chunk, Splitter
 from penstock.errors import InputError
 
-__all__ = ["Source", "check_source", "cut_source"]
+__all__ = ["Progress", "Source", "check_source", "cut_source"]
+
+_BEHIND = 4  # updates that a hash may be behind
 
 
 class Readable(Protocol):
@@ -25,6 +30,7 @@ class Readable(Protocol):
 
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Progress: TypeAlias = Callable[[int], None]
 Source: TypeAlias = Buffer | Readable | os.PathLike[str] | Iterable[Buffer] | AsyncIterable[Buffer]
 
 
@@ -59,7 +65,7 @@ async def cut_source(
     source: Source, message_id: str, chunk_size: int, *, digest: bool
 ) -> AsyncGenerator[tuple[Chunk, memoryview], None]:
     """Read the payload and cut it into chunks, of which the last one carries the `digest`; send each at once."""
-    hashing = Digest() if digest else None
+    hashing = _Digest() if digest else None
     splitter = Splitter(message_id, chunk_size, hashing)
     try:
         async with aclosing(_read_source(source, chunk_size)) as pieces:
@@ -124,3 +130,40 @@ def _checked(piece: Any) -> Buffer:
             remedy='Open files with "rb", and give iterables of bytes.',
         )
     return piece
+
+
+class _Digest:
+    """A SHA-256 that is computed on a thread of its own, a few updates behind."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._thread: ThreadPoolExecutor | None = None
+        self._jobs: deque[Future[None]] = deque()
+
+    def update(self, body: bytes | memoryview) -> None:
+        """Take more bytes; they must not change before `settle` returns."""
+        if self._thread is None and len(body) < INLINE:
+            self._hash.update(body)
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "penstock-digest")
+        self._jobs.append(self._thread.submit(self._hash.update, body))
+
+    async def settle(self, behind: int = 0) -> None:
+        """Wait until at most `behind` updates are left to do."""
+        while len(self._jobs) > behind:
+            await asyncio.wrap_future(self._jobs.popleft())
+
+    async def keep_up(self) -> None:
+        """Wait if the thread has fallen behind, so that what it holds stays bounded."""
+        await self.settle(_BEHIND)
+
+    def hexdigest(self) -> str:
+        """Give the digest; it waits for the last chunk to be hashed, a millisecond at most after `settle`."""
+        while self._jobs:
+            self._jobs.popleft().result()
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)

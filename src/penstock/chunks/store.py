@@ -6,6 +6,8 @@ too early waits beside it. On disk each chunk goes to its own place in a sparse 
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 import tempfile
 from collections import deque
@@ -15,9 +17,10 @@ from pathlib import Path
 
 from penstock.chunks.wire import Body
 
-__all__ = ["MemoryStore", "SpoolStore", "UnreadStore", "fill", "join"]
+__all__ = ["INLINE", "MemoryStore", "SpoolStore", "UnreadStore", "digest_of", "fill", "join"]
 
 PIECE = 512 * 1024
+INLINE = 64 * 1024  # bytes below which the way to a thread takes longer than a hash
 LARGE = 256 * 1024  # bytes from which on a payload that grows gets a span of addresses
 SPAN = 33 * 1024 * 1024  # glibc takes blocks above 32 MB from the system and gives them back, whatever was before
 SPANS = 64  # how many a process has at most: two gigabytes of addresses
@@ -231,3 +234,13 @@ async def join(pieces: AsyncIterable[bytes]) -> bytes:
         return store.take()
     finally:
         store.close()
+
+
+async def digest_of(data: bytes | FileIO, size: int) -> str:
+    """Hash a payload of `size` bytes, or what a file holds from where it stands, on a thread if that is much."""
+
+    def work() -> str:
+        found = hashlib.sha256(data) if isinstance(data, bytes) else hashlib.file_digest(data, "sha256")
+        return found.hexdigest()
+
+    return work() if size < INLINE else await asyncio.to_thread(work)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from penstock.bus.limits import GRACE, KBITS, MIB, BusOptions, partitions, subject_of
 from penstock.bus.mailbox import Mailbox
+from penstock.bus.request import Request
 from penstock.bus.requester import Reply
 from penstock.bus.service import Handler, Service
+from penstock.connection import Connection
 from penstock.connection.callbacks import is_coroutine_function
 from penstock.errors import InputError, LocalProtocolError, OptionError
-
-if TYPE_CHECKING:
-    from penstock.bus.request import Request
-    from penstock.connection import Connection
 
 __all__ = ["Bus"]
 

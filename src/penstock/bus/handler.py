@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from penstock.bus.limits import BusOptions
+from penstock.bus.mailbox import Mailbox
 from penstock.bus.packets import StopAndWait, Windowed
 from penstock.bus.request import encode_element
 from penstock.bus.window import HEADER, Offer
 from penstock.bus.wire import Response, encode_close, encode_element_packet, encode_response, encode_section
+from penstock.connection import Msg
 from penstock.errors import LinkError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
-
-if TYPE_CHECKING:
-    from penstock.bus.limits import BusOptions
-    from penstock.bus.mailbox import Mailbox
-    from penstock.connection import Msg
 
 __all__ = ["SectionWriter", "Sender", "explain"]
 

@@ -11,17 +11,13 @@ import asyncio
 import logging
 import secrets
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from penstock.bus.limits import BusOptions
 from penstock.bus.wire import Misc, MiscInbox, ReplyDecoder, Type
-from penstock.connection import Msg
+from penstock.connection import Connection, Msg, Subscription
 from penstock.connection.connecting import check_connection
 from penstock.connection.subscription import served
 from penstock.errors import InputError, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.bus.limits import BusOptions
-    from penstock.connection import Connection, Subscription
 
 __all__ = ["Conversation", "Mailbox"]
 
@@ -46,8 +42,9 @@ class Conversation:
         raise NotImplementedError
 
     def fail(self, error: PenstockError) -> None:
-        """Take note that nothing will come any more, or that the server lets nothing through."""
-        raise NotImplementedError
+        """Note an error, of which the first one counts: nothing comes any more, or the server lets nothing through."""
+        self.error = self.error or error
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

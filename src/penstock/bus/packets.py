@@ -6,18 +6,14 @@ from MiscInboxName before the first packet.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from penstock.bus.limits import BusOptions
 from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
+from penstock.connection import Msg
 from penstock.errors import DeadlineError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from penstock.bus.limits import BusOptions
-    from penstock.connection import Msg
 
 __all__ = ["SLACK", "StopAndWait", "Windowed"]
 
@@ -39,11 +35,6 @@ class PacketSender(Conversation):
             self._signal(message.data)
         except PenstockError as error:
             self.fail(error)
-        self._wake()
-
-    def fail(self, error: PenstockError) -> None:
-        """Note an error, of which the first one counts, and wake who waits for a signal."""
-        self.error = self.error or error
         self._wake()
 
     def end(self) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator
+from typing import Self
 
+from penstock.bus.limits import BusOptions
 from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, LAST, PART, RESEND, Offer, ReceiveWindow, Signal
-from penstock.bus.wire import Close, Element, First, Misc, MiscInbox, ReplyDecoder, Response, Skipped, State, Type
+from penstock.bus.wire import Close, Element, First, Misc, MiscInbox, ReplyDecoder, Response, State, Type
+from penstock.connection import Msg
 from penstock.errors import (
     DeadlineError,
     HandlerError,
@@ -25,12 +28,6 @@ from penstock.errors import (
     RemoteProtocolError,
     SlowConsumerError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from penstock.bus.limits import BusOptions
-    from penstock.connection import Msg
 
 __all__ = ["Reply", "Section"]
 
@@ -272,8 +269,8 @@ class Reply(Conversation):
                 self._window.take(size)
                 self._say(Misc.GO_ON, failing=False)
             self._end()
-        elif isinstance(value, Skipped):
-            log.debug("%s: a packet of type %d is passed over", self._target, value.type)
+        elif value is None:
+            log.debug("%s: a packet of type %d is passed over", self._target, unit[0])
             self._credit(size)
             self._rearm()
         else:

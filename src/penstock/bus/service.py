@@ -6,21 +6,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from penstock.bus.handler import Sender, explain
-from penstock.bus.limits import MIB, subject_of
+from penstock.bus.limits import MIB, BusOptions, subject_of
+from penstock.bus.mailbox import Mailbox
 from penstock.bus.request import Request, decode_request
 from penstock.bus.wire import Response, encode_response
-from penstock.connection import Msg
+from penstock.connection import Msg, Subscription
 from penstock.connection.subscription import served
 from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, NoConsumerError, PenstockError, RemoteProtocolError, SlowConsumerError
-
-if TYPE_CHECKING:
-    from penstock.bus.limits import BusOptions
-    from penstock.bus.mailbox import Mailbox
-    from penstock.connection import Subscription
 
 __all__ = ["Handler", "Service"]
 

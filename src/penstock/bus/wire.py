@@ -42,7 +42,6 @@ __all__ = [
     "MiscInbox",
     "ReplyDecoder",
     "Response",
-    "Skipped",
     "State",
     "Type",
     "decode_misc",
@@ -155,13 +154,6 @@ class MiscInbox:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A packet that means nothing here and is passed over."""
-
-    type: int
-
-
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -229,8 +221,8 @@ class ReplyDecoder:
 
     state = State.START
 
-    def decode(self, packet: bytes) -> Response | Close | MiscInbox | First | Element | Skipped:
-        """Read the next packet; one that is broken or out of order is a RemoteProtocolError."""
+    def decode(self, packet: bytes) -> Response | Close | MiscInbox | First | Element | None:
+        """Read the next packet, None if it is passed over; one broken or out of order is a RemoteProtocolError."""
         if not packet:
             raise RemoteProtocolError("The handler sent an empty packet.", place=0)
         number = packet[0]
@@ -238,7 +230,7 @@ class ReplyDecoder:
         if number > Type.INBOX:
             if state in (State.START, State.DONE):
                 raise RemoteProtocolError(f"A packet of type {number} cannot come {state.value} of a reply.", place=0)
-            return Skipped(number)
+            return None
         after = ORDER[state].get(Type(number))
         if after is None:
             raise RemoteProtocolError(
@@ -246,7 +238,7 @@ class ReplyDecoder:
                 place=0,
             )
         if number == Type.RESPONSE and state is not State.START:
-            return Skipped(number)
+            return None
         value = self._read(Type(number), packet)
         self.state = after
         return value

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.chunks.consumer import StoredConsumer
+from penstock.chunks.handler import HandlerFunction
 from penstock.chunks.limits import check_subject
 from penstock.chunks.reading import PayloadReader
 from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
-from penstock.connection import api_request
+from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
@@ -28,10 +29,6 @@ from penstock.model import Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import question, read_message
 from penstock.wire.subjects import covers
-
-if TYPE_CHECKING:
-    from penstock.chunks.handler import HandlerFunction
-    from penstock.connection import Connection
 
 __all__ = ["Archive", "StoredChunk", "StoredMessage"]
 

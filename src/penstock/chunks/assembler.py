@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from penstock.chunks.assembly import Assembly, Counts, Key
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
@@ -20,16 +20,13 @@ from penstock.chunks.limits import MESSAGE_COST, Limits, Recent, check_count
 from penstock.chunks.pacing import is_answerable
 from penstock.chunks.reading import Inbox, Incoming
 from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore, digest_of
-from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of, read_headers
+from penstock.chunks.wire import Body, Chunk, Headers, Reason, Refusal, decode, message_id_of, read_headers
+from penstock.connection import Connection, Subscription
 from penstock.connection.connecting import check_connection
 from penstock.connection.messages import as_text
 from penstock.connection.subscription import served
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.chunks.wire import Chunk, Headers
-    from penstock.connection import Connection, Subscription
 
 __all__ = ["Assembler"]
 

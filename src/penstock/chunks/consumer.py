@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.limits import Limits, check_count, check_seconds
 from penstock.chunks.store import MemoryStore, SpoolStore, fill
-from penstock.chunks.wire import Reason, Refusal, decode, message_id_of, size_of
-from penstock.connection import api_request
+from penstock.chunks.wire import Chunk, Reason, Refusal, decode, message_id_of, size_of
+from penstock.connection import Connection, api_request
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError, PenstockError
 from penstock.jetstream.consume import Deliveries
+from penstock.jetstream.delivery import Delivery
 from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.chunks.archive import Archive
-    from penstock.chunks.wire import Chunk
-    from penstock.connection import Connection
-    from penstock.jetstream.delivery import Delivery
 
 __all__ = ["StoredConsumer"]
 
@@ -67,7 +65,8 @@ class StoredConsumer:
         self._ack_wait = check_seconds("ack_wait", ack_wait, 0.1)
         self._limits = Limits.of("A consumer of stored messages", _KNOWN, **limits)
         self._deliveries: Deliveries | None = None
-        self._name = ""
+        # A name of our own making lets us ask twice; whoever crashes leaves the consumer to inactive_threshold.
+        self._name = durable or f"penstock-chunks-{secrets.token_hex(8)}"
         self._task: asyncio.Task[None] | None = None
         self.delivered = 0
         """Messages whose handler returned, and that are acknowledged."""
@@ -88,10 +87,8 @@ class StoredConsumer:
                 "before the message can be read.",
                 remedy="Use limits retention, and Archive.delete for a message that is done with.",
             )
-        # A name of our own making lets us ask twice; whoever crashes leaves the consumer to inactive_threshold.
-        name = self._durable or f"penstock-chunks-{secrets.token_hex(8)}"
         wanted: dict[str, Any] = {
-            "name": name,
+            "name": self._name,
             "ack_policy": "explicit",
             "ack_wait": int(self._ack_wait * _NANO),
             "deliver_policy": "all",
@@ -100,14 +97,13 @@ class StoredConsumer:
             "max_ack_pending": 10_000,
         }
         if self._durable is not None:
-            wanted["durable_name"] = name
+            wanted["durable_name"] = self._name
         else:
             wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
         body = {"stream_name": stream, "config": wanted}
-        await api_request(self._nc, names.consumer_create(stream, name), body, again=True)
-        self._name = name
+        await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
         # What waits, and what a handler is at, is kept alive by these.
-        self._deliveries = Deliveries(self._nc, stream, name, batch=100)
+        self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
 

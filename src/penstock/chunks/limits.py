@@ -26,18 +26,19 @@ _SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.*>]+(?:\.[^\s\x00-\x20\x7f.*>]+)*")
 def check_count(option: str, value: Any, least: int = 1) -> int:
     """Refuse what is no whole number, or is below the least."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(
-            f"{option} is {value!r}.", remedy=f"Give a whole number from {least}.", option=option, value=value
-        )
+        raise _wrong(option, value, f"Give a whole number from {least}.")
     return value
 
 
 def check_seconds(option: str, value: Any, least: float = 0.0) -> float:
     """Refuse what is no number of seconds above zero, or is below the least."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf or not value:
-        remedy = f"Give seconds, {least:g} at least." if least else "Give seconds above zero."
-        raise OptionError(f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
+        raise _wrong(option, value, f"Give seconds, {least:g} at least." if least else "Give seconds above zero.")
     return float(value)
+
+
+def _wrong(option: str, value: Any, remedy: str) -> OptionError:
+    return OptionError(f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
 
 
 def check_subject(subject: str) -> str:
@@ -73,12 +74,7 @@ class Limits:
         if self.spool_above is not None:
             check_count("spool_above", self.spool_above, 0)
         if self.folder is not None and not (self.folder.is_dir() and os.access(self.folder, os.W_OK | os.X_OK)):
-            raise OptionError(
-                f"spool_dir is {str(self.spool_dir)!r}.",
-                remedy="Name a folder that exists and can be written.",
-                option="spool_dir",
-                value=str(self.spool_dir),
-            )
+            raise _wrong("spool_dir", str(self.spool_dir), "Name a folder that exists and can be written.")
 
     @classmethod
     def of(cls, whose: str, known: Iterable[str], **given: Any) -> Self:

@@ -17,13 +17,10 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from penstock.chunks.limits import Recent
+from penstock.connection import Connection, Subscription
 from penstock.wire.protocol import decode_status
-
-if TYPE_CHECKING:
-    from penstock.chunks.limits import Recent
-    from penstock.connection import Connection, Subscription
 
 __all__ = ["AHEAD", "Pacing", "is_answerable"]
 

@@ -11,19 +11,16 @@ import functools
 import re
 import uuid
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 from penstock.chunks.archive import Archive
 from penstock.chunks.limits import Recent, check_count, check_seconds, check_subject
 from penstock.chunks.sender import STORE_WINDOW, ChunkSender, ChunkStorer, mark
 from penstock.chunks.source import Progress, Source, check_source, cut_source
 from penstock.chunks.wire import MAX_ID, header_room
+from penstock.connection import Connection
 from penstock.connection.connecting import check_connection
 from penstock.errors import DeniedError, DisconnectedError, InputError, OptionError, UnfinishedError
 from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID, check_name
-
-if TYPE_CHECKING:
-    from penstock.connection import Connection
 
 __all__ = ["PersistentPublisher", "Publisher"]
 
@@ -42,12 +39,7 @@ class _Publishing:
         self.timeout = check_seconds("timeout", timeout)
 
     async def _transfer(
-        self,
-        sender: ChunkSender | ChunkStorer,
-        subject: str,
-        message_id: str,
-        source: Source,
-        progress: Progress | None,
+        self, sender: ChunkSender | ChunkStorer, subject: str, message_id: str, source: Source, progress: Progress
     ) -> str:
         """Send a payload and give its id; UnfinishedError says how far it got if it stopped half way."""
         try:
@@ -111,7 +103,7 @@ class Publisher(_Publishing):
         return PersistentPublisher(nc, stream, chunk_size, digest=digest, timeout=timeout)
 
     async def publish(
-        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress | None = None
+        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress = None
     ) -> str:
         """Send a payload and give its message id, once the server has taken every chunk.
 
@@ -150,7 +142,7 @@ class PersistentPublisher(_Publishing):
         return len(f"{MSG_ID}: {message_id}:{2**64}:{mark()}\r\n{EXPECTED_STREAM}: {self.stream}\r\n")
 
     async def publish(
-        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress | None = None
+        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress = None
     ) -> str:
         """Store a payload under `<subject>.<message id>` and give the id, once every chunk is acknowledged.
 

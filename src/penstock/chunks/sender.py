@@ -9,21 +9,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from penstock.chunks.archive import Archive, StoredChunk
+from penstock.chunks.limits import Recent
 from penstock.chunks.pacing import Pacing
 from penstock.chunks.wire import Chunk, encode
+from penstock.connection import Connection
 from penstock.connection.asking import insist, patiently
 from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError
+from penstock.model import PubAck
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID
-
-if TYPE_CHECKING:
-    from penstock.chunks.archive import Archive, StoredChunk
-    from penstock.chunks.limits import Recent
-    from penstock.connection import Connection
-    from penstock.model import PubAck
 
 __all__ = ["STORE_WINDOW", "ChunkSender", "ChunkStorer", "mark"]
 
@@ -154,7 +151,6 @@ class ChunkStorer:
         archive: Archive,
         target: str,
         stored: dict[int, StoredChunk] | None,
-        *,
         most: int,
         timeout: float,
     ) -> None:

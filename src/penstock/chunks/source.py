@@ -30,7 +30,7 @@ class Readable(Protocol):
 
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Progress: TypeAlias = Callable[[int], None]
+Progress: TypeAlias = Callable[[int], None] | None
 Source: TypeAlias = Buffer | Readable | os.PathLike[str] | Iterable[Buffer] | AsyncIterable[Buffer]
 
 

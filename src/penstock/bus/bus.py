@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Self
+from weakref import WeakSet
 
 from penstock.bus.limits import GRACE, KBITS, MIB, BusOptions, partitions, subject_of
 from penstock.bus.mailbox import Mailbox
@@ -39,8 +40,8 @@ class Bus:
         grace: float = GRACE,
     ) -> None:
         self.options = BusOptions(queues, window, window_bytes, max_element, kbits, grace)
-        self._mail = Mailbox(nc)
-        self._services: list[Service] = []
+        self._mail = Mailbox(nc, self.options)
+        self._services: WeakSet[Service] = WeakSet()  # their subscriptions keep those that serve
 
     def __repr__(self) -> str:
         return f"<Bus of {', '.join(self.options.queues)}: {len(self._mail)} conversations>"
@@ -77,7 +78,7 @@ class Bus:
                 remedy="A body is a third larger on the way; send large ones with penstock.chunks and name them here.",
             )
         await self._mail.open(timeout)
-        reply = Reply(self._mail, self.options, subject_of(request.queue, request.partition), timeout)
+        reply = Reply(self._mail, subject_of(request.queue, request.partition), timeout)
         try:
             await reply.ask(data)
         except BaseException:
@@ -99,17 +100,8 @@ class Bus:
         for name, value, low in (("concurrency", concurrency, 1), ("backlog", backlog, 0)):
             if not isinstance(value, int) or value < low:
                 raise OptionError(f"{name} is {value!r}.", remedy=f"Give at least {low}.", option=name, value=value)
-        service = Service(
-            self._mail,
-            self.options,
-            queue,
-            partitions(count, parts, part),
-            handler,
-            concurrency=concurrency,
-            backlog=backlog,
-            ended=self._services.remove,
-        )
-        self._services.append(service)
+        service = Service(self._mail, queue, partitions(count, parts, part), handler, concurrency, backlog)
+        self._services.add(service)
         return service
 
     async def close(self, timeout: float = 10.0) -> None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Self
 
-from penstock.bus.limits import BusOptions
 from penstock.bus.mailbox import Mailbox
 from penstock.bus.packets import StopAndWait, Windowed
 from penstock.bus.request import encode_element
@@ -126,8 +125,8 @@ class SectionWriter:
 class Sender:
     """Answers one request: with one response, or with sections."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, message: Msg) -> None:
-        self._mail, self._options = mail, options
+    def __init__(self, mail: Mailbox, message: Msg) -> None:
+        self._mail = mail
         self._target = message.reply
         self._offer = Offer.decode((message.headers or {}).get(HEADER))
         self.answered = False
@@ -150,10 +149,11 @@ class Sender:
         """Begin a reply of sections; use it with `async with`, which closes it, with the error if there is one."""
         self._once()
         self.answered = True
-        if self._offer is not None and self._options.window:
-            mine = Offer(self._options.window, self._options.window_bytes, self._options.max_element)
-            return SectionWriter(Windowed(self._mail, self._options, self._target, mine.meet(self._offer)))
-        return SectionWriter(StopAndWait(self._mail, self._options, self._target))
+        options = self._mail.options
+        if self._offer is not None and options.window:
+            mine = Offer(options.window, options.window_bytes, options.max_element)
+            return SectionWriter(Windowed(self._mail, self._target, mine.meet(self._offer)))
+        return SectionWriter(StopAndWait(self._mail, self._target))
 
     def _once(self) -> None:
         if self.answered:

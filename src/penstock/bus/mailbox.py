@@ -30,8 +30,8 @@ LEAST = 64 * 1024  # a window is never smaller: the plain protocol may have a wh
 class Conversation:
     """One side of a reply: what it hears arrives on a subject of its own, what it says goes to `target`."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str) -> None:
-        self._mail, self._nc, self._options, self._target = mail, mail.nc, options, target
+    def __init__(self, mail: Mailbox, target: str) -> None:
+        self._mail, self._nc, self._options, self._target = mail, mail.nc, mail.options, target
         self._loop = asyncio.get_running_loop()
         self._expecting = ExitStack()  # whoever we publish to may turn out to be denied
         self._waiter: asyncio.Future[None] | None = None
@@ -54,8 +54,8 @@ class Conversation:
 class Mailbox:
     """Gives every conversation a subject of its own, and brings it what arrives there."""
 
-    def __init__(self, nc: Connection) -> None:
-        self.nc = check_connection(nc)
+    def __init__(self, nc: Connection, options: BusOptions) -> None:
+        self.nc, self.options = check_connection(nc), options
         self._prefix = f"{nc.new_inbox()}."
         self._conversations: dict[bytes, Conversation] = {}
         self._subscription: Subscription | None = None

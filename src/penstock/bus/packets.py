@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.bus.limits import BusOptions
 from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
@@ -124,8 +123,8 @@ class StopAndWait(PacketSender):
 class Windowed(PacketSender):
     """Many units in flight, bounded by number and bytes; what is lost on the way is sent again."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str, offer: Offer) -> None:
-        super().__init__(mail, options, target)
+    def __init__(self, mail: Mailbox, target: str, offer: Offer) -> None:
+        super().__init__(mail, target)
         self._offer = offer
         self._out = SendWindow(offer.window, offer.bytes)
         self._largest = 0  # bytes of the largest packet that may still be under way

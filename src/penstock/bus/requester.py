@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Self
 
-from penstock.bus.limits import BusOptions
 from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, LAST, PART, RESEND, Offer, ReceiveWindow, Signal
 from penstock.bus.wire import Close, Element, First, Misc, MiscInbox, ReplyDecoder, Response, State, Type
@@ -64,8 +63,8 @@ class Reply(Conversation):
     Leave it early with `break`, `close()` or by leaving an `async with` on it: the handler is told.
     """
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str, timeout: float) -> None:
-        super().__init__(mail, options, target)
+    def __init__(self, mail: Mailbox, target: str, timeout: float) -> None:
+        super().__init__(mail, target)
         self.response: Response | None = None
         self._timeout = timeout
         self._decoder = ReplyDecoder()
@@ -78,26 +77,21 @@ class Reply(Conversation):
         self._pieces_size = 0
         self._inbox: str | None = None
         self._window: ReceiveWindow | None = None
-        self._credited = 0
-        self._credited_bytes = 0
-        self._credited_at = 0.0
+        self._credited, self._credited_bytes, self._credited_at = 0, 0, 0.0
         self._asked: tuple[int, float] = (-1, 0.0)
         self._current: Section | None = None
         self._done = False
         self.subject = mail.add(self)
-        self._reserved = mail.reserve(options.window_bytes) if options.window else 0
+        self.offer: Offer | None = None
+        """The window that we offer for this reply; None if we keep to the plain protocol."""
+        if (options := mail.options).window:
+            self.offer = Offer(options.window, mail.reserve(options.window_bytes), options.max_element)
         self._deadline = self._loop.time() + timeout
         self._timer = self._loop.call_at(self._deadline, self._expire)
 
     def __repr__(self) -> str:
         what = f"{self.response.status}" if self.response else "sections"
         return f"<Reply of {self._target}: {what}{', ended' if self._done else ''}>"
-
-    @property
-    def offer(self) -> Offer | None:
-        """The window that we offer for this reply; None if we keep to the plain protocol."""
-        given = self._options
-        return Offer(given.window, self._reserved, given.max_element) if given.window else None
 
     @property
     def windowed(self) -> bool:
@@ -377,10 +371,10 @@ class Reply(Conversation):
                 self._say(Misc.SLOW_CONSUMER if slow else Misc.NO_CONSUMER, failing=False)
 
     def _end(self, error: PenstockError | None = None) -> None:
+        if self.offer is not None and not self._done:
+            self._mail.reserved -= self.offer.bytes
         self._done = True
         self.error = error or self.error
-        self._mail.reserved -= self._reserved
-        self._reserved = 0
         self._timer.cancel()
         self._units.clear()
         self._pieces.clear()

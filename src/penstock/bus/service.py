@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Self
 
 from penstock.bus.handler import Sender, explain
-from penstock.bus.limits import MIB, BusOptions, subject_of
+from penstock.bus.limits import MIB, subject_of
 from penstock.bus.mailbox import Mailbox
 from penstock.bus.request import Request, decode_request
 from penstock.bus.wire import Response, encode_response
@@ -30,24 +30,11 @@ class Service:
     """Serves partitions from `await service` or `async with service` until `stop()`."""
 
     def __init__(
-        self,
-        mail: Mailbox,
-        options: BusOptions,
-        queue: str,
-        partitions: range,
-        handler: Handler,
-        *,
-        concurrency: int,
-        backlog: int,
-        ended: Callable[[Service], None],
+        self, mail: Mailbox, queue: str, partitions: range, handler: Handler, concurrency: int, backlog: int
     ) -> None:
         self.queue, self.partitions = queue, partitions
-        self._mail, self._options, self._handler = mail, options, handler
-        self._ended = ended
-        self._served = [
-            _Partition(self, subject_of(queue, number), concurrency=concurrency, backlog=backlog)
-            for number in partitions
-        ]
+        self._mail, self._handler = mail, handler
+        self._served = [_Partition(self, subject_of(queue, number), concurrency, backlog) for number in partitions]
         self._state = "new"
 
     def __repr__(self) -> str:
@@ -92,8 +79,6 @@ class Service:
     async def stop(self, timeout: float = 10.0) -> None:
         """Take no more requests, let the handlers end, and after `timeout` seconds cancel those that have not."""
         before, self._state = self._state, "stopped"
-        if before == "new":
-            self._ended(self)
         if before != "serving":
             return
         loop = asyncio.get_running_loop()
@@ -108,7 +93,6 @@ class Service:
             if tasks := self._tasks():
                 log.warning("%s: %d handlers did not end in %g s and were cancelled.", self.queue, len(tasks), timeout)
                 await end(tasks, again=CLEANUP)
-            self._ended(self)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [task for item in self._served for task in item.active]
@@ -130,7 +114,7 @@ class Service:
 
     async def handle(self, message: Msg) -> None:
         """Run the handler for one request, and see to it that the requester gets an answer."""
-        sender = Sender(self._mail, self._options, message)
+        sender = Sender(self._mail, message)
         try:
             request = decode_request(message.data)
         except RemoteProtocolError as error:
@@ -170,7 +154,7 @@ class Service:
 class _Partition:
     """One partition: its subscription, the handlers at work, and the requests that wait for one."""
 
-    def __init__(self, service: Service, subject: str, *, concurrency: int, backlog: int) -> None:
+    def __init__(self, service: Service, subject: str, concurrency: int, backlog: int) -> None:
         self.service, self.subject = service, subject
         self.subscription: Subscription | None = None
         self.active: set[asyncio.Task[None]] = set()

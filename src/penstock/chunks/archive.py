@@ -11,13 +11,12 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.chunks.consumer import StoredConsumer
 from penstock.chunks.handler import HandlerFunction
+from penstock.chunks.incoming import PayloadReader
 from penstock.chunks.limits import check_subject
-from penstock.chunks.reading import PayloadReader
 from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently
@@ -35,8 +34,7 @@ __all__ = ["Archive", "StoredChunk", "StoredMessage"]
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
+class StoredChunk(NamedTuple):
     """One chunk in the stream."""
 
     sequence: int
@@ -219,10 +217,8 @@ class StoredMessage(PayloadReader):
     ) -> None:
         super().__init__(message_id, subject)
         self.size: int = tiling.received
-        self._archive = archive
-        self._expected = tiling.digest
+        self._archive, self._direct, self._expected = archive, direct, tiling.digest
         self._order = deque(order)
-        self._direct = direct
         self._ahead: deque[tuple[StoredChunk, asyncio.Task[tuple[Headers, bytes]]]] = deque()
         self._asked = 0
         self._digest = hashlib.sha256() if tiling.digest is not None else None

@@ -14,11 +14,10 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
-from penstock.chunks.assembly import Assembly, Counts, Key
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
+from penstock.chunks.incoming import Assembly, Counts, Inbox, Incoming, Key
 from penstock.chunks.limits import MESSAGE_COST, Limits, Recent, check_count
 from penstock.chunks.pacing import is_answerable
-from penstock.chunks.reading import Inbox, Incoming
 from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore, digest_of
 from penstock.chunks.wire import Body, Chunk, Headers, Reason, Refusal, decode, message_id_of, read_headers
 from penstock.connection import Connection, Subscription

@@ -56,11 +56,8 @@ class StoredConsumer:
         ack_wait: float = 30.0,
         **limits: Any,
     ) -> None:
-        self._nc = nc
-        self._archive = archive
+        self._nc, self._archive, self._durable, self._on_error = nc, archive, durable, on_error
         self._handler = Handler(handler, 1)
-        self._durable = durable
-        self._on_error = on_error
         self._attempts = check_count("attempts", attempts)
         self._ack_wait = check_seconds("ack_wait", ack_wait, 0.1)
         self._limits = Limits.of("A consumer of stored messages", _KNOWN, **limits)

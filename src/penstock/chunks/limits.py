@@ -104,8 +104,7 @@ class Recent:
     """Remembers things for `seconds`, by their hashes; beyond `most` of them the oldest is forgotten early."""
 
     def __init__(self, seconds: float, most: int = 100_000) -> None:
-        self._seconds = seconds
-        self._most = most
+        self._seconds, self._most = seconds, most
         self._until: OrderedDict[int, float] = OrderedDict()
 
     def __len__(self) -> int:

@@ -41,10 +41,7 @@ class Pacing:
     """What the receivers of one message have taken so far; a message that is `over` is not waited for."""
 
     def __init__(self, nc: Connection, subject: str, silence: Recent, over: asyncio.Future[None]) -> None:
-        self._nc = nc
-        self._subject = subject
-        self._silence = silence
-        self._over = over
+        self._nc, self._subject, self._silence, self._over = nc, subject, silence, over
         self._inbox = ""
         self._subscription: Subscription | None = None
         self._taken: dict[bytes, tuple[int, float]] = {}  # by receiver: how far, and since when

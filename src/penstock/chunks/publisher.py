@@ -51,9 +51,8 @@ class _Publishing:
             await sender.finish()
         except Exception as error:
             confirmed = await sender.confirmed()
-            if (isinstance(error, InputError) and not sender.started) or (
-                isinstance(error, DeniedError) and not confirmed
-            ):
+            unusable = isinstance(error, InputError) and not sender.started
+            if unusable or (isinstance(error, DeniedError) and not confirmed):
                 raise  # nobody has anything of it
             what = str(error) or type(error).__name__
             raise UnfinishedError(
@@ -211,9 +210,7 @@ def _check_id(message_id: str, *, stored: bool = False) -> str:
 def _keep_freed_memory() -> None:
     """Let the C library reuse the memory of a chunk for the next one, instead of giving it back in between.
 
-    glibc returns the memory of large blocks to the system at once, and new memory comes page by page, at several times
-    the cost of copying a chunk. It learns from what is freed: a block of this size, which is never touched and so costs
-    nothing, makes it keep blocks up to this size: those of a window, each of which is put into a frame before it is
-    written. Other C libraries pay no attention.
+    glibc gives large blocks back at once, and new memory comes page by page, at several times the cost of copying a
+    chunk. It learns from what is freed to keep blocks of that size; one that was never touched costs nothing.
     """
     bytes(4 * 1024 * 1024)

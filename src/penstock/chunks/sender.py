@@ -41,9 +41,7 @@ class ChunkSender:
     remedy = "Receivers drop the part after their timeout. Publish the payload again."
 
     def __init__(self, nc: Connection, subject: str, *, timeout: float, silence: Recent | None) -> None:
-        self._nc = nc
-        self._subject = subject
-        self._timeout = timeout
+        self._nc, self._subject, self._timeout = nc, subject, timeout
         self._stretch = nc.stretch
         self._failure: PenstockError | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -53,23 +51,16 @@ class ChunkSender:
         self._confirmed = 0
         self.sent = 0
         """Bytes that were handed to the connection."""
+        self.started = False
+        """Whether anything was sent."""
         self._broken = nc.broken
         self._broken.add_done_callback(self._broke)
         self._expecting = ExitStack()
         self._expecting.enter_context(nc.expecting(subject, self._fail))
 
-    @property
-    def started(self) -> bool:
-        """Whether somebody may have something of the message."""
-        return self.sent > 0
-
     def _broke(self, reason: asyncio.Future[PenstockError]) -> None:
-        what = str(reason.result()).rstrip(".")
-        self._fail(
-            DisconnectedError(
-                f"The connection broke while publishing on {self._subject}: {what}.", urls=self._nc.options.urls
-            )
-        )
+        what = f"The connection broke while publishing on {self._subject}: {str(reason.result()).rstrip('.')}."
+        self._fail(DisconnectedError(what, urls=self._nc.options.urls))
 
     def _fail(self, error: PenstockError) -> None:
         if self._failure is None:
@@ -89,6 +80,7 @@ class ChunkSender:
         reply = await self._pacing.reply_to(self.sent + len(body)) if full and self._pacing is not None else ""
         await self._nc.publish(self._subject, body, reply, encode(chunk))
         self.sent += len(body)
+        self.started = True
         if full:
             await self._confirm()
             self._ask()
@@ -161,7 +153,7 @@ class ChunkStorer:
         self._failed: int | None = None
         self.remedy = f"Publish it again with message_id={target.rpartition('.')[2]!r} to go on where it stopped."
         self.started = False
-        """Whether anything was sent to the stream."""
+        """Whether anything was sent."""
         self.sent = 0
         """Bytes that were sent, or are in the stream already."""
 

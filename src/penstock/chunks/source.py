@@ -19,7 +19,7 @@ from penstock.errors import InputError
 
 __all__ = ["Progress", "Source", "check_source", "cut_source"]
 
-_BEHIND = 4  # updates that a hash may be behind
+_BEHIND = 4  # chunks that the hash may be behind, so that what it holds stays bounded
 
 
 class Readable(Protocol):
@@ -73,7 +73,7 @@ async def cut_source(
                 for cut in splitter.feed(piece):
                     yield cut
                     if hashing is not None:
-                        await hashing.keep_up()
+                        await hashing.settle(_BEHIND)
                 if hashing is not None and not isinstance(piece, bytes):
                     await hashing.settle()  # whoever gave the buffer may fill it anew
         if hashing is not None:
@@ -153,10 +153,6 @@ class _Digest:
         """Wait until at most `behind` updates are left to do."""
         while len(self._jobs) > behind:
             await asyncio.wrap_future(self._jobs.popleft())
-
-    async def keep_up(self) -> None:
-        """Wait if the thread has fallen behind, so that what it holds stays bounded."""
-        await self.settle(_BEHIND)
 
     def hexdigest(self) -> str:
         """Give the digest; it waits for the last chunk to be hashed, a millisecond at most after `settle`."""

@@ -29,11 +29,9 @@ SPANS = 64  # how many a process has at most: two gigabytes of addresses
 class MemoryStore:
     """A payload in memory: one buffer that grows without gaps, and the chunks that came too early.
 
-    The buffer begins as the first chunk and ends as the payload: neither is copied for it, so that a payload of one
-    chunk is handed on as it came, and any other is in memory once. A buffer that grows is moved now and then, though,
-    and the C library may keep the place where it was. So one that has got large moves once more, into a span of
-    addresses that is longer than most payloads: they cost nothing until something is written to them, and what is not
-    needed goes back at the end.
+    The buffer begins as the first chunk and ends as the payload, and neither is copied for it. One that grows is moved
+    now and then, and the C library may keep the place where it was. So one that has got large moves once more, into a
+    span of addresses that is longer than most payloads: they cost nothing until something is written to them.
     """
 
     _spans = 0  # how many there are in this process
@@ -118,11 +116,7 @@ class SpoolStore:
         self.disk = 0
 
     def write(self, offset: int, body: Body) -> None:
-        """Put a chunk in its place.
-
-        It is written at once, through the page cache. A disk that cannot keep up so holds up the reading of the
-        socket, and the server slows the publisher down; chunks that pile up in the client would be dropped.
-        """
+        """Put a chunk in its place, at once: a disk that cannot keep up holds up the reading, and so the publisher."""
         view = memoryview(body)
         self.disk += len(view)
         while view:

@@ -120,9 +120,7 @@ class Chunk:
 
 def encode(chunk: Chunk) -> dict[str, str]:
     """Write the headers of a chunk, sorted by name."""
-    headers = {}
-    if chunk.digest is not None:
-        headers[DIGEST] = chunk.digest
+    headers = {} if chunk.digest is None else {DIGEST: chunk.digest}
     headers[FLAGS] = str((LAST if chunk.last else 0) | (HAS_DIGEST if chunk.digest is not None else 0))
     headers[MESSAGE_ID] = chunk.message_id
     headers[OFFSET] = str(chunk.offset)
@@ -198,11 +196,8 @@ def _number(headers: Headers, name: str) -> int:
 class Hash(Protocol):
     """What a splitter feeds the payload to, such as `hashlib.sha256()`."""
 
-    def update(self, body: memoryview, /) -> None:
-        """Take more bytes."""
-
-    def hexdigest(self) -> str:
-        """Give the digest of all of them."""
+    def update(self, body: memoryview, /) -> None: ...
+    def hexdigest(self) -> str: ...
 
 
 class Splitter:
@@ -213,11 +208,9 @@ class Splitter:
     """
 
     def __init__(self, message_id: str, chunk_size: int, digest: Hash | None = None) -> None:
-        self.message_id = message_id
-        self.chunk_size = chunk_size
+        self.message_id, self.chunk_size, self._digest = message_id, chunk_size, digest
         self.offset = 0
         self._held: bytearray | memoryview = bytearray()
-        self._digest = digest
 
     def feed(self, piece: bytes | bytearray | memoryview) -> Iterator[tuple[Chunk, memoryview]]:
         """Take a piece and give the chunks that are complete."""
@@ -261,8 +254,7 @@ class Tiling:
     """Which parts of a payload have come. It grows with the chunks that come, never with what they claim."""
 
     def __init__(self, *, max_size: int = _UINT64, max_chunks: int = 2**32) -> None:
-        self.max_size = max_size
-        self.max_chunks = max_chunks
+        self.max_size, self.max_chunks = max_size, max_chunks
         self.total: int | None = None
         self.digest: str | None = None
         self.received = 0

@@ -19,6 +19,7 @@ __all__ = ["SLACK", "StopAndWait", "Windowed"]
 # The requester's clock starts when the packet arrives, ours when it is sent. Ours must not ring first, or the
 # handler would hear of a timeout where the requester meant to say SlowConsumer.
 SLACK = 1.0
+NO_CONSUMER, SLOW_CONSUMER = bytes((Misc.NO_CONSUMER,)), bytes((Misc.SLOW_CONSUMER,))
 UNSENT = 4 * 1024 * 1024  # bytes that wait for the socket, at which a handler waits, too
 PROBE_FIRST, PROBE_LAST = 0.5, 4.0  # seconds of silence before the reader is asked what it has; doubling
 
@@ -31,6 +32,10 @@ class PacketSender(Conversation):
     def deliver(self, message: Msg) -> None:
         """Take a signal of the requester."""
         try:
+            if message.data == NO_CONSUMER:
+                raise NoConsumerError("Nobody reads the reply any more.", subject=self._target)
+            if message.data == SLOW_CONSUMER:
+                raise SlowConsumerError("The requester says that it reads the reply too slowly.", subject=self._target)
             self._signal(message.data)
         except PenstockError as error:
             self.fail(error)
@@ -44,12 +49,6 @@ class PacketSender(Conversation):
 
     def _signal(self, data: bytes) -> None:
         raise NotImplementedError
-
-    def _refuse(self, kind: int) -> None:
-        if kind == Misc.NO_CONSUMER:
-            raise NoConsumerError("Nobody reads the reply any more.", subject=self._target)
-        if kind == Misc.SLOW_CONSUMER:
-            raise SlowConsumerError("The requester says that it reads the reply too slowly.", subject=self._target)
 
     def _open(self, headers: dict[str, str] | None = None) -> None:
         if self._inbox is None:
@@ -115,8 +114,7 @@ class StopAndWait(PacketSender):
         self._publish(packet)
 
     def _signal(self, data: bytes) -> None:
-        kind = decode_misc(data)
-        self._refuse(kind)
+        decode_misc(data)
         self._go_on = True
 
 
@@ -171,7 +169,6 @@ class Windowed(PacketSender):
 
     def _signal(self, data: bytes) -> None:
         signal = decode_signal(data)
-        self._refuse(signal.kind)
         if signal.kind == RESEND:
             self._out.rewind(signal.number)
             self._again = True

@@ -41,9 +41,7 @@ class Section:
 
     def __init__(self, reply: Reply, first: First) -> None:
         self._reply, self._first = reply, first
-        self.kind: str = first.kind
-        self.type: str = first.type
-        self.path: tuple[str, ...] = first.path
+        self.kind, self.type, self.path = first.kind, first.type, first.path
 
     def __repr__(self) -> str:
         return f"<Section {self.kind} {self.type!r} at {'/'.join(self.path) or 'the root'}>"

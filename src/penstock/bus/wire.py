@@ -97,9 +97,6 @@ ORDER: dict[State, dict[Type, State]] = {
 }
 
 
-# -- values -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Response:
     """A single answer, with the status of HTTP."""
@@ -154,9 +151,6 @@ class MiscInbox:
     name: str
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
-
-
 def encode_response(response: Response) -> bytes:
     if not isinstance(response.status, int) or not 0 <= response.status <= 0xFFFF:
         raise LocalProtocolError(f"The status {response.status!r} does not fit two bytes.", remedy="Use one of HTTP.")
@@ -204,9 +198,6 @@ def _text(what: str, text: str, most: int = 255) -> bytes:
     if len(data) > most:
         raise LocalProtocolError(f"{what} is {len(data)} bytes long.", remedy=f"{most} bytes fit.")
     return bytes((len(data),)) + data
-
-
-# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def decode_misc(data: bytes) -> Misc:

@@ -11,7 +11,7 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.chunks.consumer import StoredConsumer
 from penstock.chunks.handler import HandlerFunction
@@ -29,7 +29,7 @@ from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import question, read_message
 from penstock.wire.subjects import covers
 
-__all__ = ["Archive", "StoredChunk", "StoredMessage"]
+__all__ = ["Archive", "StoredChunks", "StoredMessage"]
 
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
 
@@ -40,6 +40,10 @@ class StoredChunk(NamedTuple):
     sequence: int
     chunk: Chunk
     size: int
+
+
+StoredChunks: TypeAlias = dict[int, StoredChunk]
+"""The chunks of a message in the stream, by offset."""
 
 
 class Archive:
@@ -90,15 +94,15 @@ class Archive:
             self._subject = stem
         return self._subject
 
-    async def stored(self, message_id: str) -> dict[int, StoredChunk]:
+    async def stored(self, message_id: str) -> StoredChunks:
         """Give the chunks of a message that are in the stream, by offset; none if there is no such message."""
         subject = await self.subject()
         own = await self.stored_on(f"{subject}.{message_id}", message_id)
         return own or await self.stored_on(subject, message_id)
 
-    async def stored_on(self, subject: str, message_id: str) -> dict[int, StoredChunk]:
+    async def stored_on(self, subject: str, message_id: str) -> StoredChunks:
         """Give the chunks of a message that are stored on exactly this subject, by offset."""
-        found: dict[int, StoredChunk] = {}
+        found: StoredChunks = {}
         if not await self.captures(subject):
             return found
         async for message in scan_headers(self._nc, self.stream, subject=subject):
@@ -142,9 +146,7 @@ class Archive:
         return StoredConsumer(self._nc, self, handler, durable, **options)
 
     @asynccontextmanager
-    async def reading(
-        self, message_id: str, subject: str, stored: dict[int, StoredChunk]
-    ) -> AsyncIterator[StoredMessage]:
+    async def reading(self, message_id: str, subject: str, stored: StoredChunks) -> AsyncIterator[StoredMessage]:
         """Read a message of these chunks."""
         if not stored:
             raise self._not_found(message_id)

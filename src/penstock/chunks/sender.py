@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from contextlib import ExitStack
 
-from penstock.chunks.archive import Archive, StoredChunk
+from penstock.chunks.archive import Archive, StoredChunks
 from penstock.chunks.limits import Recent
 from penstock.chunks.pacing import Pacing
 from penstock.chunks.wire import Chunk, encode
@@ -138,19 +138,12 @@ class ChunkStorer:
     """
 
     def __init__(
-        self,
-        nc: Connection,
-        archive: Archive,
-        target: str,
-        stored: dict[int, StoredChunk] | None,
-        most: int,
-        timeout: float,
+        self, nc: Connection, archive: Archive, target: str, stored: StoredChunks | None, most: int, timeout: float
     ) -> None:
         self._nc, self._archive, self._target = nc, archive, target
         self._new, self._stored = stored is None, stored or {}
         self._most, self._timeout = most, timeout
         self._tasks: dict[asyncio.Task[None], int] = {}  # and the offset of each one's chunk
-        self._failed: int | None = None
         self.remedy = f"Publish it again with message_id={target.rpartition('.')[2]!r} to go on where it stopped."
         self.started = False
         """Whether anything was sent."""
@@ -184,12 +177,9 @@ class ChunkStorer:
     async def _shrink(self, most: int) -> None:
         await asyncio.sleep(0)
         while self._tasks:
-            done = [task for task in self._tasks if task.done()]
-            for task in done:
-                offset = self._tasks.pop(task)
-                if task.exception() is not None:
-                    self._failed = offset if self._failed is None else min(offset, self._failed)
-                task.result()
+            for task in [task for task in self._tasks if task.done()]:
+                task.result()  # one that failed stays: `confirmed` sees where
+                del self._tasks[task]
             if len(self._tasks) <= most:
                 return
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -214,10 +204,10 @@ class ChunkStorer:
 
     async def confirmed(self) -> int:
         """Give the bytes from the start that are surely stored; if the source failed, what is under way arrives."""
-        if self._tasks and self._failed is None:
-            await asyncio.wait(self._tasks, timeout=_SETTLE)
-        lost = [offset for task, offset in self._tasks.items() if not task.done() or task.exception() is not None]
-        return min([*lost, *([] if self._failed is None else [self._failed])], default=self.sent)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_SETTLE, return_when=asyncio.FIRST_EXCEPTION)
+        lost = (offset for task, offset in self._tasks.items() if not task.done() or task.exception() is not None)
+        return min(lost, default=self.sent)
 
     async def close(self) -> None:
         await end(self._tasks)

@@ -30,7 +30,6 @@ class PacketSender(Conversation):
     _inbox: str | None = None
 
     def deliver(self, message: Msg) -> None:
-        """Take a signal of the requester."""
         try:
             if message.data == NO_CONSUMER:
                 raise NoConsumerError("Nobody reads the reply any more.", subject=self._target)

@@ -122,11 +122,7 @@ def decode_request(data: bytes) -> Request:
 
 def encode_element(value: object) -> bytes:
     """Give the bytes of an element: bytes as they are, anything else as JSON."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    return go_json(value)
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else go_json(value)
 
 
 def go_json(value: object, *, sort_keys: bool = True) -> bytes:

@@ -270,9 +270,10 @@ class Reply(Conversation):
 
     def _take(self) -> Element:
         """Hand the head over: the handler may go on."""
-        head, self._head = self._head, None
+        head, size = self._head, self._head_size
         assert head is not None
-        self._credit(self._head_size)
+        self._head, self._head_size = None, 0
+        self._credit(size)
         self._rearm()
         return head
 
@@ -312,10 +313,7 @@ class Reply(Conversation):
         """Set the clock for the packet that now waits for the reader, or for the packet that we wait for."""
         if self._done:
             return
-        if not size and self._head is not None:
-            size = self._head_size
-        elif not size and self._units:
-            size = len(self._units[0])
+        size = size or self._head_size or (len(self._units[0]) if self._units else 0)
         self._clock_size = size
         self._deadline = self._loop.time() + (self._options.allowance(size) if size else self._timeout)
         # A timer that rings too early looks at the deadline again: cheaper than a new one for every packet.

@@ -206,6 +206,5 @@ class ReceiveWindow:
         return units, False
 
     def take(self, size: int) -> None:
-        """Note that the reader took a unit of so many bytes."""
         self.taken += 1
         self.bytes -= size

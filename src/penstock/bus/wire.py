@@ -48,7 +48,6 @@ __all__ = [
     "encode_close",
     "encode_element_packet",
     "encode_inbox",
-    "encode_name",
     "encode_response",
     "encode_section",
 ]
@@ -170,7 +169,7 @@ def encode_inbox(name: str) -> bytes:
 
 
 def encode_section(kind: str, type: str, path: Sequence[str] = ()) -> bytes:
-    """Write the beginning of a section; the first element's name (in a map) and bytes follow it."""
+    """Write the beginning of a section, for the packet of its first element."""
     if isinstance(path, str):
         raise LocalProtocolError(f"The path {path!r} is one text.", remedy="Give a list of texts.")
     if len(path) > 255:
@@ -179,13 +178,9 @@ def encode_section(kind: str, type: str, path: Sequence[str] = ()) -> bytes:
     return b"".join((bytes((Type[kind.upper()], len(parts))), *parts, _text("The type of the section", type)))
 
 
-def encode_name(name: str) -> bytes:
-    return _text("The name of the element", name)
-
-
 def encode_element_packet(data: bytes, name: str | None = None, section: bytes | None = None) -> bytes:
     """Write an Elem packet, with a name in a map; the first one of a section has the beginning of the section."""
-    return b"".join((section or b"\x05", b"" if name is None else encode_name(name), data))
+    return b"".join((section or b"\x05", b"" if name is None else _text("The name of the element", name), data))
 
 
 def _text(what: str, text: str, most: int = 255) -> bytes:

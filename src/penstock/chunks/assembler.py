@@ -162,7 +162,6 @@ class Assembler:
             self._handler.close()
 
     async def _drain(self, subscription: Subscription) -> None:
-        """Take what the server has sent, and unsubscribe."""
         self._subscriptions.discard(subscription)
         with suppress(PenstockError):  # whoever got the subscription may have ended it, or the connection
             await (subscription.drain() if self._nc.is_connected else subscription.unsubscribe())

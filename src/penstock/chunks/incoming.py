@@ -280,7 +280,6 @@ class Assembly:
         self.store.close()
 
     def error(self, reason: Reason, why: str) -> AssemblyError:
-        """Say what became of this message."""
         total = "an unknown number of" if self.tiling.total is None else self.tiling.total
         gaps = ""
         if reason in (Reason.TIMEOUT, Reason.CLOSED) and not self.tiling.complete:

@@ -114,7 +114,6 @@ class Recent:
         return self._until.get(hash(thing), 0.0) > time.monotonic()
 
     def add(self, thing: object) -> None:
-        """Remember something from now on."""
         self._until[hash(thing)] = time.monotonic() + self._seconds
         self._until.move_to_end(hash(thing))
         while len(self._until) > self._most:

@@ -50,9 +50,7 @@ def check_source(source: Source) -> None:
         if not os.access(path, os.R_OK):
             raise InputError(f"{path} cannot be read.", remedy="Check who may read it.")
         return
-    if not isinstance(source, bytes | bytearray | memoryview | Iterable | AsyncIterable) and not hasattr(
-        source, "read"
-    ):
+    if not isinstance(source, Iterable | AsyncIterable) and not hasattr(source, "read"):
         raise InputError(
             f"A payload cannot be read from a {type(source).__name__}.",
             remedy="Give bytes, a binary file, a pathlib.Path, or an iterable or async iterable of bytes.",

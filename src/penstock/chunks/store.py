@@ -163,7 +163,6 @@ class UnreadStore:
         return 0 if self._file is None else self._file.disk
 
     def write(self, offset: int, body: Body) -> None:
-        """Keep a chunk that the tiling says is new."""
         self.memory += len(body)
         if offset != self.end:
             self._early[offset] = bytes(body)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.incoming import Assembly, Counts, Inbox, Incoming, Key
-from penstock.chunks.limits import MESSAGE_COST, Limits, Recent, check_count
+from penstock.chunks.limits import MESSAGE_COST, Limits, Remembered, check_count
 from penstock.chunks.pacing import is_answerable
 from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore, digest_of
 from penstock.chunks.wire import Body, Chunk, Headers, Reason, Refusal, decode, message_id_of, read_headers
@@ -60,7 +60,7 @@ class Assembler:
         """What has happened so far; `docs/reference/chunks.md` names the figures."""
         self._memory = self._disk = 0  # what messages take, from their first chunk to the end of their handler
         self._open: OrderedDict[Key, Assembly] = OrderedDict()  # the one that waited longest for a chunk comes first
-        self._ended = Recent(self._limits.timeout)  # so that late chunks of what ended begin nothing anew
+        self._ended = Remembered(self._limits.timeout)  # so that late chunks of what ended begin nothing anew
         self._subscriptions: set[Subscription] = set()
         self._inboxes: dict[Inbox, set[Assembly]] = {}
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from penstock.errors import InputError, OptionError
 
-__all__ = ["CHUNK_COST", "MESSAGE_COST", "Limits", "Recent", "check_count", "check_seconds", "check_subject"]
+__all__ = ["CHUNK_COST", "MESSAGE_COST", "Limits", "Remembered", "check_count", "check_seconds", "check_subject"]
 
 CHUNK_COST = 128
 """Bytes of bookkeeping that a chunk is counted with, so that a flood of tiny chunks fills the room, too."""
@@ -100,7 +100,7 @@ class Limits:
         return self.max_total_bytes if self.spool_above is None else self.max_spool_bytes
 
 
-class Recent:
+class Remembered:
     """Remembers things for `seconds`, by their hashes; beyond `most` of them the oldest is forgotten early."""
 
     def __init__(self, seconds: float, most: int = 100_000) -> None:

@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Callable
 
-from penstock.chunks.limits import Recent
+from penstock.chunks.limits import Remembered
 from penstock.connection import Connection, Subscription
 from penstock.wire.protocol import decode_status
 
@@ -40,7 +40,7 @@ def is_answerable(reply: str) -> bool:
 class Pacing:
     """What the receivers of one message have taken so far; a message that is `over` is not waited for."""
 
-    def __init__(self, nc: Connection, subject: str, silence: Recent, over: asyncio.Future[None]) -> None:
+    def __init__(self, nc: Connection, subject: str, silence: Remembered, over: asyncio.Future[None]) -> None:
         self._nc, self._subject, self._silence, self._over = nc, subject, silence, over
         self._inbox = ""
         self._subscription: Subscription | None = None

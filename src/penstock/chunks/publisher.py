@@ -13,7 +13,7 @@ import uuid
 from contextlib import aclosing
 
 from penstock.chunks.archive import Archive
-from penstock.chunks.limits import Recent, check_count, check_seconds, check_subject
+from penstock.chunks.limits import Remembered, check_count, check_seconds, check_subject
 from penstock.chunks.sender import STORE_WINDOW, ChunkSender, ChunkStorer, mark
 from penstock.chunks.source import Progress, Source, check_source, cut_source
 from penstock.chunks.wire import MAX_ID, header_room
@@ -91,7 +91,7 @@ class Publisher(_Publishing):
     ) -> None:
         super().__init__(nc, chunk_size, digest=digest, timeout=timeout)
         self.flow = flow
-        self._silence = Recent(60.0, most=1024)  # subjects on which nobody answered lately
+        self._silence = Remembered(60.0, most=1024)  # subjects on which nobody answered lately
 
     @classmethod
     def persistent(

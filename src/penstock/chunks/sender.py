@@ -11,7 +11,7 @@ import secrets
 from contextlib import ExitStack
 
 from penstock.chunks.archive import Archive, StoredChunks
-from penstock.chunks.limits import Recent
+from penstock.chunks.limits import Remembered
 from penstock.chunks.pacing import Pacing
 from penstock.chunks.wire import Chunk, encode
 from penstock.connection import Connection
@@ -40,7 +40,7 @@ class ChunkSender:
 
     remedy = "Receivers drop the part after their timeout. Publish the payload again."
 
-    def __init__(self, nc: Connection, subject: str, *, timeout: float, silence: Recent | None) -> None:
+    def __init__(self, nc: Connection, subject: str, *, timeout: float, silence: Remembered | None) -> None:
         self._nc, self._subject, self._timeout = nc, subject, timeout
         self._stretch = nc.stretch
         self._failure: PenstockError | None = None

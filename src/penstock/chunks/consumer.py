@@ -136,8 +136,6 @@ class StoredConsumer:
                     log.warning("The consumer %s is left for the server to remove: %s", self._name, error)
         self._handler.close()
 
-    # -- one message --------------------------------------------------------------------------------
-
     async def _run(self, deliveries: Deliveries) -> None:
         try:
             async for delivery in deliveries:

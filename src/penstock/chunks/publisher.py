@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 from penstock.chunks.archive import Archive
 from penstock.chunks.limits import Remembered, check_count, check_seconds, check_subject
-from penstock.chunks.sender import STORE_WINDOW, ChunkSender, ChunkStorer, mark
+from penstock.chunks.sender import STORE_WINDOW, ChunkSender, ChunkStorer
 from penstock.chunks.source import Progress, Source, check_source, cut_source
 from penstock.chunks.wire import MAX_ID, header_room
 from penstock.connection import Connection
@@ -137,8 +137,8 @@ class PersistentPublisher(_Publishing):
         super().__init__(nc, chunk_size, digest=digest, timeout=timeout, extra=self._extra("x" * 36))
 
     def _extra(self, message_id: str) -> int:
-        """Room for the headers that JetStream reads."""
-        return len(f"{MSG_ID}: {message_id}:{2**64}:{mark()}\r\n{EXPECTED_STREAM}: {self.stream}\r\n")
+        """Room for the headers that JetStream reads, with the mark of a chunk whose name one that is gone has."""
+        return len(f"{MSG_ID}: {message_id}:{2**64}:{'f' * 16}\r\n{EXPECTED_STREAM}: {self.stream}\r\n")
 
     async def publish(
         self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress = None

@@ -22,7 +22,7 @@ from penstock.model import PubAck
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID
 
-__all__ = ["STORE_WINDOW", "ChunkSender", "ChunkStorer", "mark"]
+__all__ = ["STORE_WINDOW", "ChunkSender", "ChunkStorer"]
 
 WINDOW = 4 * 1024 * 1024
 """Bytes after which the server is asked to confirm; twice as many are under way at most."""
@@ -191,7 +191,7 @@ class ChunkStorer:
         ack = await self._acked(body, headers)
         if ack.duplicate and not self._new and not await self._archive.holds(chunk, ack.sequence, self._timeout):
             # The stream remembers a chunk of that name, and does not hold it: the message was deleted a moment ago.
-            headers[MSG_ID] += f":{mark()}"
+            headers[MSG_ID] += f":{secrets.token_hex(8)}"
             await self._acked(body, headers)
 
     async def _acked(self, body: bytes | memoryview, headers: dict[str, str]) -> PubAck:
@@ -211,8 +211,3 @@ class ChunkStorer:
 
     async def close(self) -> None:
         await end(self._tasks)
-
-
-def mark() -> str:
-    """Make up a word that tells a chunk from one of the same name that is gone."""
-    return secrets.token_hex(8)

@@ -183,7 +183,7 @@ class StoredConsumer:
         await tell(self._on_error, error)
 
     async def _deliver(self, chunk: Chunk, subject: str) -> None:
-        largest, above = self._limits.largest(streamed=False), self._limits.spool_above
+        largest = self._limits.largest(streamed=False)
         stored = await self._archive.stored_on(subject, chunk.message_id)
         async with self._archive.reading(chunk.message_id, subject, stored) as message:
             if message.size > largest:
@@ -196,8 +196,7 @@ class StoredConsumer:
                     received=0,
                     total=message.size,
                 )
-            spooled = above is not None and message.size > above
-            store = SpoolStore(self._limits.folder) if spooled else MemoryStore()
+            store = SpoolStore(self._limits.folder) if self._limits.spools(message.size) else MemoryStore()
             try:
                 await fill(store, message)
                 data = store.take()

@@ -234,16 +234,12 @@ class Assembly:
 
     def needs(self, size: int) -> tuple[int, int]:
         """Say how much memory and disk space a new chunk of this size takes."""
-        if isinstance(self.store, MemoryStore) and self._spills(size):
+        if isinstance(self.store, MemoryStore) and self._limits.spools(self.store.memory + size):
             return CHUNK_COST - self.store.memory, self.store.memory + size
         return (CHUNK_COST, size) if self.store.disk else (CHUNK_COST + size, 0)
 
-    def _spills(self, size: int) -> bool:
-        above = self._limits.spool_above
-        return above is not None and self.store.memory + size > above
-
     def write(self, offset: int, body: Body) -> None:
-        if isinstance(self.store, MemoryStore) and self._spills(len(body)):
+        if isinstance(self.store, MemoryStore) and self._limits.spools(self.store.memory + len(body)):
             spool = SpoolStore(self._limits.folder)
             try:
                 self.store.spill(spool)

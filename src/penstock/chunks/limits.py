@@ -91,6 +91,10 @@ class Limits:
         """The folder for files, None for the machine's own."""
         return None if self.spool_dir is None else Path(self.spool_dir)
 
+    def spools(self, size: int) -> bool:
+        """Tell whether so much of a payload is kept on disk."""
+        return self.spool_above is not None and size > self.spool_above
+
     def largest(self, *, streamed: bool) -> int:
         """Give the size of the largest message that is taken."""
         if self.max_message_bytes is not None:

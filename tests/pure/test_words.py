@@ -18,7 +18,6 @@ SHARED = {
     "Refusal": "why a channel's request, or a chunk, is not taken",
     "Service": "serves requests: of the bus, of old clients",
     "State": "where a session stands; where a reply stands; what a gateway must not forget",
-    "Silence": "nobody answered: receivers of chunks, or the server in fast ingest",
     "Subscription": "what a connection, or a client of channels, is sent",
 }
 # Clashes that are still to be settled. The list must only get shorter.

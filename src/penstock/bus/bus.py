@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import Self
+from weakref import WeakSet
 
 from penstock.bus.limits import GRACE, KBITS, MIB, BusOptions, partitions, subject_of
 from penstock.bus.mailbox import Mailbox
+from penstock.bus.request import Request
 from penstock.bus.requester import Reply
 from penstock.bus.service import Handler, Service
+from penstock.connection import Connection
+from penstock.connection.callbacks import is_coroutine_function
 from penstock.errors import InputError, LocalProtocolError, OptionError
-
-if TYPE_CHECKING:
-    from penstock.bus.request import Request
-    from penstock.connection import Connection
 
 __all__ = ["Bus"]
 
@@ -41,8 +40,8 @@ class Bus:
         grace: float = GRACE,
     ) -> None:
         self.options = BusOptions(queues, window, window_bytes, max_element, kbits, grace)
-        self._mail = Mailbox(nc)
-        self._services: list[Service] = []
+        self._mail = Mailbox(nc, self.options)
+        self._services: WeakSet[Service] = WeakSet()  # their subscriptions keep those that serve
 
     def __repr__(self) -> str:
         return f"<Bus of {', '.join(self.options.queues)}: {len(self._mail)} conversations>"
@@ -79,7 +78,7 @@ class Bus:
                 remedy="A body is a third larger on the way; send large ones with penstock.chunks and name them here.",
             )
         await self._mail.open(timeout)
-        reply = Reply(self._mail, self.options, subject_of(request.queue, request.partition), timeout)
+        reply = Reply(self._mail, subject_of(request.queue, request.partition), timeout)
         try:
             await reply.ask(data)
         except BaseException:
@@ -88,14 +87,7 @@ class Bus:
         return reply
 
     def serve(
-        self,
-        queue: str,
-        handler: Handler,
-        *,
-        parts: int = 1,
-        part: int = 1,
-        concurrency: int = 64,
-        backlog: int = 1024,
+        self, queue: str, handler: Handler, *, parts: int = 1, part: int = 1, concurrency: int = 64, backlog: int = 1024
     ) -> Service:
         """Serve a queue, or one part of its partitions: `await` the result, or use it with `async with`.
 
@@ -103,33 +95,22 @@ class Bus:
         handled at once (1 for one after the other) and `backlog` wait; more are answered with 503.
         """
         count = self._count(queue)
-        if not inspect.iscoroutinefunction(handler) and not inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004  # an object with an async __call__ is fine, too
-        ):
+        if not is_coroutine_function(handler):
             raise InputError(f"The handler {handler!r} is not a coroutine function.", remedy="Write it with async def.")
         for name, value, low in (("concurrency", concurrency, 1), ("backlog", backlog, 0)):
             if not isinstance(value, int) or value < low:
                 raise OptionError(f"{name} is {value!r}.", remedy=f"Give at least {low}.", option=name, value=value)
-        service = Service(
-            self._mail,
-            self.options,
-            queue,
-            partitions(count, parts, part),
-            handler,
-            concurrency=concurrency,
-            backlog=backlog,
-            ended=self._services.remove,
-        )
-        self._services.append(service)
+        service = Service(self._mail, queue, partitions(count, parts, part), handler, concurrency, backlog)
+        self._services.add(service)
         return service
 
     async def close(self, timeout: float = 10.0) -> None:
         """Stop the services within `timeout`, leave the replies that are being read, and unsubscribe."""
         for service in list(self._services):
             await service.stop(timeout)
-        for receiver in self._mail.receivers():
-            if isinstance(receiver, Reply):
-                await receiver.close()
+        for conversation in self._mail.conversations():
+            if isinstance(conversation, Reply):
+                await conversation.close()
         await self._mail.close()
 
     def _count(self, queue: str) -> int:

@@ -5,27 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from penstock.bus.packets import PacketSender, StopAndWait, Windowed
+from penstock.bus.mailbox import Mailbox
+from penstock.bus.packets import StopAndWait, Windowed
 from penstock.bus.request import encode_element
 from penstock.bus.window import HEADER, Offer
-from penstock.bus.wire import (
-    Response,
-    encode_close,
-    encode_element_packet,
-    encode_name,
-    encode_response,
-    encode_section,
-)
+from penstock.bus.wire import Response, encode_close, encode_element_packet, encode_response, encode_section
+from penstock.connection import Msg
 from penstock.errors import LinkError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from penstock.bus.limits import BusOptions
-    from penstock.bus.mailbox import Mailbox
-    from penstock.connection import Msg
 
 __all__ = ["SectionWriter", "Sender", "explain"]
 
@@ -46,7 +34,7 @@ class SectionWriter:
     A section without elements is never sent. After an error every later send raises it again.
     """
 
-    def __init__(self, packets: PacketSender) -> None:
+    def __init__(self, packets: StopAndWait | Windowed) -> None:
         self._packets = packets
         self._section: bytes | None = None  # begun, and not yet sent
         self._kind: str | None = None
@@ -61,11 +49,6 @@ class SectionWriter:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close(error)
-
     def array(self, type: str, path: Sequence[str] = ()) -> None:
         """Begin an array; nothing is sent before its first element."""
         self._begin("array", type, path)
@@ -77,10 +60,10 @@ class SectionWriter:
     async def object(self, type: str, element: Any, path: Sequence[str] = ()) -> None:
         """Send a section that is a single object; afterwards no section is open."""
         self._begin("object", type, path)
-        data = None if element is None else encode_element(element)
-        section, self._section, self._kind = self._section, None, None
-        if data is not None and section is not None:
-            await self._send(section + data)
+        try:
+            await self.send(element)
+        finally:
+            self._section = self._kind = None
 
     async def send(self, element: Any, name: str | None = None) -> None:
         """Send an element, bytes as they are and anything else as JSON, and wait until there is room for the next.
@@ -97,12 +80,14 @@ class SectionWriter:
             raise LocalProtocolError(f"An element of an array is named {name!r}.", remedy="Only maps have names.")
         if element is None:
             return
-        data = encode_element(element)
-        if self._section is None:
-            packet = encode_element_packet(data, name)
-        else:
-            packet = b"".join((self._section, b"" if name is None else encode_name(name), data))
-        await self._send(packet)
+        packet = encode_element_packet(encode_element(element), name, self._section)
+        try:
+            await self._packets.send(packet)
+        except LocalProtocolError:
+            raise  # an element that cannot be sent; the next one may fit
+        except PenstockError as error:
+            self._error = error
+            raise
         self._section = None
 
     def _begin(self, kind: str, type: str, path: Sequence[str]) -> None:
@@ -115,16 +100,7 @@ class SectionWriter:
         if self._error is not None:
             raise self._error
 
-    async def _send(self, packet: bytes) -> None:
-        try:
-            await self._packets.send(packet)
-        except LocalProtocolError:
-            raise  # an element that cannot be sent; the next one may fit
-        except PenstockError as error:
-            self._error = error
-            raise
-
-    async def _close(self, error: BaseException | None) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._closed:
             return
         self._closed = True
@@ -149,8 +125,8 @@ class SectionWriter:
 class Sender:
     """Answers one request: with one response, or with sections."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, message: Msg) -> None:
-        self._mail, self._options = mail, options
+    def __init__(self, mail: Mailbox, message: Msg) -> None:
+        self._mail = mail
         self._target = message.reply
         self._offer = Offer.decode((message.headers or {}).get(HEADER))
         self.answered = False
@@ -173,10 +149,11 @@ class Sender:
         """Begin a reply of sections; use it with `async with`, which closes it, with the error if there is one."""
         self._once()
         self.answered = True
-        if self._offer is not None and self._options.window:
-            mine = Offer(self._options.window, self._options.window_bytes, self._options.max_element)
-            return SectionWriter(Windowed(self._mail, self._options, self._target, mine.meet(self._offer)))
-        return SectionWriter(StopAndWait(self._mail, self._options, self._target))
+        options = self._mail.options
+        if self._offer is not None and options.window:
+            mine = Offer(options.window, options.window_bytes, options.max_element)
+            return SectionWriter(Windowed(self._mail, self._target, mine.meet(self._offer)))
+        return SectionWriter(StopAndWait(self._mail, self._target))
 
     def _once(self) -> None:
         if self.answered:

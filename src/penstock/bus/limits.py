@@ -11,6 +11,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -39,15 +40,12 @@ def partitions(count: int, parts: int = 1, part: int = 1) -> range:
     """
     for name, value in (("parts", parts), ("part", part)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise OptionError(f"{name} is {value!r}.", remedy="Give a whole number from 1.", option=name, value=value)
+            raise _wrong(name, value, "Give a whole number from 1.")
     if parts == 0 or part == 0:
         return range(count)
     if part > parts:
-        raise OptionError(
-            f"part is {part}, and there are {parts} parts.",
-            remedy="Parts count from 1 to their number.",
-            option="part",
-            value=part,
+        raise _wrong(
+            "part", part, "Parts count from 1 to their number.", f"part is {part}, and there are {parts} parts."
         )
     if parts > count:
         return range(part - 1, part) if part <= count else range(0)
@@ -81,12 +79,8 @@ class BusOptions:
         object.__setattr__(self, "queues", dict(self.queues))
         for queue, count in self.queues.items():
             if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
-                raise OptionError(
-                    f"{queue!r} cannot be the name of a queue.",
-                    remedy="It becomes part of a subject: no spaces, no wildcards, no empty parts.",
-                    option="queues",
-                    value=queue,
-                )
+                remedy = "It becomes part of a subject: no spaces, no wildcards, no empty parts."
+                raise _wrong("queues", queue, remedy, f"{queue!r} cannot be the name of a queue.")
             _whole("queues", count, 1, 65536, f"the number of partitions of {queue}")
         _whole("window", self.window, 0, 65536)
         _whole("window_bytes", self.window_bytes, 64 * KIB, 1024 * MIB)
@@ -97,18 +91,11 @@ class BusOptions:
 
     def _refuse_collisions(self) -> None:
         """Refuse queues that share a subject: "a1" with partition 0 is "a" with partition 10."""
-        for queue, count in self.queues.items():
-            for other, others in self.queues.items():
-                digits = other.removeprefix(queue)
-                if other == queue or not other.startswith(queue) or not re.fullmatch(r"[1-9][0-9]*", digits):
-                    continue
-                if int(subject_of(digits, 0)) < count:
-                    raise OptionError(
-                        f"The queues {queue} ({count} partitions) and {other} ({others}) share the subject {other}0.",
-                        remedy="Rename one of them.",
-                        option="queues",
-                        value=other,
-                    )
+        for queue, other in itertools.permutations(self.queues, 2):
+            digits = re.fullmatch(re.escape(queue) + "([1-9][0-9]*)", other)
+            if digits and int(digits[1]) * 10 < self.queues[queue]:
+                what = f"{queue} ({self.queues[queue]} partitions) and {other} ({self.queues[other]})"
+                raise _wrong("queues", other, "Rename one of them.", f"The queues {what} share the subject {other}0.")
 
     def allowance(self, size: int) -> float:
         """Give the seconds that a reader may take over `size` bytes."""
@@ -117,15 +104,15 @@ class BusOptions:
 
 def _whole(option: str, value: object, low: int, high: int, about: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise OptionError(
-            f"{about or option} is {value!r}.",
-            remedy=f"Give a whole number from {low:,} to {high:,}.",
-            option=option,
-            value=value,
-        )
+        remedy = f"Give a whole number from {low:,} to {high:,}."
+        raise _wrong(option, value, remedy, f"{about or option} is {value!r}.")
 
 
 def _positive(option: str, value: object) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     if not good:
-        raise OptionError(f"{option} is {value!r}.", remedy="Give a number above 0.", option=option, value=value)
+        raise _wrong(option, value, "Give a number above 0.")
+
+
+def _wrong(option: str, value: object, remedy: str, what: str = "") -> OptionError:
+    return OptionError(what or f"{option} is {value!r}.", remedy=remedy, option=option, value=value)

@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from contextlib import ExitStack
 
+from penstock.bus.limits import BusOptions
 from penstock.bus.wire import Misc, MiscInbox, ReplyDecoder, Type
-from penstock.connection import Msg
+from penstock.connection import Connection, Msg, Subscription
 from penstock.connection.connecting import check_connection
 from penstock.connection.subscription import served
 from penstock.errors import InputError, PenstockError
 
-if TYPE_CHECKING:
-    from penstock.connection import Connection, Subscription
-
-__all__ = ["Mailbox", "Receiver"]
+__all__ = ["Conversation", "Mailbox"]
 
 log = logging.getLogger("penstock.bus")
 # nats-server cuts a connection off that has 64 MiB waiting; all windows of a bus together stay well below.
@@ -29,51 +27,59 @@ BUDGET = 32 * 1024 * 1024
 LEAST = 64 * 1024  # a window is never smaller: the plain protocol may have a whole message under way
 
 
-class Receiver(Protocol):
-    """A conversation that waits for messages."""
+class Conversation:
+    """One side of a reply: what it hears arrives on a subject of its own, what it says goes to `target`."""
+
+    def __init__(self, mail: Mailbox, target: str) -> None:
+        self._mail, self._nc, self._options, self._target = mail, mail.nc, mail.options, target
+        self._loop = asyncio.get_running_loop()
+        self._expecting = ExitStack()  # whoever we publish to may turn out to be denied
+        self._waiter: asyncio.Future[None] | None = None
+        self.error: PenstockError | None = None
 
     def deliver(self, message: Msg) -> None:
         """Take a message."""
+        raise NotImplementedError
 
     def fail(self, error: PenstockError) -> None:
-        """Take note that nothing will come any more."""
+        """Note an error, of which the first one counts: nothing comes any more, or the server lets nothing through."""
+        self.error = self.error or error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class Mailbox:
     """Gives every conversation a subject of its own, and brings it what arrives there."""
 
-    def __init__(self, nc: Connection) -> None:
-        self.nc = check_connection(nc)
+    def __init__(self, nc: Connection, options: BusOptions) -> None:
+        self.nc, self.options = check_connection(nc), options
         self._prefix = f"{nc.new_inbox()}."
-        self._receivers: dict[bytes, Receiver] = {}
+        self._conversations: dict[bytes, Conversation] = {}
         self._subscription: Subscription | None = None
         self._opening = asyncio.Lock()
         self._closed = False
         self.reserved = 0  # bytes of the windows that are open
 
     def __len__(self) -> int:
-        return len(self._receivers)
-
-    @property
-    def _is_open(self) -> bool:
-        return self._subscription is not None and not self._subscription.ended
+        return len(self._conversations)
 
     async def open(self, timeout: float = 10.0) -> None:
         """Subscribe, unless that was done; DeniedError if the server does not permit it."""
         if self._closed:
             raise InputError("This bus was closed.", remedy="Make a new one.")
-        if not self._is_open:
-            async with self._opening:
-                if not self._is_open:
-                    made = await self.nc.tap(f"{self._prefix}*", self._received, on_end=self._ended)
-                    await served(made, timeout=timeout)
-                    self._subscription = made
+        async with self._opening:
+            if self._subscription is None or self._subscription.ended:
+                made = await self.nc.tap(f"{self._prefix}*", self._received, on_end=self._ended)
+                await served(made, timeout=timeout)
+                self._subscription = made
 
-    def add(self, receiver: Receiver) -> str:
-        """Give a receiver a subject."""
+    def add(self, conversation: Conversation) -> str:
         # Unguessable, so that one peer cannot answer in the name of another.
         subject = self._prefix + secrets.token_hex(8)
-        self._receivers[subject.encode()] = receiver
+        self._conversations[subject.encode()] = conversation
         return subject
 
     def reserve(self, wanted: int) -> int:
@@ -82,18 +88,17 @@ class Mailbox:
         self.reserved += share
         return share
 
-    def receivers(self) -> list[Receiver]:
-        """Give the conversations that are under way."""
-        return list(self._receivers.values())
+    def conversations(self) -> list[Conversation]:
+        return list(self._conversations.values())
 
     def remove(self, subject: str) -> None:
         """Forget a subject; what still arrives there is answered for a reader that left."""
-        self._receivers.pop(subject.encode(), None)
+        self._conversations.pop(subject.encode(), None)
 
     def _received(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
-        receiver = self._receivers.get(subject)
-        if receiver is not None:
-            receiver.deliver(Msg(self.nc, 0, subject, reply, data, block))
+        conversation = self._conversations.get(subject)
+        if conversation is not None:
+            conversation.deliver(Msg(self.nc, 0, subject, reply, data, block))
         elif data[:1] == bytes((Type.INBOX,)):
             # A handler begins a reply that nobody waits for any more: tell it now, not when its patience ends.
             try:
@@ -104,8 +109,8 @@ class Mailbox:
                 log.debug("a late handler could not be told: %s", error)
 
     def _ended(self, error: PenstockError) -> None:
-        for receiver in self.receivers():
-            receiver.fail(error)
+        for conversation in self.conversations():
+            conversation.fail(error)
 
     async def close(self) -> None:
         """Unsubscribe."""

@@ -6,76 +6,38 @@ from MiscInboxName before the first packet.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from penstock.bus.window import (
-    HEADER,
-    PIECE,
-    RESEND,
-    RUN_HEAD,
-    UNIT_HEAD,
-    Offer,
-    SendWindow,
-    decode_signal,
-    split,
-)
+from penstock.bus.mailbox import Conversation, Mailbox
+from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
-from penstock.errors import (
-    DeadlineError,
-    LocalProtocolError,
-    NoConsumerError,
-    PenstockError,
-    SlowConsumerError,
-)
+from penstock.connection import Msg
+from penstock.errors import DeadlineError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from penstock.bus.limits import BusOptions
-    from penstock.bus.mailbox import Mailbox
-    from penstock.connection import Msg
-
-__all__ = ["SLACK", "PacketSender", "StopAndWait", "Windowed"]
+__all__ = ["SLACK", "StopAndWait", "Windowed"]
 
 # The requester's clock starts when the packet arrives, ours when it is sent. Ours must not ring first, or the
 # handler would hear of a timeout where the requester meant to say SlowConsumer.
 SLACK = 1.0
+NO_CONSUMER, SLOW_CONSUMER = bytes((Misc.NO_CONSUMER,)), bytes((Misc.SLOW_CONSUMER,))
 UNSENT = 4 * 1024 * 1024  # bytes that wait for the socket, at which a handler waits, too
 PROBE_FIRST, PROBE_LAST = 0.5, 4.0  # seconds of silence before the reader is asked what it has; doubling
 
 
-class PacketSender:
+class PacketSender(Conversation):
     """What both ways share: the misc inbox, and the error after which nothing is sent any more."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str) -> None:
-        self._mail, self._nc, self._options, self._target = mail, mail.nc, options, target
-        self._loop = asyncio.get_running_loop()
-        self._inbox: str | None = None
-        self._expecting = ExitStack()
-        self._waiter: asyncio.Future[None] | None = None
-        self.error: PenstockError | None = None
-
-    async def send(self, packet: bytes) -> None:
-        """Send the packet of an element and return when the next one may be made."""
-        raise NotImplementedError
-
-    async def close(self, packet: bytes, *, wait: bool) -> None:
-        """Send Close; `wait` for the reader to have taken what came before it, if that is not yet known."""
-        raise NotImplementedError
+    _inbox: str | None = None
 
     def deliver(self, message: Msg) -> None:
-        """Take a signal of the requester."""
         try:
+            if message.data == NO_CONSUMER:
+                raise NoConsumerError("Nobody reads the reply any more.", subject=self._target)
+            if message.data == SLOW_CONSUMER:
+                raise SlowConsumerError("The requester says that it reads the reply too slowly.", subject=self._target)
             self._signal(message.data)
         except PenstockError as error:
-            self.error = self.error or error
-        self._wake()
-
-    def fail(self, error: PenstockError) -> None:
-        """Take note that no signal will come, or that the server lets nothing through."""
-        self.error = self.error or error
+            self.fail(error)
         self._wake()
 
     def end(self) -> None:
@@ -86,12 +48,6 @@ class PacketSender:
 
     def _signal(self, data: bytes) -> None:
         raise NotImplementedError
-
-    def _refuse(self, kind: int) -> None:
-        if kind == Misc.NO_CONSUMER:
-            raise NoConsumerError("Nobody reads the reply any more.", subject=self._target)
-        if kind == Misc.SLOW_CONSUMER:
-            raise SlowConsumerError("The requester says that it reads the reply too slowly.", subject=self._target)
 
     def _open(self, headers: dict[str, str] | None = None) -> None:
         if self._inbox is None:
@@ -105,10 +61,6 @@ class PacketSender:
         except PenstockError as error:
             self.error = self.error or error
             raise
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     async def _pause(self, until: float) -> bool:
         """Wait for a signal until a moment of the loop's clock; tell whether one came."""
@@ -134,9 +86,7 @@ class PacketSender:
 class StopAndWait(PacketSender):
     """One packet at a time: each waits for GoOn, as the seed has it."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str) -> None:
-        super().__init__(mail, options, target)
-        self._go_on = False
+    _go_on = False
 
     async def send(self, packet: bytes) -> None:
         """Send a packet and wait until the reader has taken it."""
@@ -160,20 +110,18 @@ class StopAndWait(PacketSender):
                 raise self._late(seconds)
 
     async def close(self, packet: bytes, *, wait: bool) -> None:
-        """Send Close; everything before it was taken already."""
         self._publish(packet)
 
     def _signal(self, data: bytes) -> None:
-        kind = decode_misc(data)
-        self._refuse(kind)
+        decode_misc(data)
         self._go_on = True
 
 
 class Windowed(PacketSender):
     """Many units in flight, bounded by number and bytes; what is lost on the way is sent again."""
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str, offer: Offer) -> None:
-        super().__init__(mail, options, target)
+    def __init__(self, mail: Mailbox, target: str, offer: Offer) -> None:
+        super().__init__(mail, target)
         self._offer = offer
         self._out = SendWindow(offer.window, offer.bytes)
         self._largest = 0  # bytes of the largest packet that may still be under way
@@ -220,7 +168,6 @@ class Windowed(PacketSender):
 
     def _signal(self, data: bytes) -> None:
         signal = decode_signal(data)
-        self._refuse(signal.kind)
         if signal.kind == RESEND:
             self._out.rewind(signal.number)
             self._again = True

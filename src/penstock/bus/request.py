@@ -25,6 +25,7 @@ from penstock.errors import InputError, RemoteProtocolError
 __all__ = ["METHODS", "Request", "decode_request", "encode_element", "go_json"]
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_OPTIONAL = ("Header", "Query", "Body", "Attachments")
 _INT64 = range(-(2**63), 2**63)
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
@@ -74,23 +75,20 @@ class Request:
 
     def encode(self) -> bytes:
         """Give the bytes that travel."""
+        # Go keeps the order of a struct's fields, leaves out the empty ones that may be, and sorts the keys of maps.
         fields: dict[str, Any] = {
             "Method": METHODS.index(self.method),
             "QueueID": self.queue,
             "WSID": self.wsid,
             "PartitionNumber": self.partition,
+            "Header": dict(sorted(self.header.items())),
+            "Resource": self.resource,
+            "Query": dict(sorted(self.query.items())),
+            "Body": base64.b64encode(self.body).decode(),
+            "Attachments": dict(sorted(self.attachments.items())),
         }
-        # Go sorts the keys of maps and keeps the order of a struct's fields.
-        if self.header:
-            fields["Header"] = dict(sorted(self.header.items()))
-        fields["Resource"] = self.resource
-        if self.query:
-            fields["Query"] = dict(sorted(self.query.items()))
-        if self.body:
-            fields["Body"] = base64.b64encode(self.body).decode()
-        if self.attachments:
-            fields["Attachments"] = dict(sorted(self.attachments.items()))
-        return go_json(fields, sort_keys=False)
+        given = {name: value for name, value in fields.items() if value or name not in _OPTIONAL}
+        return go_json(given, sort_keys=False)
 
 
 def _lists(name: str, given: Mapping[str, Sequence[str] | str]) -> dict[str, list[str]]:
@@ -124,11 +122,7 @@ def decode_request(data: bytes) -> Request:
 
 def encode_element(value: object) -> bytes:
     """Give the bytes of an element: bytes as they are, anything else as JSON."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    return go_json(value)
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else go_json(value)
 
 
 def go_json(value: object, *, sort_keys: bool = True) -> bytes:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator
+from typing import Self
 
+from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, LAST, PART, RESEND, Offer, ReceiveWindow, Signal
-from penstock.bus.wire import Close, Element, First, Misc, MiscInbox, ReplyDecoder, Response, Skipped, State, Type
+from penstock.bus.wire import Close, Element, First, Misc, MiscInbox, ReplyDecoder, Response, State, Type
+from penstock.connection import Msg
 from penstock.errors import (
     DeadlineError,
     HandlerError,
@@ -25,13 +27,6 @@ from penstock.errors import (
     RemoteProtocolError,
     SlowConsumerError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from penstock.bus.limits import BusOptions
-    from penstock.bus.mailbox import Mailbox
-    from penstock.connection import Msg
 
 __all__ = ["Reply", "Section"]
 
@@ -46,9 +41,7 @@ class Section:
 
     def __init__(self, reply: Reply, first: First) -> None:
         self._reply, self._first = reply, first
-        self.kind: str = first.kind
-        self.type: str = first.type
-        self.path: tuple[str, ...] = first.path
+        self.kind, self.type, self.path = first.kind, first.type, first.path
 
     def __repr__(self) -> str:
         return f"<Section {self.kind} {self.type!r} at {'/'.join(self.path) or 'the root'}>"
@@ -57,59 +50,46 @@ class Section:
         return self
 
     async def __anext__(self) -> Element:
-        head = await self._reply._peek() if self._reply._current is self else None
-        if isinstance(head, First):
-            if head is not self._first:
-                raise StopAsyncIteration
-            head = head.element
-        if head is None:
+        if self._reply._current is not self or await self._reply._peek() is not self._first:
             raise StopAsyncIteration
-        self._reply._take()
-        return head
+        return self._reply._take()
 
 
-class Reply:
+class Reply(Conversation):
     """What came back: `response`, or, if that is None, `sections()`.
 
     Leave it early with `break`, `close()` or by leaving an `async with` on it: the handler is told.
     """
 
-    def __init__(self, mail: Mailbox, options: BusOptions, target: str, timeout: float) -> None:
+    def __init__(self, mail: Mailbox, target: str, timeout: float) -> None:
+        super().__init__(mail, target)
         self.response: Response | None = None
-        self.error: PenstockError | None = None
-        self._mail, self._nc, self._options, self._target, self._timeout = mail, mail.nc, options, target, timeout
-        self._loop = asyncio.get_running_loop()
+        self._timeout = timeout
         self._decoder = ReplyDecoder()
         self._units: deque[bytes] = deque()
-        self._head: First | Element | None = None  # read, and not yet taken by the reader
+        self._head: Element | None = None  # read, and not yet taken by the reader
+        self._section: First | None = None  # where it belongs
         self._head_size = 0
         self._clock_size = 0  # bytes that the clock allows time for; 0 if it runs for the handler
         self._pieces: list[bytes] = []
         self._pieces_size = 0
         self._inbox: str | None = None
-        self._expecting = ExitStack()
         self._window: ReceiveWindow | None = None
-        self._credited = 0
-        self._credited_bytes = 0
-        self._credited_at = 0.0
+        self._credited, self._credited_bytes, self._credited_at = 0, 0, 0.0
         self._asked: tuple[int, float] = (-1, 0.0)
         self._current: Section | None = None
-        self._waiter: asyncio.Future[None] | None = None
         self._done = False
         self.subject = mail.add(self)
-        self._reserved = mail.reserve(options.window_bytes) if options.window else 0
+        self.offer: Offer | None = None
+        """The window that we offer for this reply; None if we keep to the plain protocol."""
+        if (options := mail.options).window:
+            self.offer = Offer(options.window, mail.reserve(options.window_bytes), options.max_element)
         self._deadline = self._loop.time() + timeout
         self._timer = self._loop.call_at(self._deadline, self._expire)
 
     def __repr__(self) -> str:
         what = f"{self.response.status}" if self.response else "sections"
         return f"<Reply of {self._target}: {what}{', ended' if self._done else ''}>"
-
-    @property
-    def offer(self) -> Offer | None:
-        """The window that we offer for this reply; None if we keep to the plain protocol."""
-        given = self._options
-        return Offer(given.window, self._reserved, given.max_element) if given.window else None
 
     @property
     def windowed(self) -> bool:
@@ -130,8 +110,8 @@ class Reply:
         if not self._done:
             # What was taken counts, also if the handler has not heard of it.
             if self._window is not None:
-                self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
-            self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
+                self._say(Misc.GO_ON, failing=False)
+            self._say(Misc.NO_CONSUMER, failing=False)
             self._end()
 
     async def sections(self) -> AsyncIterator[Section]:
@@ -142,16 +122,12 @@ class Reply:
         if self.response is not None:
             raise InputError("This reply is a single response.", remedy="Read reply.response.")
         try:
-            while True:
-                while isinstance(head := await self._peek(), Element):
+            while (first := await self._peek()) is not None:
+                if self._current is not None and self._current._first is first:
                     self._take()
-                if isinstance(head, First) and self._current is not None and head is self._current._first:
-                    self._take()
-                    continue
-                if head is None:
-                    break
-                self._current = Section(self, head)
-                yield self._current
+                else:
+                    self._current = Section(self, first)
+                    yield self._current
             if self.error is not None:
                 raise self.error
         finally:
@@ -213,9 +189,9 @@ class Reply:
             if number != window.expected or self._loop.time() - when > ASK_AGAIN:
                 self._asked = (window.expected, self._loop.time())
                 log.info("%s: unit %d was lost, asking for it again", self._target, window.expected)
-                self._say(Signal(RESEND, window.expected).encode())
+                self._say(RESEND)
         elif not units:  # a probe, or units that came twice: the handler has not heard from us
-            self._say(Signal(Misc.GO_ON, window.taken).encode())
+            self._say(Misc.GO_ON)
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
@@ -234,8 +210,8 @@ class Reply:
             self.response = value
             self._end()
 
-    async def _peek(self) -> First | Element | None:
-        """Give the next element, or the section that it begins, without taking it; None at the end."""
+    async def _peek(self) -> First | None:
+        """Give the section of the next element, which is the head then; None at the end."""
         while self._head is None:
             if self._units:
                 try:
@@ -248,7 +224,7 @@ class Reply:
                 return None
             else:
                 await self._arrival()
-        return self._head
+        return self._section
 
     def _read(self, unit: bytes) -> None:
         """Read one unit: it becomes the head, a piece of the head to be, or the end."""
@@ -270,7 +246,9 @@ class Reply:
         elif self._pieces:
             raise RemoteProtocolError(f"{self._target} breaks off an element that it sends in pieces.")
         value = self._decoder.decode(unit)
-        if isinstance(value, First | Element):
+        if isinstance(value, First):
+            self._section, value = value, value.element
+        if isinstance(value, Element):
             self._head, self._head_size = value, size
             if len(unit) > size:
                 self._rearm(len(unit))
@@ -281,25 +259,28 @@ class Reply:
                 )
             if self._window is not None:
                 self._window.take(size)
-                self._say(Signal(Misc.GO_ON, self._window.taken).encode(), failing=False)
+                self._say(Misc.GO_ON, failing=False)
             self._end()
-        elif isinstance(value, Skipped):
-            log.debug("%s: a packet of type %d is passed over", self._target, value.type)
+        elif value is None:
+            log.debug("%s: a packet of type %d is passed over", self._target, unit[0])
             self._credit(size)
             self._rearm()
         else:
             raise RemoteProtocolError(f"{self._target} sent {type(value).__name__} in mid-stream.")
 
-    def _take(self) -> None:
+    def _take(self) -> Element:
         """Hand the head over: the handler may go on."""
-        self._head = None
-        self._credit(self._head_size)
+        head, size = self._head, self._head_size
+        assert head is not None
+        self._head, self._head_size = None, 0
+        self._credit(size)
         self._rearm()
+        return head
 
     def _credit(self, size: int) -> None:
         window = self._window
         if window is None:
-            self._say(b"\x00")
+            self._say(Misc.GO_ON)
             return
         window.take(size)
         self._credited += 1
@@ -310,7 +291,7 @@ class Reply:
             or self._credited_bytes * 4 >= window.size
             or self._loop.time() - self._credited_at > CREDIT_EVERY
         ):
-            self._say(Signal(Misc.GO_ON, window.taken).encode())
+            self._say(Misc.GO_ON)
             self._credited, self._credited_bytes, self._credited_at = 0, 0, self._loop.time()
 
     async def _arrival(self) -> None:
@@ -326,20 +307,13 @@ class Reply:
         finally:
             self._waiter = None
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     # -- the clock, and the end ---------------------------------------------------------------------------------------
 
     def _rearm(self, size: int = 0) -> None:
         """Set the clock for the packet that now waits for the reader, or for the packet that we wait for."""
         if self._done:
             return
-        if not size and self._head is not None:
-            size = self._head_size
-        elif not size and self._units:
-            size = len(self._units[0])
+        size = size or self._head_size or (len(self._units[0]) if self._units else 0)
         self._clock_size = size
         self._deadline = self._loop.time() + (self._options.allowance(size) if size else self._timeout)
         # A timer that rings too early looks at the deadline again: cheaper than a new one for every packet.
@@ -360,7 +334,6 @@ class Reply:
                 seconds=seconds,
                 size=size,
             )
-            signal = Misc.SLOW_CONSUMER
         else:
             error = DeadlineError(
                 f"{self._target} sent nothing for {self._timeout:g} s.",
@@ -368,37 +341,36 @@ class Reply:
                 seconds=self._timeout,
                 subject=self._target,
             )
-            signal = Misc.NO_CONSUMER
-        self._settle(error)
-        self._say(bytes((signal,)), failing=False)
+        self.fail(error)
 
-    def _say(self, signal: bytes, *, failing: bool = True) -> None:
-        """Tell the handler; if that fails the reply ends, unless it ends anyway."""
+    def _say(self, kind: int, *, failing: bool = True) -> None:
+        """Tell the handler, with a window also how far we are; if that fails the reply ends, unless it ends anyway."""
         if self._inbox is None:
             return
+        window, data = self._window, bytes((kind,))
+        if window is not None:
+            data = Signal(kind, window.expected if kind == RESEND else window.taken).encode()
         try:
-            self._nc.send(self._inbox, signal)
+            self._nc.send(self._inbox, data)
         except PenstockError as error:
             if failing:
-                self._settle(error)
+                self._end(error)
                 raise
             log.warning("%s could not be told that the reply ends: %s", self._target, error)
 
     def fail(self, error: PenstockError) -> None:
-        """End the reply with an error of ours, and tell the handler that nobody reads any more."""
+        """End the reply with an error of ours, and tell the handler that nobody reads any more, or too slowly."""
         if not self._done:
-            self._settle(error)
+            self._end(error)
             if not isinstance(error, LinkError):  # the way to the handler is closed
-                self._say(bytes((Misc.NO_CONSUMER,)), failing=False)
+                slow = isinstance(error, SlowConsumerError)
+                self._say(Misc.SLOW_CONSUMER if slow else Misc.NO_CONSUMER, failing=False)
 
-    def _settle(self, error: PenstockError) -> None:
-        self.error = error
-        self._end()
-
-    def _end(self) -> None:
+    def _end(self, error: PenstockError | None = None) -> None:
+        if self.offer is not None and not self._done:
+            self._mail.reserved -= self.offer.bytes
         self._done = True
-        self._mail.reserved -= self._reserved
-        self._reserved = 0
+        self.error = error or self.error
         self._timer.cancel()
         self._units.clear()
         self._pieces.clear()

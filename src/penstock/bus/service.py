@@ -6,21 +6,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from penstock.bus.handler import Sender, explain
 from penstock.bus.limits import MIB, subject_of
+from penstock.bus.mailbox import Mailbox
 from penstock.bus.request import Request, decode_request
 from penstock.bus.wire import Response, encode_response
-from penstock.connection import Msg
+from penstock.connection import Msg, Subscription
 from penstock.connection.subscription import served
 from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, NoConsumerError, PenstockError, RemoteProtocolError, SlowConsumerError
-
-if TYPE_CHECKING:
-    from penstock.bus.limits import BusOptions
-    from penstock.bus.mailbox import Mailbox
-    from penstock.connection import Subscription
 
 __all__ = ["Handler", "Service"]
 
@@ -34,24 +30,11 @@ class Service:
     """Serves partitions from `await service` or `async with service` until `stop()`."""
 
     def __init__(
-        self,
-        mail: Mailbox,
-        options: BusOptions,
-        queue: str,
-        partitions: range,
-        handler: Handler,
-        *,
-        concurrency: int,
-        backlog: int,
-        ended: Callable[[Service], None],
+        self, mail: Mailbox, queue: str, partitions: range, handler: Handler, concurrency: int, backlog: int
     ) -> None:
         self.queue, self.partitions = queue, partitions
-        self._mail, self._options, self._handler = mail, options, handler
-        self._ended = ended
-        self._served = [
-            _Partition(self, subject_of(queue, number), concurrency=concurrency, backlog=backlog)
-            for number in partitions
-        ]
+        self._mail, self._handler = mail, handler
+        self._served = [_Partition(self, subject_of(queue, number), concurrency, backlog) for number in partitions]
         self._state = "new"
 
     def __repr__(self) -> str:
@@ -96,8 +79,6 @@ class Service:
     async def stop(self, timeout: float = 10.0) -> None:
         """Take no more requests, let the handlers end, and after `timeout` seconds cancel those that have not."""
         before, self._state = self._state, "stopped"
-        if before == "new":
-            self._ended(self)
         if before != "serving":
             return
         loop = asyncio.get_running_loop()
@@ -112,7 +93,6 @@ class Service:
             if tasks := self._tasks():
                 log.warning("%s: %d handlers did not end in %g s and were cancelled.", self.queue, len(tasks), timeout)
                 await end(tasks, again=CLEANUP)
-            self._ended(self)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [task for item in self._served for task in item.active]
@@ -134,7 +114,7 @@ class Service:
 
     async def handle(self, message: Msg) -> None:
         """Run the handler for one request, and see to it that the requester gets an answer."""
-        sender = Sender(self._mail, self._options, message)
+        sender = Sender(self._mail, message)
         try:
             request = decode_request(message.data)
         except RemoteProtocolError as error:
@@ -147,8 +127,11 @@ class Service:
             self._answer(sender, message, 503, explain(error))
             raise
         except Exception as error:
-            if _is_the_readers(error, message.reply):
-                log.info("%s: %s", message.subject, error)
+            if (
+                isinstance(error, NoConsumerError | SlowConsumerError | DeadlineError)
+                and error.subject == message.reply
+            ):
+                log.info("%s: %s", message.subject, error)  # the reader of the reply caused it
                 return
             log.exception("%s: the handler failed.", message.subject)
             self._answer(sender, message, 500, explain(error))
@@ -168,15 +151,10 @@ class Service:
             log.warning("%s: an answer of %d could not be sent: %s", self.queue, status, error)
 
 
-def _is_the_readers(error: Exception, reply: str) -> bool:
-    """Tell an error that the reader of the reply caused from one of the handler's own."""
-    return isinstance(error, NoConsumerError | SlowConsumerError | DeadlineError) and error.subject == reply
-
-
 class _Partition:
     """One partition: its subscription, the handlers at work, and the requests that wait for one."""
 
-    def __init__(self, service: Service, subject: str, *, concurrency: int, backlog: int) -> None:
+    def __init__(self, service: Service, subject: str, concurrency: int, backlog: int) -> None:
         self.service, self.subject = service, subject
         self.subscription: Subscription | None = None
         self.active: set[asyncio.Task[None]] = set()

@@ -66,7 +66,6 @@ class Offer:
     element: int
 
     def encode(self) -> str:
-        """Give the value of the header."""
         return f"1; window={self.window}; bytes={self.bytes}; element={self.element}"
 
     @classmethod
@@ -90,7 +89,6 @@ class Signal:
     number: int = 0
 
     def encode(self) -> bytes:
-        """Give its bytes."""
         head = bytes((self.kind,))
         return head + self.number.to_bytes(8, "little") if self.kind in (Misc.GO_ON, RESEND) else head
 
@@ -131,17 +129,11 @@ class SendWindow:
         """The number that the next new unit will have."""
         return self.first + len(self._held)
 
-    @property
-    def unsent(self) -> int:
-        """How many units wait to be put into a run."""
-        return self.end - self._next
-
     def fits(self, size: int) -> bool:
         """Tell whether a unit of so many bytes may be added; one alone always may."""
         return not self._held or (len(self._held) < self.units and self.bytes + size <= self.size)
 
     def push(self, unit: bytes) -> None:
-        """Add a unit."""
         self._held.append(unit)
         self.bytes += len(unit)
 
@@ -214,6 +206,5 @@ class ReceiveWindow:
         return units, False
 
     def take(self, size: int) -> None:
-        """Note that the reader took a unit of so many bytes."""
         self.taken += 1
         self.bytes -= size

@@ -29,7 +29,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 
@@ -42,14 +42,12 @@ __all__ = [
     "MiscInbox",
     "ReplyDecoder",
     "Response",
-    "Skipped",
     "State",
     "Type",
     "decode_misc",
     "encode_close",
     "encode_element_packet",
     "encode_inbox",
-    "encode_name",
     "encode_response",
     "encode_section",
 ]
@@ -96,11 +94,6 @@ ORDER: dict[State, dict[Type, State]] = {
     State.OBJECT: {**_SECTIONS, Type.CLOSE: State.DONE, Type.RESPONSE: State.OBJECT},
     State.DONE: {},
 }
-_KINDS = {Type.MAP: "map", Type.ARRAY: "array", Type.OBJECT: "object"}
-_TYPES = {kind: number for number, kind in _KINDS.items()}
-
-
-# -- values -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -157,18 +150,7 @@ class MiscInbox:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A packet that means nothing here and is passed over."""
-
-    type: int
-
-
-# -- writing ----------------------------------------------------------------------------------------------------------
-
-
 def encode_response(response: Response) -> bytes:
-    """Write a Response packet."""
     if not isinstance(response.status, int) or not 0 <= response.status <= 0xFFFF:
         raise LocalProtocolError(f"The status {response.status!r} does not fit two bytes.", remedy="Use one of HTTP.")
     # The reference adds one to this length in a byte: 255 wraps to 0 there.
@@ -177,35 +159,28 @@ def encode_response(response: Response) -> bytes:
 
 
 def encode_close(error: str = "") -> bytes:
-    """Write a Close packet."""
     return b"\x01" + error.encode("utf-8", "replace")
 
 
 def encode_inbox(name: str) -> bytes:
-    """Write a MiscInboxName packet."""
     if not name:
         raise LocalProtocolError("The misc inbox has no name.")
     return b"\x06" + name.encode()
 
 
 def encode_section(kind: str, type: str, path: Sequence[str] = ()) -> bytes:
-    """Write the beginning of a section; the first element's name (in a map) and bytes follow it."""
+    """Write the beginning of a section, for the packet of its first element."""
     if isinstance(path, str):
         raise LocalProtocolError(f"The path {path!r} is one text.", remedy="Give a list of texts.")
     if len(path) > 255:
         raise LocalProtocolError(f"The path has {len(path)} parts.", remedy="255 fit.")
     parts = [_text("A part of the path", part) for part in path]
-    return b"".join((bytes((_TYPES[kind], len(parts))), *parts, _text("The type of the section", type)))
+    return b"".join((bytes((Type[kind.upper()], len(parts))), *parts, _text("The type of the section", type)))
 
 
-def encode_name(name: str) -> bytes:
-    """Write the name of a map's element."""
-    return _text("The name of the element", name)
-
-
-def encode_element_packet(data: bytes, name: str | None = None) -> bytes:
-    """Write an Elem packet, with a name in a map."""
-    return b"".join((b"\x05", b"" if name is None else encode_name(name), data))
+def encode_element_packet(data: bytes, name: str | None = None, section: bytes | None = None) -> bytes:
+    """Write an Elem packet, with a name in a map; the first one of a section has the beginning of the section."""
+    return b"".join((section or b"\x05", b"" if name is None else _text("The name of the element", name), data))
 
 
 def _text(what: str, text: str, most: int = 255) -> bytes:
@@ -220,9 +195,6 @@ def _text(what: str, text: str, most: int = 255) -> bytes:
     return bytes((len(data),)) + data
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
-
-
 def decode_misc(data: bytes) -> Misc:
     """Read a packet of the misc stream."""
     if len(data) != 1 or data[0] > Misc.SLOW_CONSUMER:
@@ -233,21 +205,18 @@ def decode_misc(data: bytes) -> Misc:
 class ReplyDecoder:
     """Reads the packets of one reply, in order, and knows what may come next."""
 
-    _KNOWN: ClassVar[frozenset[int]] = frozenset(Type)
+    state = State.START
 
-    def __init__(self) -> None:
-        self.state = State.START
-
-    def decode(self, packet: bytes) -> Response | Close | MiscInbox | First | Element | Skipped:
-        """Read the next packet; one that is broken or out of order is a RemoteProtocolError."""
+    def decode(self, packet: bytes) -> Response | Close | MiscInbox | First | Element | None:
+        """Read the next packet, None if it is passed over; one broken or out of order is a RemoteProtocolError."""
         if not packet:
             raise RemoteProtocolError("The handler sent an empty packet.", place=0)
         number = packet[0]
         state = self.state
-        if number not in self._KNOWN:
+        if number > Type.INBOX:
             if state in (State.START, State.DONE):
                 raise RemoteProtocolError(f"A packet of type {number} cannot come {state.value} of a reply.", place=0)
-            return Skipped(number)
+            return None
         after = ORDER[state].get(Type(number))
         if after is None:
             raise RemoteProtocolError(
@@ -255,7 +224,7 @@ class ReplyDecoder:
                 place=0,
             )
         if number == Type.RESPONSE and state is not State.START:
-            return Skipped(number)
+            return None
         value = self._read(Type(number), packet)
         self.state = after
         return value
@@ -289,7 +258,7 @@ def _read_first(number: Type, packet: bytes) -> First:
     name = None
     if number is Type.MAP:
         name, place = _read_text(packet, place)
-    return First(_KINDS[number], section, tuple(path), Element(packet[place:], name))
+    return First(number.name.lower(), section, tuple(path), Element(packet[place:], name))
 
 
 def _read_inbox(packet: bytes) -> str:
@@ -305,10 +274,7 @@ def _read_inbox(packet: bytes) -> str:
 
 def _read_text(packet: bytes, place: int) -> tuple[str, int]:
     """Read a length and that much text; give it and the place after it."""
-    if place >= len(packet):
-        raise _cut(packet, place)
-    end = place + 1 + packet[place]
-    if end > len(packet):
+    if place >= len(packet) or (end := place + 1 + packet[place]) > len(packet):
         raise _cut(packet, place)
     try:
         return packet[place + 1 : end].decode(), end

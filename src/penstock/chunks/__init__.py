@@ -5,11 +5,9 @@ The names that it exports are public; its modules are not for users.
 
 from penstock.chunks.archive import Archive, StoredMessage
 from penstock.chunks.assembler import Assembler
-from penstock.chunks.assembly import Counts
 from penstock.chunks.consumer import StoredConsumer
-from penstock.chunks.incoming import Inbox, Incoming
-from penstock.chunks.persistent import PersistentPublisher
-from penstock.chunks.publisher import Publisher
+from penstock.chunks.incoming import Counts, Inbox, Incoming
+from penstock.chunks.publisher import PersistentPublisher, Publisher
 from penstock.chunks.wire import Reason
 
 __all__ = [

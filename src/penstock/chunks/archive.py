@@ -11,39 +11,39 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, TypeAlias
 
-from penstock.chunks.reading import PayloadReader
-from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers
-from penstock.connection import api_request
+from penstock.chunks.consumer import StoredConsumer
+from penstock.chunks.handler import HandlerFunction
+from penstock.chunks.incoming import PayloadReader
+from penstock.chunks.limits import check_subject
+from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
+from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError
 from penstock.jetstream.scan import scan_headers
+from penstock.model import Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import question, read_message
 from penstock.wire.subjects import covers
 
-if TYPE_CHECKING:
-    from penstock.chunks.consumer import StoredConsumer
-    from penstock.chunks.handler import HandlerFunction
-    from penstock.connection import Connection
-    from penstock.jetstream.delivery import Delivery
-
-__all__ = ["Archive", "StoredChunk", "StoredMessage", "size_of"]
+__all__ = ["Archive", "StoredChunks", "StoredMessage"]
 
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
+class StoredChunk(NamedTuple):
     """One chunk in the stream."""
 
     sequence: int
     chunk: Chunk
     size: int
+
+
+StoredChunks: TypeAlias = dict[int, StoredChunk]
+"""The chunks of a message in the stream, by offset."""
 
 
 class Archive:
@@ -64,9 +64,6 @@ class Archive:
     @classmethod
     async def create(cls, nc: Connection, stream: str, subject: str, **options: Any) -> Archive:
         """Declare a stream for payloads under `subject`; `options` are fields of `penstock.Stream`, such as max_age."""
-        from penstock.chunks.publisher import check_subject
-        from penstock.model import Stream
-
         check_subject(subject)
         archive = cls(nc, stream, subject)
         config = Stream(name=stream, subjects=[f"{subject}.*"], allow_direct=True, **options)
@@ -97,27 +94,36 @@ class Archive:
             self._subject = stem
         return self._subject
 
-    async def stored(self, message_id: str) -> dict[int, StoredChunk]:
+    async def stored(self, message_id: str) -> StoredChunks:
         """Give the chunks of a message that are in the stream, by offset; none if there is no such message."""
         subject = await self.subject()
-        return (await self._stored_on(f"{subject}.{message_id}", message_id)) or await self._stored_on(
-            subject, message_id
-        )
+        own = await self.stored_on(f"{subject}.{message_id}", message_id)
+        return own or await self.stored_on(subject, message_id)
 
-    async def _stored_on(self, subject: str, message_id: str) -> dict[int, StoredChunk]:
-        if not any(covers(pattern, subject) for pattern in (await self.config()).get("subjects") or []):
-            return {}
-        found: dict[int, StoredChunk] = {}
-        async for item in self._scan(subject, message_id):
-            # An empty last chunk may share its offset with nothing else; of a chunk stored twice the first counts.
-            found.setdefault(item.chunk.offset, item)
+    async def stored_on(self, subject: str, message_id: str) -> StoredChunks:
+        """Give the chunks of a message that are stored on exactly this subject, by offset."""
+        found: StoredChunks = {}
+        if not await self.captures(subject):
+            return found
+        async for message in scan_headers(self._nc, self.stream, subject=subject):
+            if message_id_of(message.headers) == message_id:
+                size = size_of(message.headers)
+                try:
+                    chunk = decode(message.headers, size)
+                except Refusal as refusal:
+                    raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
+                # An empty last chunk may share its offset with nothing else; of a chunk stored twice the first counts.
+                found.setdefault(chunk.offset, StoredChunk(message.sequence, chunk, size))
         return found
+
+    async def captures(self, subject: str) -> bool:
+        """Tell whether the stream takes what is published on a subject."""
+        return any(covers(pattern, subject) for pattern in (await self.config()).get("subjects") or [])
 
     @asynccontextmanager
     async def open(self, message_id: str) -> AsyncIterator[StoredMessage]:
         """Read a message: iterate over what this gives, or `read` from it; memory stays small whatever the size."""
-        stored = await self.stored(message_id)
-        async with self._reading(message_id, await self.subject(), stored) as message:
+        async with self.reading(message_id, await self.subject(), await self.stored(message_id)) as message:
             yield message
 
     async def fetch(self, message_id: str) -> bytes:
@@ -128,8 +134,7 @@ class Archive:
     async def delete(self, message_id: str) -> None:
         """Remove the chunks of a message from the stream, also of one that was never finished."""
         subject = f"{await self.subject()}.{message_id}"
-        stored = await self._stored_on(subject, message_id)
-        if not stored:
+        if not await self.stored_on(subject, message_id):
             raise self._not_found(message_id)
         await self._nc.jetstream().purge_stream(self.stream, subject=subject)
 
@@ -138,20 +143,11 @@ class Archive:
 
         With a `durable` name the stream remembers what was handled, over crashes and among several processes.
         """
-        from penstock.chunks.consumer import StoredConsumer
-
         return StoredConsumer(self._nc, self, handler, durable, **options)
 
     @asynccontextmanager
-    async def reading(self, message_id: str, subject: str) -> AsyncIterator[StoredMessage]:
-        """Read a message whose chunks are stored on exactly this subject."""
-        async with self._reading(message_id, subject, await self._stored_on(subject, message_id)) as message:
-            yield message
-
-    @asynccontextmanager
-    async def _reading(
-        self, message_id: str, subject: str, stored: dict[int, StoredChunk]
-    ) -> AsyncIterator[StoredMessage]:
+    async def reading(self, message_id: str, subject: str, stored: StoredChunks) -> AsyncIterator[StoredMessage]:
+        """Read a message of these chunks."""
         if not stored:
             raise self._not_found(message_id)
         tiling = Tiling()
@@ -161,8 +157,8 @@ class Archive:
         except Refusal as refusal:
             raise self._error(message_id, subject, tiling, refusal.reason, str(refusal)) from None
         if not tiling.complete:
-            gaps = ", ".join(f"[{start}, {'?' if end is None else end})" for start, end in tiling.missing())
-            raise self._error(message_id, subject, tiling, Reason.MISSING, f"the stream does not hold {gaps}")
+            why = f"the stream does not hold {tiling.gaps()}"
+            raise self._error(message_id, subject, tiling, Reason.MISSING, why)
         order = [stored[offset] for offset in sorted(stored) if stored[offset].size]
         direct = bool((await self.config()).get("allow_direct"))
         message = StoredMessage(self, message_id, subject, tiling, order, direct)
@@ -188,17 +184,6 @@ class Archive:
             received=tiling.received,
             total=tiling.total,
         )
-
-    async def _scan(self, subject: str, message_id: str) -> AsyncIterator[StoredChunk]:
-        """Go through the headers of what is stored on a subject, with a consumer that is gone afterwards."""
-        async for message in scan_headers(self._nc, self.stream, subject=subject):
-            size = size_of(message)
-            if message_id_of(message.headers) == message_id:
-                try:
-                    chunk = decode(message.headers, size)
-                except Refusal as refusal:
-                    raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
-                yield StoredChunk(message.sequence, chunk, size)
 
     async def get(self, sequence: int, *, direct: bool = False, patience: float | None = None) -> tuple[Headers, bytes]:
         """Fetch one message of the stream; a leader that is being chosen is waited for, for `patience` seconds."""
@@ -232,15 +217,10 @@ class StoredMessage(PayloadReader):
     def __init__(
         self, archive: Archive, message_id: str, subject: str, tiling: Tiling, order: list[StoredChunk], direct: bool
     ) -> None:
-        super().__init__()
-        self.message_id = message_id
-        self.subject = subject
-        self.size = tiling.received
-        """The size of the payload."""
-        self._archive = archive
-        self._expected = tiling.digest
+        super().__init__(message_id, subject)
+        self.size: int = tiling.received
+        self._archive, self._direct, self._expected = archive, direct, tiling.digest
         self._order = deque(order)
-        self._direct = direct
         self._ahead: deque[tuple[StoredChunk, asyncio.Task[tuple[Headers, bytes]]]] = deque()
         self._asked = 0
         self._digest = hashlib.sha256() if tiling.digest is not None else None
@@ -270,24 +250,10 @@ class StoredMessage(PayloadReader):
         return body
 
     def _wrong(self, reason: Reason, why: str) -> AssemblyError:
-        return AssemblyError(
-            f"Message {self.message_id} on {self.subject} was given up ({reason}): {why}.",
-            remedy="Throw away what was read of it.",
-            subject=self.subject,
-            message_id=self.message_id,
-            reason=reason,
-            received=self.position,
-            total=self.size,
-        )
+        return self._broken(reason, f"was given up ({reason}): {why}")
 
     async def close(self) -> None:
         """End what was asked for ahead."""
         await end([task for _, task in self._ahead])
         self._ahead.clear()
         self._order.clear()
-
-
-def size_of(delivery: Delivery) -> int:
-    """Give the size of a message that was delivered without its body, as the server says it."""
-    text = delivery.headers.get(names.MSG_SIZE, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -7,29 +7,25 @@ order, a message ends in one of two ways: delivered whole, or given up with a re
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from penstock.chunks.assembly import Assembly, Counts, Ended, Key
-from penstock.chunks.digest import digest_of
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
-from penstock.chunks.incoming import Inbox
-from penstock.chunks.limits import MESSAGE_COST, Limits, Room, check_count
-from penstock.chunks.pacing import is_answerable, receiver_name
-from penstock.chunks.store import MemoryStore, SpoolStore
-from penstock.chunks.wire import Body, Reason, Refusal, decode, message_id_of, read_headers
+from penstock.chunks.incoming import Assembly, Counts, Inbox, Incoming, Key
+from penstock.chunks.limits import MESSAGE_COST, Limits, Remembered, check_count
+from penstock.chunks.pacing import is_answerable
+from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore, digest_of
+from penstock.chunks.wire import Body, Chunk, Headers, Reason, Refusal, decode, message_id_of, read_headers
+from penstock.connection import Connection, Subscription
 from penstock.connection.connecting import check_connection
 from penstock.connection.messages import as_text
 from penstock.connection.subscription import served
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.chunks.wire import Chunk, Headers
-    from penstock.connection import Connection, Subscription
 
 __all__ = ["Assembler"]
 
@@ -62,14 +58,14 @@ class Assembler:
         self._on_error = on_error
         self.counts = Counts()
         """What has happened so far; `docs/reference/chunks.md` names the figures."""
-        self._room = Room(self._limits)
+        self._memory = self._disk = 0  # what messages take, from their first chunk to the end of their handler
         self._open: OrderedDict[Key, Assembly] = OrderedDict()  # the one that waited longest for a chunk comes first
-        self._ended = Ended(self._limits.timeout)
+        self._ended = Remembered(self._limits.timeout)  # so that late chunks of what ended begin nothing anew
         self._subscriptions: set[Subscription] = set()
         self._inboxes: dict[Inbox, set[Assembly]] = {}
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
-        self._name = receiver_name()
+        self._name = secrets.token_hex(8).encode()  # what we answer publishers with
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
@@ -87,7 +83,7 @@ class Assembler:
     @property
     def held_bytes(self) -> tuple[int, int]:
         """The memory and the disk space that messages take, from their first chunk to the end of their handler."""
-        return self._room.memory, self._room.disk
+        return self._memory, self._disk
 
     # -- the caller's side --------------------------------------------------------------------------
 
@@ -139,7 +135,7 @@ class Assembler:
 
         def ended(error: PenstockError) -> None:
             if inbox is not None:
-                inbox.fail(error)
+                inbox.close(error)
             if self._nc.is_closed:
                 for assembly in list(self._open.values()):
                     self._fail(assembly, Reason.CLOSED, f"no chunk comes any more: {error}")
@@ -152,16 +148,13 @@ class Assembler:
         return subscription
 
     async def _close(self) -> None:
-        async with _at_most(_CLOSE_TIMEOUT):
-            await asyncio.gather(*(self._drain(subscription) for subscription in list(self._subscriptions)))
+        await _a_while(asyncio.gather(*(self._drain(subscription) for subscription in list(self._subscriptions))))
         for inbox in list(self._inboxes):
             self._abandon(inbox)
         for assembly in list(self._open.values()):
             self._fail(assembly, Reason.CLOSED, "the receiver was closed")
-        async with _at_most(_CLOSE_TIMEOUT):
-            await self._deliveries.join()
-        async with _at_most(_CLOSE_TIMEOUT):
-            await self._reports.join()
+        await _a_while(self._deliveries.join())
+        await _a_while(self._reports.join())
         await end(self._tasks, again=_CLEANUP)
         while not self._deliveries.empty():
             self._release(self._deliveries.get_nowait())
@@ -169,7 +162,6 @@ class Assembler:
             self._handler.close()
 
     async def _drain(self, subscription: Subscription) -> None:
-        """Take what the server has sent, and unsubscribe."""
         self._subscriptions.discard(subscription)
         with suppress(PenstockError):  # whoever got the subscription may have ended it, or the connection
             await (subscription.drain() if self._nc.is_connected else subscription.unsubscribe())
@@ -192,7 +184,8 @@ class Assembler:
             self.counts.ignored += 1
             return
         key: Key = (0 if inbox is None else id(inbox), subject, message_id)
-        if self._ended.knows(key):
+        if key in self._ended:
+            self._ended.add(key)  # chunks of it are still under way
             self.counts.duplicates += 1
             return
         assembly = self._open.get(key)
@@ -218,12 +211,16 @@ class Assembler:
         while len(self._open) >= self._limits.max_messages:
             oldest = next(iter(self._open.values()))
             self._fail(oldest, Reason.NO_ROOM, f"{self._limits.max_messages} messages are under way")
-        assembly = Assembly(key, self._limits, inbox, taken=self._taken, wrong=self._report)
+        incoming = None
+        if inbox is not None:
+            unread = UnreadStore(inbox.window, self._limits.folder)
+            incoming = Incoming(key[2], key[1], unread, lambda: self._taken(assembly), self._report)
+        assembly = Assembly(key, self._limits, incoming)
         self._make_room(assembly, MESSAGE_COST, 0)
         self._open[key] = assembly
         self._settle(assembly)
-        if inbox is not None and assembly.incoming is not None:
-            inbox.put(assembly.incoming)
+        if inbox is not None and incoming is not None:
+            inbox.put(incoming)
             self._inboxes[inbox].add(assembly)
         return assembly
 
@@ -246,24 +243,38 @@ class Assembler:
             else:
                 self.counts.messages += 1
                 self.counts.bytes += assembly.tiling.received
-            assembly.complete()
+                assembly.incoming.complete(assembly.tiling.received, assembly.tiling.digest)
 
     def _make_room(self, assembly: Assembly, memory: int, disk: int) -> None:
         """Give up the messages that waited longest for a chunk until this fits, at last this one."""
-        while (full := self._room.lacks(memory, disk)) is not None:
+        while (full := self._full(memory, disk)) is not None:
             # Where the disk is full, only a message on disk makes room.
-            fits = (item for item in self._open.values() if item is not assembly and (not full.disk or item.store.disk))
+            on_disk = full == "max_spool_bytes"
+            fits = (item for item in self._open.values() if item is not assembly and (not on_disk or item.store.disk))
             victim = next(fits, None)
+            why = f"the {getattr(self._limits, full)} bytes of {full} are taken"
             if victim is None:
-                raise Refusal(Reason.NO_ROOM, full.text)
-            self._fail(victim, Reason.NO_ROOM, full.text)
+                raise Refusal(Reason.NO_ROOM, why)
+            self._fail(victim, Reason.NO_ROOM, why)
+
+    def _full(self, memory: int, disk: int) -> str | None:
+        """Name the limit that so much more would pass, or None."""
+        if memory > 0 and self._memory + memory > self._limits.max_total_bytes:
+            return "max_total_bytes"
+        if disk > 0 and self._disk + disk > self._limits.max_spool_bytes:
+            return "max_spool_bytes"
+        return None
 
     def _settle(self, assembly: Assembly) -> None:
-        self._room.change(*assembly.charge())
+        memory, disk = assembly.charge()
+        self._memory += memory
+        self._disk += disk
 
     def _answer(self, assembly: Assembly) -> None:
-        for reply, position in assembly.answers():
-            self._say(reply, position)
+        """Give the answers that are due: the reader's window reaches to where the chunk ends."""
+        while assembly.owed and assembly.owed[0][0] <= assembly.room_until:
+            end_of_chunk, reply = assembly.owed.popleft()
+            self._say(reply, end_of_chunk)
 
     def _say(self, reply: str, position: int) -> None:
         """Tell a publisher how far we are; one that gets no answer waits a little, then goes on."""
@@ -351,17 +362,15 @@ class Assembler:
         store, size = assembly.store, assembly.tiling.received
         assert isinstance(store, MemoryStore | SpoolStore)
         expected = assembly.tiling.digest
-        if expected is not None and await digest_of(store.read, size) != expected:
+        if expected is not None and await digest_of(store.take(), size) != expected:
             self._report(assembly.error(Reason.DIGEST, "its digest is not the one that its publisher sent"))
             return
-        data: bytes | IO[bytes] = store.take()
-        await self._handler(assembly.message_id, data, assembly.subject)
+        await self._handler(assembly.message_id, store.take(), assembly.subject)
         self.counts.messages += 1
         self.counts.bytes += size
 
 
-@asynccontextmanager
-async def _at_most(seconds: float) -> AsyncIterator[None]:
+async def _a_while(what: Awaitable[object]) -> None:
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            yield
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            await what

@@ -10,25 +10,21 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from penstock.chunks.archive import size_of
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.limits import Limits, check_count, check_seconds
-from penstock.chunks.store import MemoryStore, SpoolStore
-from penstock.chunks.wire import Reason, Refusal, decode, message_id_of
-from penstock.connection import api_request
+from penstock.chunks.store import MemoryStore, SpoolStore, fill
+from penstock.chunks.wire import Chunk, Reason, Refusal, decode, message_id_of, size_of
+from penstock.connection import Connection, api_request
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NotFoundError, PenstockError
 from penstock.jetstream.consume import Deliveries
+from penstock.jetstream.delivery import Delivery
 from penstock.wire.jetstream import names
-from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
-    from penstock.chunks.archive import Archive, StoredMessage
-    from penstock.chunks.wire import Chunk
-    from penstock.connection import Connection
-    from penstock.jetstream.delivery import Delivery
+    from penstock.chunks.archive import Archive
 
 __all__ = ["StoredConsumer"]
 
@@ -60,16 +56,14 @@ class StoredConsumer:
         ack_wait: float = 30.0,
         **limits: Any,
     ) -> None:
-        self._nc = nc
-        self._archive = archive
+        self._nc, self._archive, self._durable, self._on_error = nc, archive, durable, on_error
         self._handler = Handler(handler, 1)
-        self._durable = durable
-        self._on_error = on_error
         self._attempts = check_count("attempts", attempts)
         self._ack_wait = check_seconds("ack_wait", ack_wait, 0.1)
         self._limits = Limits.of("A consumer of stored messages", _KNOWN, **limits)
         self._deliveries: Deliveries | None = None
-        self._name = ""
+        # A name of our own making lets us ask twice; whoever crashes leaves the consumer to inactive_threshold.
+        self._name = durable or f"penstock-chunks-{secrets.token_hex(8)}"
         self._task: asyncio.Task[None] | None = None
         self.delivered = 0
         """Messages whose handler returned, and that are acknowledged."""
@@ -90,10 +84,8 @@ class StoredConsumer:
                 "before the message can be read.",
                 remedy="Use limits retention, and Archive.delete for a message that is done with.",
             )
-        # A name of our own making lets us ask twice; whoever crashes leaves the consumer to inactive_threshold.
-        name = self._durable or f"penstock-chunks-{secrets.token_hex(8)}"
         wanted: dict[str, Any] = {
-            "name": name,
+            "name": self._name,
             "ack_policy": "explicit",
             "ack_wait": int(self._ack_wait * _NANO),
             "deliver_policy": "all",
@@ -102,24 +94,23 @@ class StoredConsumer:
             "max_ack_pending": 10_000,
         }
         if self._durable is not None:
-            wanted["durable_name"] = name
+            wanted["durable_name"] = self._name
         else:
             wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
         body = {"stream_name": stream, "config": wanted}
-        await api_request(self._nc, names.consumer_create(stream, name), body, again=True)
-        self._name = name
+        await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
         # What waits, and what a handler is at, is kept alive by these.
-        self._deliveries = Deliveries(self._nc, stream, name, batch=100)
+        self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
 
     async def _filters(self, config: dict[str, Any]) -> list[str]:
         subject = await self._archive.subject()
-        held = config.get("subjects") or []
-        found = [item for item in (subject, f"{subject}.*") if any(covers(pattern, item) for pattern in held)]
+        found = [item for item in (subject, f"{subject}.*") if await self._archive.captures(item)]
         if not found:
+            held = ", ".join(config.get("subjects") or [])
             raise InputError(
-                f"The stream {self._archive.stream} holds {', '.join(held)}, nothing under {subject}.",
+                f"The stream {self._archive.stream} holds {held}, nothing under {subject}.",
                 remedy="Name the subject that the messages were published under.",
             )
         return found
@@ -145,8 +136,6 @@ class StoredConsumer:
                     log.warning("The consumer %s is left for the server to remove: %s", self._name, error)
         self._handler.close()
 
-    # -- one message --------------------------------------------------------------------------------
-
     async def _run(self, deliveries: Deliveries) -> None:
         try:
             async for delivery in deliveries:
@@ -156,12 +145,11 @@ class StoredConsumer:
             raise
 
     async def _take(self, message: Delivery) -> None:
-        size = size_of(message)
         message_id = message_id_of(message.headers)
         try:
-            chunk = None if message_id is None else decode(message.headers, size)
+            chunk = None if message_id is None else decode(message.headers, size_of(message.headers))
         except Refusal as refusal:
-            await self._give_up(message, self._fault(message_id, message, refusal.reason, str(refusal)))
+            await self._give_up(message, self._fault(message_id, message.subject, refusal.reason, str(refusal)))
             return
         if chunk is None or not chunk.last:
             await self._settle(message.ack())
@@ -175,35 +163,29 @@ class StoredConsumer:
             self.delivered += 1
 
     async def _failed(self, message: Delivery, chunk: Chunk, error: Exception) -> None:
-        delay = min(0.1 * 2**message.delivered, 10.0)
-        if isinstance(error, _HandlerError):
-            cause = error.__cause__
-            what = f"the handler raised {type(cause).__name__}: {cause}"
-            failed = self._fault(chunk.message_id, message, Reason.HANDLER, what)
-            failed.__cause__ = cause
-        elif isinstance(error, NotFoundError):
-            failed = self._fault(chunk.message_id, message, Reason.MISSING, "its chunks are gone from the stream")
-        elif isinstance(error, AssemblyError):
-            failed = error
+        if isinstance(error, NotFoundError):
+            error = self._fault(
+                chunk.message_id, message.subject, Reason.MISSING, "its chunks are gone from the stream"
+            )
         elif isinstance(error, OSError) and not isinstance(error, PenstockError):
-            failed = self._fault(chunk.message_id, message, Reason.SPOOL, f"the spool failed: {error}")
-        else:  # the way to the server: no fault of the message, however often it happens
+            error = self._fault(chunk.message_id, message.subject, Reason.SPOOL, f"the spool failed: {error}")
+        if not isinstance(error, AssemblyError):  # the way to the server: no fault of the message, however often
             log.warning("Message %s is read again: %s", chunk.message_id, error)
-            await self._settle(message.nak(delay=delay))
+        elif message.delivered >= self._attempts or error.reason in (Reason.DIGEST, Reason.TOO_LARGE):
+            await self._give_up(message, error)
             return
-        if message.delivered >= self._attempts or failed.reason in (Reason.DIGEST, Reason.TOO_LARGE):
-            await self._give_up(message, failed)
-            return
-        await tell(self._on_error, failed)
-        await self._settle(message.nak(delay=delay))
+        else:
+            await tell(self._on_error, error)
+        await self._settle(message.nak(delay=min(0.1 * 2**message.delivered, 10.0)))
 
     async def _give_up(self, message: Delivery, error: AssemblyError) -> None:
         await self._settle(message.term())
         await tell(self._on_error, error)
 
     async def _deliver(self, chunk: Chunk, subject: str) -> None:
-        largest, above = self._limits.largest(streamed=False), self._limits.spool_above
-        async with self._archive.reading(chunk.message_id, subject) as message:
+        largest = self._limits.largest(streamed=False)
+        stored = await self._archive.stored_on(subject, chunk.message_id)
+        async with self._archive.reading(chunk.message_id, subject, stored) as message:
             if message.size > largest:
                 raise AssemblyError(
                     f"Message {chunk.message_id} has {message.size} bytes, and {largest} are allowed.",
@@ -214,15 +196,16 @@ class StoredConsumer:
                     received=0,
                     total=message.size,
                 )
-            spooled = above is not None and message.size > above
-            store = SpoolStore(self._limits.folder) if spooled else MemoryStore()
+            store = SpoolStore(self._limits.folder) if self._limits.spools(message.size) else MemoryStore()
             try:
-                data = await _fill(store, message)
+                await fill(store, message)
+                data = store.take()
                 # The chunks are on `<subject>.<id>`; whoever publishes and handles knows the subject.
                 try:
                     await self._handler(chunk.message_id, data, subject.removesuffix(f".{chunk.message_id}"))
                 except Exception as error:
-                    raise _HandlerError from error
+                    what = f"the handler raised {type(error).__name__}: {error}"
+                    raise self._fault(chunk.message_id, subject, Reason.HANDLER, what) from error
             finally:
                 store.close()
 
@@ -232,22 +215,10 @@ class StoredConsumer:
         except PenstockError as error:
             log.warning("An acknowledgement did not reach the stream, so the message comes again: %s", error)
 
-    def _fault(self, message_id: str | None, message: Delivery, reason: Reason, why: str) -> AssemblyError:
+    def _fault(self, message_id: str | None, subject: str, reason: Reason, why: str) -> AssemblyError:
         return AssemblyError(
-            f"Message {message_id} on {message.subject} was given up ({reason}): {why}.",
-            subject=message.subject,
+            f"Message {message_id} on {subject} was given up ({reason}): {why}.",
+            subject=subject,
             message_id=message_id,
             reason=reason,
         )
-
-
-class _HandlerError(Exception):
-    """The handler raised; the cause says what."""
-
-
-async def _fill(store: SpoolStore | MemoryStore, message: StoredMessage) -> bytes | IO[bytes]:
-    offset = 0
-    async for piece in message:
-        store.write(offset, piece)
-        offset += len(piece)
-    return store.take()

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, TypeAlias
 
+from penstock.connection.callbacks import is_coroutine_function
 from penstock.errors import AssemblyError, InputError
 
 __all__ = ["ErrorFunction", "Handler", "HandlerFunction", "tell"]
@@ -20,7 +21,7 @@ HandlerFunction: TypeAlias = (
     Callable[[str, Data], Awaitable[None] | None] | Callable[[str, Data, str], Awaitable[None] | None]
 )
 ErrorFunction: TypeAlias = Callable[[AssemblyError], Awaitable[None] | None]
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Handler:
@@ -35,10 +36,8 @@ class Handler:
             raise InputError("The handler cannot be called.", remedy="Give a function or a coroutine function.")
         self._function: Callable[..., Any] = function
         self._named, self._third = _shape(function)
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004  # not whether it can be called: whether that is async
-        )
-        self._threads = None if self._is_async else ThreadPoolExecutor(threads, "penstock-handler")
+        alone = not is_coroutine_function(function)
+        self._threads = ThreadPoolExecutor(threads, "penstock-handler") if alone else None
 
     async def __call__(self, message_id: str, data: bytes | IO[bytes], subject: str) -> None:
         """Run the handler to its end; what it raises is raised."""
@@ -64,30 +63,28 @@ class Handler:
 def _shape(function: Callable[..., Any]) -> tuple[bool, bool]:
     """Say whether the handler takes the subject by name, and whether as the third argument."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin does not always say
         return False, False
-    positional = [item for item in parameters if item.kind in _POSITIONAL]
-    needed = [item for item in positional if item.default is inspect.Parameter.empty]
-    starred = any(item.kind is inspect.Parameter.VAR_POSITIONAL for item in parameters)
-    # The subject by name, but not if the first two arguments already fill the parameter of that name.
-    named = any(
-        item.name == "subject" and item.kind is not inspect.Parameter.POSITIONAL_ONLY and item not in positional[:2]
-        for item in parameters
-        if item.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+
+    def takes(*arguments: None, **named: None) -> bool:
+        try:
+            signature.bind(*arguments, **named)
+        except TypeError:
+            return False
+        return True
+
+    subject = signature.parameters.get("subject")
+    if subject is not None and subject.kind in _BY_NAME and takes(None, None, subject=None):
+        return True, False
+    if takes(None, None):
+        return False, False
+    if takes(None, None, None):
+        return False, True
+    raise InputError(
+        f"The handler cannot be called with (message_id, data): it takes {signature}.",
+        remedy="Give it the parameters (message_id, data) or (message_id, data, subject).",
     )
-    keywords = [
-        item.name
-        for item in parameters
-        if item.kind is inspect.Parameter.KEYWORD_ONLY and item.default is inspect.Parameter.empty
-    ]
-    fits = (len(positional) >= 2 or starred) and len(needed) <= 3 and not (set(keywords) - {"subject"})
-    if not fits:
-        raise InputError(
-            f"The handler cannot be called with (message_id, data): it takes {inspect.signature(function)}.",
-            remedy="Give it the parameters (message_id, data) or (message_id, data, subject).",
-        )
-    return named, not named and len(needed) == 3
 
 
 async def tell(on_error: ErrorFunction | None, error: AssemblyError) -> None:

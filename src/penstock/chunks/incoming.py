@@ -1,18 +1,106 @@
-"""Messages that are read while they arrive: in order, with bounded memory, checked at the end."""
+"""Messages on their way in: what has come of each, where that is kept, and how it is read while it arrives."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import deque
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
 
-from penstock.chunks.reading import PayloadReader
-from penstock.chunks.store import UnreadStore
-from penstock.chunks.wire import Reason
+from penstock.chunks.limits import CHUNK_COST, MESSAGE_COST, Limits
+from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore, join
+from penstock.chunks.wire import Body, Reason, Tiling
 from penstock.errors import AssemblyError, InputError, PenstockError
 
-__all__ = ["Inbox", "Incoming"]
+__all__ = ["Assembly", "Counts", "Inbox", "Incoming", "Key", "PayloadReader"]
+
+Key = tuple[int, str, str]
+"""Which reader, which subject, which message: the same id on two subjects is two messages."""
+_REMEDIES = {
+    Reason.TIMEOUT: "Core NATS loses what is sent while a link is down: send it again, or through a stream.",
+    Reason.NO_ROOM: "Raise the limit, or take messages faster.",
+    Reason.TOO_LARGE: "Raise max_message_bytes or max_chunks if such messages are wanted.",
+    Reason.SPOOL: "Is there space in spool_dir?",
+}
+
+
+@dataclass
+class Counts:
+    """What an assembler has seen."""
+
+    chunks: int = 0
+    """Messages of NATS that came on its subjects."""
+    messages: int = 0
+    """Payloads that were delivered: their handler returned, or all of their bytes stand ready for their reader."""
+    bytes: int = 0
+    """Bytes of those payloads."""
+    duplicates: int = 0
+    """Chunks that had come before, or whose message has ended."""
+    ignored: int = 0
+    """Messages that are no chunks, and chunks that say nothing."""
+    unreported: int = 0
+    """Errors that on_error was not told of, because it was too slow."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Messages that were given up, by reason."""
+
+    @property
+    def dropped(self) -> int:
+        """Zero: no queue stands between the socket and an assembler. Deprecated."""
+        warnings.warn("Counts.dropped is always 0: nothing drops chunks any more", DeprecationWarning, stacklevel=2)
+        return 0
+
+
+class PayloadReader(ABC):
+    """Bytes in order: iterate over them as they come, or `read` as many as you want."""
+
+    size: int | None = None
+    """The size of the payload, once it is known."""
+
+    def __init__(self, message_id: str, subject: str) -> None:
+        self.message_id, self.subject = message_id, subject
+        self.position = 0
+        """Bytes read so far."""
+        self._rest = b""
+
+    @abstractmethod
+    async def _next(self) -> bytes:
+        """Give the next bytes, or none at the end."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece, self._rest = self._rest or await self._next(), b""
+        if not piece:
+            raise StopAsyncIteration
+        self.position += len(piece)
+        return piece
+
+    async def read(self, size: int = -1) -> bytes:
+        """Give up to `size` bytes, waiting for the first of them; nothing at the end. Without a size, all the rest."""
+        if size < 0:
+            return await join(self)
+        if not self._rest:
+            self._rest = await self._next()
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        self.position += len(piece)
+        return piece
+
+    def _broken(self, reason: Reason, what: str) -> AssemblyError:
+        return AssemblyError(
+            f"Message {self.message_id} on {self.subject} {what}.",
+            remedy="Throw away what was read of it.",
+            subject=self.subject,
+            message_id=self.message_id,
+            reason=reason,
+            received=self.position,
+            total=self.size,
+        )
 
 
 class Incoming(PayloadReader):
@@ -30,23 +118,13 @@ class Incoming(PayloadReader):
         taken: Callable[[], None],
         wrong: Callable[[AssemblyError], None],
     ) -> None:
-        super().__init__()
-        self.message_id = message_id
-        self.subject = subject
-        self.size: int | None = None
-        """The size of the payload, once all of it has come."""
-        self.unread = unread
-        self._taken = taken
-        self._wrong = wrong
+        super().__init__(message_id, subject)
+        self.unread, self._taken, self._wrong = unread, taken, wrong
         self._changed = asyncio.Event()
-        self._error: AssemblyError | None = None
-        self._whole = False
+        self._error: PenstockError | None = None
         self._expected: str | None = None
         self._verified = False
-        self._discarded = False
         self._digest = hashlib.sha256()
-
-    # -- what the assembler says --------------------------------------------------------------------
 
     def notify(self) -> None:
         """More has come."""
@@ -54,61 +132,48 @@ class Incoming(PayloadReader):
 
     def complete(self, size: int, digest: str | None) -> None:
         """Everything has come."""
-        self._whole, self.size, self._expected = True, size, digest
+        self.size, self._expected = size, digest
         self._changed.set()
 
-    def fail(self, error: AssemblyError) -> None:
+    def fail(self, error: PenstockError) -> None:
         """The rest will not come."""
         self._error = error
         self.unread.close()
         self._changed.set()
 
-    # -- what the reader asks -----------------------------------------------------------------------
-
     @property
     def gone(self) -> bool:
         """Whether there is nothing to read any more: all was read, it failed, or the reader does not want it."""
-        return self._discarded or self._verified or self._error is not None
+        return self._verified or self._error is not None
 
     def discard(self) -> None:
         """Let go of what came and will come; reading on is an error."""
-        self._discarded = True
-        self.unread.close()
-        self._changed.set()
+        self.fail(InputError("The message was discarded.", remedy="Read it before you discard it."))
         self._taken()
 
     async def _next(self) -> bytes:
         while True:
-            if self._discarded:
-                raise InputError("The message was discarded.", remedy="Read it before you discard it.")
             if self._error is not None:
                 raise self._error
             if (piece := self.unread.take()) is not None:
                 self._digest.update(piece)
                 self._taken()
                 return piece
-            if self._whole:
+            if self.size is not None:
                 return self._end()
             self._changed.clear()
             await self._changed.wait()  # the assembler's timeout ends this, too
 
     def _end(self) -> bytes:
-        if not self._verified and self._expected is not None and self._digest.hexdigest() != self._expected:
-            self._error = AssemblyError(
-                f"Message {self.message_id} on {self.subject} does not have the digest that its publisher sent.",
-                remedy="Throw away what was read of it.",
-                subject=self.subject,
-                message_id=self.message_id,
-                reason=Reason.DIGEST,
-                received=self.size,
-                total=self.size,
-            )
+        if self._verified:
+            return b""
+        if self._expected is not None and self._digest.hexdigest() != self._expected:
+            self._error = error = self._broken(Reason.DIGEST, "does not have the digest that its publisher sent")
             self._taken()
-            self._wrong(self._error)
-            raise self._error
-        if not self._verified:
-            self._verified = True
-            self._taken()
+            self._wrong(error)
+            raise error
+        self._verified = True
+        self._taken()
         return b""
 
 
@@ -120,8 +185,7 @@ class Inbox:
     """
 
     def __init__(self, subject: str, window: int) -> None:
-        self.subject = subject
-        self.window = window
+        self.subject, self.window = subject, window
         self._messages: deque[Incoming] = deque()
         self._changed = asyncio.Event()
         self._closed = False
@@ -132,14 +196,9 @@ class Inbox:
         self._messages.append(message)
         self._changed.set()
 
-    def close(self) -> None:
-        """No more messages begin."""
-        self._closed = True
-        self._changed.set()
-
-    def fail(self, error: PenstockError) -> None:
-        """No more messages begin, and nobody here asked for that."""
-        self._error = error
+    def close(self, error: PenstockError | None = None) -> None:
+        """No more messages begin; there is an error if nobody here asked for that."""
+        self._closed, self._error = True, error
         self._changed.set()
 
     def __aiter__(self) -> Inbox:
@@ -152,8 +211,82 @@ class Inbox:
                 if not message.gone:  # what failed before anybody saw it was reported
                     return message
             if self._closed:
-                raise StopAsyncIteration
-            if self._error is not None:
-                raise self._error
+                raise self._error or StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
+
+
+class Assembly:
+    """A message that has begun: what has come of it, and where that is kept."""
+
+    def __init__(self, key: Key, limits: Limits, incoming: Incoming | None = None) -> None:
+        self.key = key
+        _, self.subject, self.message_id = key
+        self._limits = limits
+        self.tiling = Tiling(max_size=limits.largest(streamed=incoming is not None), max_chunks=limits.max_chunks)
+        self.touched = time.monotonic()
+        self.incoming = incoming
+        self.store: MemoryStore | SpoolStore | UnreadStore = MemoryStore() if incoming is None else incoming.unread
+        self.owed: deque[tuple[int, str]] = deque()
+        """Chunks whose publisher wants an answer: where they end, and where to answer."""
+        self._charged = (0, 0)
+        self._closed = False
+
+    def needs(self, size: int) -> tuple[int, int]:
+        """Say how much memory and disk space a new chunk of this size takes."""
+        if isinstance(self.store, MemoryStore) and self._limits.spools(self.store.memory + size):
+            return CHUNK_COST - self.store.memory, self.store.memory + size
+        return (CHUNK_COST, size) if self.store.disk else (CHUNK_COST + size, 0)
+
+    def write(self, offset: int, body: Body) -> None:
+        if isinstance(self.store, MemoryStore) and self._limits.spools(self.store.memory + len(body)):
+            spool = SpoolStore(self._limits.folder)
+            try:
+                self.store.spill(spool)
+            except BaseException:
+                spool.close()
+                raise
+            self.store = spool
+        if isinstance(self.store, MemoryStore):
+            self.store.write(offset, body, final=self.tiling.complete)
+        else:
+            self.store.write(offset, body)
+        if self.incoming is not None:
+            self.incoming.notify()
+
+    def same(self, offset: int, body: Body) -> bool:
+        """Whether a chunk that came again brings the same bytes; what a reader has taken cannot be compared."""
+        return isinstance(self.store, UnreadStore) or self.store.same(offset, body)
+
+    @property
+    def room_until(self) -> int:
+        """How far the publisher may be: without end, or as far as the reader's window goes."""
+        if self._closed or not isinstance(self.store, UnreadStore):
+            return 2**64 - 1
+        return self.store.taken + self.store.window
+
+    def charge(self) -> tuple[int, int]:
+        """Give the change in memory and disk space since the last call."""
+        memory = 0 if self._closed else MESSAGE_COST + CHUNK_COST * len(self.tiling) + self.store.memory
+        before, self._charged = self._charged, (memory, self.store.disk)
+        return memory - before[0], self.store.disk - before[1]
+
+    def close(self) -> None:
+        self._closed = True
+        self.store.close()
+
+    def error(self, reason: Reason, why: str) -> AssemblyError:
+        total = "an unknown number of" if self.tiling.total is None else self.tiling.total
+        gaps = ""
+        if reason in (Reason.TIMEOUT, Reason.CLOSED) and not self.tiling.complete:
+            gaps = f"; missing {self.tiling.gaps()}"
+        return AssemblyError(
+            f"Message {self.message_id[:80]} on {self.subject} was given up ({reason}): {why}; "
+            f"{self.tiling.received} of {total} bytes had come{gaps}.",
+            remedy=_REMEDIES.get(reason, ""),
+            subject=self.subject,
+            message_id=self.message_id,
+            reason=reason,
+            received=self.tiling.received,
+            total=self.tiling.total,
+        )

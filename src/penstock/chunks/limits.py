@@ -1,39 +1,53 @@
-"""How much a receiver holds at most, and what it holds now."""
+"""What options are legal, how much a receiver holds at most, and for how long."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
+import time
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from penstock.errors import OptionError
+from penstock.errors import InputError, OptionError
 
-__all__ = ["CHUNK_COST", "MESSAGE_COST", "Full", "Limits", "Room", "check_count", "check_seconds"]
+__all__ = ["CHUNK_COST", "MESSAGE_COST", "Limits", "Remembered", "check_count", "check_seconds", "check_subject"]
 
 CHUNK_COST = 128
 """Bytes of bookkeeping that a chunk is counted with, so that a flood of tiny chunks fills the room, too."""
 MESSAGE_COST = 1024
 """The same for a message."""
+_SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.*>]+(?:\.[^\s\x00-\x20\x7f.*>]+)*")
 
 
 def check_count(option: str, value: Any, least: int = 1) -> int:
     """Refuse what is no whole number, or is below the least."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(
-            f"{option} is {value!r}.", remedy=f"Give a whole number from {least}.", option=option, value=value
-        )
+        raise _wrong(option, value, f"Give a whole number from {least}.")
     return value
 
 
 def check_seconds(option: str, value: Any, least: float = 0.0) -> float:
     """Refuse what is no number of seconds above zero, or is below the least."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf or not value:
-        remedy = f"Give seconds, {least:g} at least." if least else "Give seconds above zero."
-        raise OptionError(f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
+        raise _wrong(option, value, f"Give seconds, {least:g} at least." if least else "Give seconds above zero.")
     return float(value)
+
+
+def _wrong(option: str, value: Any, remedy: str) -> OptionError:
+    return OptionError(f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
+
+
+def check_subject(subject: str) -> str:
+    """Refuse what is no subject to publish on."""
+    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
+        raise InputError(
+            f"{subject!r} is no subject to publish on.", remedy="Write words joined by dots, without wildcards."
+        )
+    return subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +74,7 @@ class Limits:
         if self.spool_above is not None:
             check_count("spool_above", self.spool_above, 0)
         if self.folder is not None and not (self.folder.is_dir() and os.access(self.folder, os.W_OK | os.X_OK)):
-            raise OptionError(
-                f"spool_dir is {str(self.spool_dir)!r}.",
-                remedy="Name a folder that exists and can be written.",
-                option="spool_dir",
-                value=str(self.spool_dir),
-            )
+            raise _wrong("spool_dir", str(self.spool_dir), "Name a folder that exists and can be written.")
 
     @classmethod
     def of(cls, whose: str, known: Iterable[str], **given: Any) -> Self:
@@ -82,6 +91,10 @@ class Limits:
         """The folder for files, None for the machine's own."""
         return None if self.spool_dir is None else Path(self.spool_dir)
 
+    def spools(self, size: int) -> bool:
+        """Tell whether so much of a payload is kept on disk."""
+        return self.spool_above is not None and size > self.spool_above
+
     def largest(self, *, streamed: bool) -> int:
         """Give the size of the largest message that is taken."""
         if self.max_message_bytes is not None:
@@ -91,30 +104,27 @@ class Limits:
         return self.max_total_bytes if self.spool_above is None else self.max_spool_bytes
 
 
-class Full(NamedTuple):
-    """What is full: the disk, or else the memory."""
+class Remembered:
+    """Remembers things for `seconds`, by their hashes; beyond `most` of them the oldest is forgotten early."""
 
-    disk: bool
-    text: str
+    def __init__(self, seconds: float, most: int = 100_000) -> None:
+        self._seconds, self._most = seconds, most
+        self._until: OrderedDict[int, float] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._until)
 
-class Room:
-    """The memory and the disk space that messages take, from their first chunk to the end of their handler."""
+    def __contains__(self, thing: object) -> bool:
+        return self._until.get(hash(thing), 0.0) > time.monotonic()
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self.memory = 0
-        self.disk = 0
+    def add(self, thing: object) -> None:
+        self._until[hash(thing)] = time.monotonic() + self._seconds
+        self._until.move_to_end(hash(thing))
+        while len(self._until) > self._most:
+            self._until.popitem(last=False)
 
-    def lacks(self, memory: int, disk: int) -> Full | None:
-        """Say what is full if so much were added, or None."""
-        if memory > 0 and self.memory + memory > self._limits.max_total_bytes:
-            return Full(False, f"the {self._limits.max_total_bytes} bytes of max_total_bytes are taken")
-        if disk > 0 and self.disk + disk > self._limits.max_spool_bytes:
-            return Full(True, f"the {self._limits.max_spool_bytes} bytes of max_spool_bytes are taken")
-        return None
-
-    def change(self, memory: int, disk: int) -> None:
-        """Count more, or less."""
-        self.memory += memory
-        self.disk += disk
+    def forget(self) -> None:
+        """Drop what is old enough."""
+        now = time.monotonic()
+        while self._until and next(iter(self._until.values())) < now:
+            self._until.popitem(last=False)

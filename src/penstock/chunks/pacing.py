@@ -15,18 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from penstock.chunks.limits import Remembered
+from penstock.connection import Connection, Subscription
 from penstock.wire.protocol import decode_status
 
-if TYPE_CHECKING:
-    from penstock.connection import Connection, Subscription
-
-__all__ = ["AHEAD", "Pacing", "Silence", "is_answerable", "receiver_name"]
+__all__ = ["AHEAD", "Pacing", "is_answerable"]
 
 AHEAD = 16 * 1024 * 1024
 """Bytes that a publisher is ahead of the slowest receiver at most, a quarter of what a server keeps for it."""
@@ -36,41 +32,16 @@ _ANSWER = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,20})")
 _ANSWERABLE = re.compile(r"[^$.\s][^\s]*\.chunks\.[0-9]{1,20}")
 
 
-def receiver_name() -> bytes:
-    """Make up the name that a receiver answers with."""
-    return secrets.token_hex(8).encode()
-
-
 def is_answerable(reply: str) -> bool:
     """Whether a reply subject is one of ours. Nobody shall make a receiver publish on a subject of the server."""
     return _ANSWERABLE.fullmatch(reply) is not None
 
 
-class Silence:
-    """Subjects on which nobody answered lately, so that a publisher need not wait for an answer again."""
-
-    def __init__(self, seconds: float = 60.0, most: int = 1024) -> None:
-        self._seconds, self._most = seconds, most
-        self._until: OrderedDict[str, float] = OrderedDict()
-
-    def __contains__(self, subject: object) -> bool:
-        return self._until.get(str(subject), 0.0) > time.monotonic()
-
-    def add(self, subject: str) -> None:
-        """Remember a subject for a while."""
-        self._until[subject] = time.monotonic() + self._seconds
-        while len(self._until) > self._most:
-            self._until.popitem(last=False)
-
-
 class Pacing:
     """What the receivers of one message have taken so far; a message that is `over` is not waited for."""
 
-    def __init__(self, nc: Connection, subject: str, silence: Silence, over: asyncio.Future[None]) -> None:
-        self._nc = nc
-        self._subject = subject
-        self._silence = silence
-        self._over = over
+    def __init__(self, nc: Connection, subject: str, silence: Remembered, over: asyncio.Future[None]) -> None:
+        self._nc, self._subject, self._silence, self._over = nc, subject, silence, over
         self._inbox = ""
         self._subscription: Subscription | None = None
         self._taken: dict[bytes, tuple[int, float]] = {}  # by receiver: how far, and since when
@@ -122,6 +93,5 @@ class Pacing:
         return found
 
     async def close(self) -> None:
-        """Stop listening for answers."""
         if self._subscription is not None and not self._nc.is_closed:
             await self._subscription.unsubscribe()

@@ -1,43 +1,77 @@
-"""Sends payloads of any size in chunks, in constant memory, and says how far it got when it could not finish."""
+"""Sends payloads of any size in chunks, in constant memory, and says how far it got when it could not finish.
+
+In a JetStream stream every message has a subject of its own, `<subject>.<message id>`, so that its chunks are found
+without a search. Each chunk carries a `Nats-Msg-Id` of message and offset, so that a chunk sent again is stored once,
+and an attempt goes on where an earlier one stopped.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 import uuid
-from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
 
-from penstock.chunks.allocator import FOR_PUBLISHERS, keep_freed_memory
-from penstock.chunks.digest import Digest
-from penstock.chunks.limits import check_count, check_seconds
-from penstock.chunks.pacing import Silence
-from penstock.chunks.sender import ChunkSender
-from penstock.chunks.source import Buffer, Source, check_source, read_source
-from penstock.chunks.wire import MAX_ID, Splitter, header_room
+from penstock.chunks.archive import Archive
+from penstock.chunks.limits import Remembered, check_count, check_seconds, check_subject
+from penstock.chunks.sender import STORE_WINDOW, ChunkSender, ChunkStorer
+from penstock.chunks.source import Progress, Source, check_source, cut_source
+from penstock.chunks.wire import MAX_ID, header_room
+from penstock.connection import Connection
 from penstock.connection.connecting import check_connection
 from penstock.errors import DeniedError, DisconnectedError, InputError, OptionError, UnfinishedError
+from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID, check_name
 
-if TYPE_CHECKING:
-    from penstock.chunks.persistent import PersistentPublisher
-    from penstock.connection import Connection
-
-__all__ = [
-    "CHUNK_SIZE",
-    "Publisher",
-    "check_chunk_size",
-    "check_id",
-    "check_subject",
-    "largest_chunk",
-    "unfinished",
-]
+__all__ = ["PersistentPublisher", "Publisher"]
 
 CHUNK_SIZE = 512 * 1024
 _ID = re.compile(rf"[!-~]{{1,{MAX_ID}}}")
-_SUBJECT = re.compile(r"[^\s\x00-\x20\x7f.*>]+(?:\.[^\s\x00-\x20\x7f.*>]+)*")
 
 
-class Publisher:
+class _Publishing:
+    """What the publishers share: their options, and the way of a payload through a sender."""
+
+    def __init__(self, nc: Connection, chunk_size: int, *, digest: bool, timeout: float, extra: int = 0) -> None:
+        _keep_freed_memory()
+        self._nc = check_connection(nc)
+        self.chunk_size = _check_chunk_size(nc, chunk_size, extra=extra)
+        self.digest = digest
+        self.timeout = check_seconds("timeout", timeout)
+
+    async def _transfer(
+        self, sender: ChunkSender | ChunkStorer, subject: str, message_id: str, source: Source, progress: Progress
+    ) -> str:
+        """Send a payload and give its id; UnfinishedError says how far it got if it stopped half way."""
+        try:
+            async with aclosing(cut_source(source, message_id, self.chunk_size, digest=self.digest)) as chunks:
+                async for chunk, body in chunks:
+                    await sender.send(chunk, body)
+                    if progress is not None and not chunk.last:
+                        progress(sender.sent)
+            await sender.finish()
+        except Exception as error:
+            confirmed = await sender.confirmed()
+            unusable = isinstance(error, InputError) and not sender.started
+            if unusable or (isinstance(error, DeniedError) and not confirmed):
+                raise  # nobody has anything of it
+            what = str(error) or type(error).__name__
+            raise UnfinishedError(
+                f"Message {message_id} on {subject} was sent in part, {sender.sent} bytes, of which the server "
+                f"confirmed {confirmed}: {what.rstrip('.')}.",
+                remedy=sender.remedy,
+                subject=subject,
+                message_id=message_id,
+                sent=sender.sent,
+                confirmed=confirmed,
+            ) from error
+        finally:
+            await sender.close()
+        if progress is not None:
+            progress(sender.sent)
+        return message_id
+
+
+class Publisher(_Publishing):
     """Publishes payloads in chunks on core NATS: at most once, for whoever listens right now.
 
     `chunk_size` is the size of a chunk's body; with its headers it must fit into the server's max_payload. `digest`
@@ -55,36 +89,20 @@ class Publisher:
         timeout: float = 30.0,
         flow: bool = True,
     ) -> None:
-        keep_freed_memory(FOR_PUBLISHERS)
-        self._nc = check_connection(nc)
-        self.chunk_size = check_chunk_size(nc, chunk_size)
-        self.digest = digest
-        self.timeout = check_seconds("timeout", timeout)
+        super().__init__(nc, chunk_size, digest=digest, timeout=timeout)
         self.flow = flow
-        self._silence = Silence()
+        self._silence = Remembered(60.0, most=1024)  # subjects on which nobody answered lately
 
     @classmethod
     def persistent(
-        cls,
-        nc: Connection,
-        stream: str,
-        chunk_size: int = CHUNK_SIZE,
-        *,
-        digest: bool = True,
-        timeout: float = 30.0,
+        cls, nc: Connection, stream: str, chunk_size: int = CHUNK_SIZE, *, digest: bool = True, timeout: float = 30.0
     ) -> PersistentPublisher:
         """Give a publisher that stores the chunks in a JetStream stream, acknowledged one by one."""
-        from penstock.chunks.persistent import PersistentPublisher
 
         return PersistentPublisher(nc, stream, chunk_size, digest=digest, timeout=timeout)
 
     async def publish(
-        self,
-        subject: str,
-        source: Source,
-        *,
-        message_id: str | None = None,
-        progress: Callable[[int], None] | None = None,
+        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress = None
     ) -> str:
         """Send a payload and give its message id, once the server has taken every chunk.
 
@@ -94,72 +112,76 @@ class Publisher:
         """
         check_subject(subject)
         check_source(source)
-        message_id = str(uuid.uuid4()) if message_id is None else check_id(message_id)
-        self._check_server(message_id)
-        digest = Digest() if self.digest else None
-        splitter = Splitter(message_id, self.chunk_size, digest)
-        sender = ChunkSender(self._nc, subject, timeout=self.timeout, silence=self._silence if self.flow else None)
-        reading = cast("AsyncGenerator[Buffer, None]", read_source(source, self.chunk_size))
-        try:
-            async with aclosing(reading):
-                async for piece in reading:
-                    for chunk, body in splitter.feed(piece):
-                        await sender.send(chunk, body)
-                        if progress is not None:
-                            progress(sender.sent)
-                        if digest is not None:
-                            await digest.keep_up()
-                    if digest is not None and not isinstance(piece, bytes):
-                        await digest.settle()  # whoever gave the buffer may fill it anew
-            if digest is not None:
-                await digest.settle()
-            await sender.send(*splitter.finish())
-            await sender.finish()
-        except Exception as error:
-            if (isinstance(error, InputError) and sender.sent == 0) or (
-                isinstance(error, DeniedError) and sender.confirmed == 0
-            ):
-                raise  # nobody has anything of it
-            raise unfinished(error, subject, message_id, sender.sent, sender.confirmed) from error
-        finally:
-            await sender.close()
-            if digest is not None:
-                digest.close()
-        if progress is not None:
-            progress(sender.sent)
-        return message_id
-
-    def _check_server(self, message_id: str) -> None:
+        message_id = str(uuid.uuid4()) if message_id is None else _check_id(message_id)
         nc = self._nc
         if not nc.is_connected:
             state = "closed" if nc.is_closed else "away, and trying to come back"
             raise DisconnectedError(f"The connection is {state}.", remedy="Publish once it is connected.")
-        check_chunk_size(nc, self.chunk_size, message_id)
+        _check_chunk_size(nc, self.chunk_size, message_id)
+        sender = ChunkSender(nc, subject, timeout=self.timeout, silence=self._silence if self.flow else None)
+        return await self._transfer(sender, subject, message_id, source, progress)
 
 
-def unfinished(error: Exception, subject: str, message_id: str, sent: int, confirmed: int) -> UnfinishedError:
-    """Say how far a publish got."""
-    what = str(error) or type(error).__name__
-    return UnfinishedError(
-        f"Message {message_id} on {subject} was sent in part, {sent} bytes, of which the server confirmed {confirmed}: "
-        f"{what.rstrip('.')}.",
-        remedy="Receivers drop the part after their timeout. Publish the payload again.",
-        subject=subject,
-        message_id=message_id,
-        sent=sent,
-        confirmed=confirmed,
-    )
+class PersistentPublisher(_Publishing):
+    """Publishes payloads in chunks into `stream`: `Publisher.persistent` makes one.
+
+    The stream must hold `<subject>.*`; `Archive.create` declares such a stream. `timeout` is how many seconds a chunk
+    is tried before the publish gives up; while the connection is away it waits and goes on.
+    """
+
+    def __init__(
+        self, nc: Connection, stream: str, chunk_size: int = CHUNK_SIZE, *, digest: bool = True, timeout: float = 30.0
+    ) -> None:
+        check_name(stream)
+        self.stream = stream
+        super().__init__(nc, chunk_size, digest=digest, timeout=timeout, extra=self._extra("x" * 36))
+
+    def _extra(self, message_id: str) -> int:
+        """Room for the headers that JetStream reads, with the mark of a chunk whose name one that is gone has."""
+        return len(f"{MSG_ID}: {message_id}:{2**64}:{'f' * 16}\r\n{EXPECTED_STREAM}: {self.stream}\r\n")
+
+    async def publish(
+        self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress = None
+    ) -> str:
+        """Store a payload under `<subject>.<message id>` and give the id, once every chunk is acknowledged.
+
+        With the `message_id` of an attempt that stopped half way and the same source, only the chunks that are
+        missing are sent. Where the message is stored whole already, nothing is sent.
+        """
+        check_subject(subject)
+        check_source(source)
+        archive = Archive(self._nc, self.stream, subject)
+        fresh = message_id is None  # then nobody else has stored anything under it
+        message_id = str(uuid.uuid4()) if message_id is None else _check_id(message_id, stored=True)
+        _check_chunk_size(self._nc, self.chunk_size, message_id, self._extra(message_id))
+        target = f"{subject}.{message_id}"
+        await self._check_stream(archive, target)
+        stored = None if fresh else await archive.stored(message_id)
+        if stored and any(item.chunk.last for item in stored.values()):
+            return message_id
+        most = max(2, STORE_WINDOW // self.chunk_size)
+        storer = ChunkStorer(self._nc, archive, target, stored, most=most, timeout=self.timeout)
+        return await self._transfer(storer, subject, message_id, source, progress)
+
+    async def _check_stream(self, archive: Archive, target: str) -> None:
+        config = await archive.config()
+        if not await archive.captures(target):
+            raise InputError(
+                f"The stream {self.stream} does not hold {target}: it holds {', '.join(config.get('subjects') or [])}.",
+                remedy=f"Let it hold {target.rpartition('.')[0]}.*.",
+            )
+        largest = config.get("max_msg_size") or -1
+        if 0 <= largest < self.chunk_size + 512:
+            raise InputError(
+                f"The stream {self.stream} takes messages of {largest} bytes with their headers, less than a chunk.",
+                remedy=f"Use chunk_size={largest - 512} or raise max_msg_size.",
+            )
 
 
-def largest_chunk(nc: Connection, message_id: str = "x" * 36, extra: int = 0) -> int:
-    """Give the largest body that fits into one message of this server beside the headers."""
-    return nc.max_payload - header_room(message_id) - extra
-
-
-def check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
+def _check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36, extra: int = 0) -> int:
     """Refuse a chunk size that is no size, or that the server would not take."""
     check_count("chunk_size", chunk_size)
-    largest = largest_chunk(nc, message_id, extra)
+    largest = nc.max_payload - header_room(message_id) - extra
     if nc.is_connected and chunk_size > largest:
         raise OptionError(
             f"chunk_size is {chunk_size}, and this server takes messages of {nc.max_payload} bytes with their headers.",
@@ -170,20 +192,25 @@ def check_chunk_size(nc: Connection, chunk_size: int, message_id: str = "x" * 36
     return chunk_size
 
 
-def check_id(message_id: str) -> str:
-    """Refuse an id that cannot stand in a header."""
-    if not isinstance(message_id, str) or not _ID.fullmatch(message_id):
+def _check_id(message_id: str, *, stored: bool = False) -> str:
+    """Refuse an id that cannot stand in a header or, of a `stored` message, be the last word of a subject."""
+    fits = isinstance(message_id, str) and _ID.fullmatch(message_id) is not None
+    if not fits or (stored and set(".*>") & set(message_id)):
+        characters = (
+            "ASCII characters without blanks, dots, * and >" if stored else "printable ASCII characters without blanks"
+        )
         raise InputError(
-            f"{message_id!r} cannot be the id of a message.",
-            remedy=f"Use 1 to {MAX_ID} printable ASCII characters without blanks.",
+            f"{message_id!r} cannot be the id of a {'stored ' if stored else ''}message.",
+            remedy=f"Use 1 to {MAX_ID} {characters}.",
         )
     return message_id
 
 
-def check_subject(subject: str) -> str:
-    """Refuse what is no subject to publish on."""
-    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
-        raise InputError(
-            f"{subject!r} is no subject to publish on.", remedy="Write words joined by dots, without wildcards."
-        )
-    return subject
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let the C library reuse the memory of a chunk for the next one, instead of giving it back in between.
+
+    glibc gives large blocks back at once, and new memory comes page by page, at several times the cost of copying a
+    chunk. It learns from what is freed to keep blocks of that size; one that was never touched costs nothing.
+    """
+    bytes(4 * 1024 * 1024)

@@ -1,17 +1,25 @@
-"""Where a payload comes from: whatever the caller has, read as a series of pieces."""
+"""Where a payload comes from: whatever the caller has, read in pieces, cut into chunks, hashed beside the loop."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from penstock.chunks.store import INLINE
+from penstock.chunks.wire import Chunk, Splitter
 from penstock.errors import InputError
 
-__all__ = ["Source", "check_source", "read_source", "source_size"]
+__all__ = ["Progress", "Source", "check_source", "cut_source"]
+
+_BEHIND = 4  # chunks that the hash may be behind, so that what it holds stays bounded
 
 
 class Readable(Protocol):
@@ -22,6 +30,7 @@ class Readable(Protocol):
 
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Progress: TypeAlias = Callable[[int], None] | None
 Source: TypeAlias = Buffer | Readable | os.PathLike[str] | Iterable[Buffer] | AsyncIterable[Buffer]
 
 
@@ -41,9 +50,7 @@ def check_source(source: Source) -> None:
         if not os.access(path, os.R_OK):
             raise InputError(f"{path} cannot be read.", remedy="Check who may read it.")
         return
-    if not isinstance(source, bytes | bytearray | memoryview | Iterable | AsyncIterable) and not hasattr(
-        source, "read"
-    ):
+    if not isinstance(source, Iterable | AsyncIterable) and not hasattr(source, "read"):
         raise InputError(
             f"A payload cannot be read from a {type(source).__name__}.",
             remedy="Give bytes, a binary file, a pathlib.Path, or an iterable or async iterable of bytes.",
@@ -52,19 +59,30 @@ def check_source(source: Source) -> None:
         raise InputError("The payload is a memoryview with gaps.", remedy="Give a contiguous one, or bytes(view).")
 
 
-def source_size(source: Source) -> int | None:
-    """Give the size of a payload if it is known beforehand, for whoever shows progress."""
-    if isinstance(source, memoryview):
-        return source.nbytes
-    if isinstance(source, bytes | bytearray):
-        return len(source)
-    if isinstance(source, os.PathLike):
-        size = Path(source).stat().st_size
-        return size or None  # a pipe or a device says 0
-    return None
+async def cut_source(
+    source: Source, message_id: str, chunk_size: int, *, digest: bool
+) -> AsyncGenerator[tuple[Chunk, memoryview], None]:
+    """Read the payload and cut it into chunks, of which the last one carries the `digest`; send each at once."""
+    hashing = _Digest() if digest else None
+    splitter = Splitter(message_id, chunk_size, hashing)
+    try:
+        async with aclosing(_read_source(source, chunk_size)) as pieces:
+            async for piece in pieces:
+                for cut in splitter.feed(piece):
+                    yield cut
+                    if hashing is not None:
+                        await hashing.settle(_BEHIND)
+                if hashing is not None and not isinstance(piece, bytes):
+                    await hashing.settle()  # whoever gave the buffer may fill it anew
+        if hashing is not None:
+            await hashing.settle()
+        yield splitter.finish()
+    finally:
+        if hashing is not None:
+            hashing.close()
 
 
-async def read_source(source: Source, size: int) -> AsyncIterator[Buffer]:
+async def _read_source(source: Source, size: int) -> AsyncGenerator[Buffer, None]:
     """Read the payload in pieces; files are read `size` bytes at a time, on a thread, one piece ahead."""
     if isinstance(source, bytes | bytearray | memoryview):
         yield source
@@ -82,9 +100,8 @@ async def read_source(source: Source, size: int) -> AsyncIterator[Buffer]:
         async for piece in source:
             yield _checked(piece)
     else:
-        items: Iterator[Buffer] = iter(source)
-        for piece in items:
-            yield _checked(piece)
+        for item in source:
+            yield _checked(item)
 
 
 async def _read(file: Any, size: int) -> AsyncIterator[Buffer]:
@@ -111,3 +128,36 @@ def _checked(piece: Any) -> Buffer:
             remedy='Open files with "rb", and give iterables of bytes.',
         )
     return piece
+
+
+class _Digest:
+    """A SHA-256 that is computed on a thread of its own, a few updates behind."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._thread: ThreadPoolExecutor | None = None
+        self._jobs: deque[Future[None]] = deque()
+
+    def update(self, body: bytes | memoryview) -> None:
+        """Take more bytes; they must not change before `settle` returns."""
+        if self._thread is None and len(body) < INLINE:
+            self._hash.update(body)
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "penstock-digest")
+        self._jobs.append(self._thread.submit(self._hash.update, body))
+
+    async def settle(self, behind: int = 0) -> None:
+        """Wait until at most `behind` updates are left to do."""
+        while len(self._jobs) > behind:
+            await asyncio.wrap_future(self._jobs.popleft())
+
+    def hexdigest(self) -> str:
+        """Give the digest; it waits for the last chunk to be hashed, a millisecond at most after `settle`."""
+        while self._jobs:
+            self._jobs.popleft().result()
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)

@@ -6,19 +6,21 @@ too early waits beside it. On disk each chunk goes to its own place in a sparse 
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterable
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
-from typing import IO
 
 from penstock.chunks.wire import Body
 
-__all__ = ["MemoryStore", "SpoolStore", "UnreadStore", "join"]
+__all__ = ["INLINE", "MemoryStore", "SpoolStore", "UnreadStore", "digest_of", "fill", "join"]
 
 PIECE = 512 * 1024
+INLINE = 64 * 1024  # bytes below which the way to a thread takes longer than a hash
 LARGE = 256 * 1024  # bytes from which on a payload that grows gets a span of addresses
 SPAN = 33 * 1024 * 1024  # glibc takes blocks above 32 MB from the system and gives them back, whatever was before
 SPANS = 64  # how many a process has at most: two gigabytes of addresses
@@ -27,11 +29,9 @@ SPANS = 64  # how many a process has at most: two gigabytes of addresses
 class MemoryStore:
     """A payload in memory: one buffer that grows without gaps, and the chunks that came too early.
 
-    The buffer begins as the first chunk and ends as the payload: neither is copied for it, so that a payload of one
-    chunk is handed on as it came, and any other is in memory once. A buffer that grows is moved now and then, though,
-    and the C library may keep the place where it was. So one that has got large moves once more, into a span of
-    addresses that is longer than most payloads: they cost nothing until something is written to them, and what is not
-    needed goes back at the end.
+    The buffer begins as the first chunk and ends as the payload, and neither is copied for it. One that grows is moved
+    now and then, and the C library may keep the place where it was. So one that has got large moves once more, into a
+    span of addresses that is longer than most payloads: they cost nothing until something is written to them.
     """
 
     _spans = 0  # how many there are in this process
@@ -81,12 +81,7 @@ class MemoryStore:
         with self._front.getbuffer() as view:
             return view[offset : offset + len(body)] == body
 
-    def read(self, offset: int, length: int) -> bytes | memoryview:
-        """Give bytes of a whole payload."""
-        return memoryview(self.take())[offset : offset + length]
-
     def take(self) -> bytes:
-        """Give the whole payload."""
         self._shorten()
         return self._front.getvalue()
 
@@ -97,17 +92,14 @@ class MemoryStore:
             MemoryStore._spans -= 1
 
     def spill(self, target: SpoolStore) -> None:
-        """Move everything to disk."""
         self._shorten()
         with self._front.getbuffer() as view:
-            for start in range(0, len(view), PIECE):
-                target.write(start, view[start : start + PIECE])
+            target.write(0, view)
         for offset, body in self._early.items():
             target.write(offset, body)
         self.close()
 
     def close(self) -> None:
-        """Let the memory go."""
         self._shorten()
         self._front, self._early = BytesIO(), {}
         self.memory = 0
@@ -117,18 +109,14 @@ class SpoolStore:
     """A payload on disk, in a file without a name: it is gone when we are, however we end."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(  # noqa: SIM115  # it lives as long as the store; close ends it
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115  # it lives as long as the store; close ends it
             dir=folder, prefix="penstock-", buffering=0
         )
         self.memory = 0
         self.disk = 0
 
     def write(self, offset: int, body: Body) -> None:
-        """Put a chunk in its place.
-
-        It is written at once, through the page cache. A disk that cannot keep up so holds up the reading of the
-        socket, and the server slows the publisher down; chunks that pile up in the client would be dropped.
-        """
+        """Put a chunk in its place, at once: a disk that cannot keep up holds up the reading, and so the publisher."""
         view = memoryview(body)
         self.disk += len(view)
         while view:
@@ -136,20 +124,17 @@ class SpoolStore:
             view, offset = view[written:], offset + written
 
     def same(self, offset: int, body: Body) -> bool:
-        """Whether the bytes at `offset`, which are there, are these."""
         return self.read(offset, len(body)) == body
 
     def read(self, offset: int, length: int) -> bytes:
-        """Give bytes of the payload."""
         return os.pread(self._file.fileno(), length, offset)
 
-    def take(self) -> IO[bytes]:
+    def take(self) -> FileIO:
         """Give the file, at its beginning."""
         self._file.seek(0)
         return self._file
 
     def close(self) -> None:
-        """Let the disk space go."""
         self.disk = 0
         self._file.close()
 
@@ -165,21 +150,19 @@ class UnreadStore:
         self.end = 0  # every byte before this has come
         self.taken = 0  # and every byte before this was read
         self.memory = 0
-        self.disk = 0
         self._folder = folder
-        self._waiting = 0
         self._ready: deque[bytes] = deque()
+        self._waiting = 0  # bytes of these
         self._early: dict[int, bytes] = {}
         self._file: SpoolStore | None = None
-        self._read_at = self._write_at = 0
+        self._read_at = 0
 
     @property
-    def full(self) -> bool:
-        """Whether what comes next, in order, goes to disk."""
-        return self._file is not None
+    def disk(self) -> int:
+        """Bytes on disk; while there are any, what comes next in order goes there, too."""
+        return 0 if self._file is None else self._file.disk
 
     def write(self, offset: int, body: Body) -> None:
-        """Keep a chunk that the tiling says is new."""
         self.memory += len(body)
         if offset != self.end:
             self._early[offset] = bytes(body)
@@ -197,10 +180,8 @@ class UnreadStore:
             return
         if self._file is None:
             self._file = SpoolStore(self._folder)
-        self._file.write(self._write_at, body)
-        self._write_at += len(body)
+        self._file.write(self._file.disk, body)
         self.memory -= len(body)
-        self.disk += len(body)
 
     def take(self) -> bytes | None:
         """Give the next piece, or None if nothing is there yet."""
@@ -208,36 +189,51 @@ class UnreadStore:
             body = self._ready.popleft()
             self.memory -= len(body)
             self._waiting -= len(body)
-            self.taken += len(body)
-            return body
-        if self._file is None:
+        elif self._file is not None:
+            body = self._file.read(self._read_at, PIECE)
+            self._read_at += len(body)
+            if self._read_at == self._file.disk:  # the reader has caught up
+                self._remove_file()
+        else:
             return None
-        body = self._file.read(self._read_at, min(PIECE, self._write_at - self._read_at))
-        self._read_at += len(body)
         self.taken += len(body)
-        if self._read_at == self._write_at:  # the reader has caught up
-            self.disk = 0
-            self._file.close()
-            self._file, self._read_at, self._write_at = None, 0, 0
         return body
 
     def close(self) -> None:
-        """Let memory and disk space go."""
         self._ready.clear()
         self._early.clear()
-        self.memory = self.disk = 0
+        self.memory = 0
+        self._remove_file()
+
+    def _remove_file(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._file, self._read_at = None, 0
+
+
+async def fill(store: MemoryStore | SpoolStore, pieces: AsyncIterable[bytes]) -> None:
+    """Keep pieces as they come, one behind the other."""
+    offset = 0
+    async for piece in pieces:
+        store.write(offset, piece)
+        offset += len(piece)
 
 
 async def join(pieces: AsyncIterable[bytes]) -> bytes:
     """Join pieces as they come, so that they are in memory once."""
-    store, offset = MemoryStore(), 0
+    store = MemoryStore()
     try:
-        async for piece in pieces:
-            store.write(offset, piece)
-            offset += len(piece)
+        await fill(store, pieces)
         return store.take()
     finally:
         store.close()
+
+
+async def digest_of(data: bytes | FileIO, size: int) -> str:
+    """Hash a payload of `size` bytes, or what a file holds from where it stands, on a thread if that is much."""
+
+    def work() -> str:
+        found = hashlib.sha256(data) if isinstance(data, bytes) else hashlib.file_digest(data, "sha256")
+        return found.hexdigest()
+
+    return work() if size < INLINE else await asyncio.to_thread(work)

@@ -26,15 +26,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from penstock.errors import RemoteProtocolError
+from penstock.wire.jetstream.names import MSG_SIZE
 from penstock.wire.protocol import decode_headers
 
 __all__ = [
-    "HAS_DIGEST",
-    "LAST",
     "MAX_ID",
     "Body",
     "Chunk",
-    "Hash",
     "Headers",
     "Reason",
     "Refusal",
@@ -45,6 +43,7 @@ __all__ = [
     "header_room",
     "message_id_of",
     "read_headers",
+    "size_of",
 ]
 
 LAST = 0x01
@@ -116,15 +115,12 @@ class Chunk:
 
     @property
     def last(self) -> bool:
-        """Whether this chunk ends the payload."""
         return self.total is not None
 
 
 def encode(chunk: Chunk) -> dict[str, str]:
     """Write the headers of a chunk, sorted by name."""
-    headers = {}
-    if chunk.digest is not None:
-        headers[DIGEST] = chunk.digest
+    headers = {} if chunk.digest is None else {DIGEST: chunk.digest}
     headers[FLAGS] = str((LAST if chunk.last else 0) | (HAS_DIGEST if chunk.digest is not None else 0))
     headers[MESSAGE_ID] = chunk.message_id
     headers[OFFSET] = str(chunk.offset)
@@ -152,6 +148,12 @@ def read_headers(block: bytes | None) -> Headers:
 def message_id_of(headers: Headers) -> str | None:
     """Give the id of the message that a chunk belongs to; None if it is no chunk at all."""
     return headers.get(MESSAGE_ID) or None
+
+
+def size_of(headers: Headers) -> int:
+    """Give the size of a message that was delivered without its body, as the server says it."""
+    text = headers.get(MSG_SIZE, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def decode(headers: Headers, size: int) -> Chunk:
@@ -194,11 +196,8 @@ def _number(headers: Headers, name: str) -> int:
 class Hash(Protocol):
     """What a splitter feeds the payload to, such as `hashlib.sha256()`."""
 
-    def update(self, body: memoryview, /) -> None:
-        """Take more bytes."""
-
-    def hexdigest(self) -> str:
-        """Give the digest of all of them."""
+    def update(self, body: memoryview, /) -> None: ...
+    def hexdigest(self) -> str: ...
 
 
 class Splitter:
@@ -209,11 +208,9 @@ class Splitter:
     """
 
     def __init__(self, message_id: str, chunk_size: int, digest: Hash | None = None) -> None:
-        self.message_id = message_id
-        self.chunk_size = chunk_size
+        self.message_id, self.chunk_size, self._digest = message_id, chunk_size, digest
         self.offset = 0
         self._held: bytearray | memoryview = bytearray()
-        self._digest = digest
 
     def feed(self, piece: bytes | bytearray | memoryview) -> Iterator[tuple[Chunk, memoryview]]:
         """Take a piece and give the chunks that are complete."""
@@ -240,7 +237,6 @@ class Splitter:
         return held
 
     def finish(self) -> tuple[Chunk, memoryview]:
-        """Give the last chunk."""
         body, self._held = memoryview(self._held), bytearray()
         chunk, _ = self._cut(body)
         digest = self._digest.hexdigest() if self._digest is not None else None
@@ -258,8 +254,7 @@ class Tiling:
     """Which parts of a payload have come. It grows with the chunks that come, never with what they claim."""
 
     def __init__(self, *, max_size: int = _UINT64, max_chunks: int = 2**32) -> None:
-        self.max_size = max_size
-        self.max_chunks = max_chunks
+        self.max_size, self.max_chunks = max_size, max_chunks
         self.total: int | None = None
         self.digest: str | None = None
         self.received = 0
@@ -306,6 +301,10 @@ class Tiling:
         if self._ends and self._ends[-1] > total:
             raise Refusal(Reason.INCONSISTENT, f"a chunk ends at {self._ends[-1]} and the total is {total}")
         self.total, self.digest = total, digest
+
+    def gaps(self) -> str:
+        """Say which bytes are missing, as far as is known."""
+        return ", ".join(f"[{start}, {'?' if end is None else end})" for start, end in self.missing())
 
     def missing(self, most: int = 3) -> list[tuple[int, int | None]]:
         """Give the first gaps as [start, end); the end is None if nobody knows how far it goes."""

@@ -13,14 +13,13 @@ import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of
+from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of, size_of
 from penstock.connection import Connection
 from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
 from penstock.errors import PenstockError
 from penstock.info import StreamInfo
 from penstock.jetstream.delivery import Delivery
 from penstock.jetstream.scan import scan_headers
-from penstock.wire.jetstream.names import MSG_SIZE
 
 __all__ = ["transfers"]
 
@@ -104,8 +103,7 @@ def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Deliver
         (message.subject, message_id), _Transfer(stream, message_id, message.subject, first=sequence)
     )
     item.last, item.time = sequence, message.place.time
-    said = str(headers.get(MSG_SIZE, "0"))
-    size = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
+    size = size_of(headers)
     try:
         item.chunks += item.tiling.add(decode(headers, size), size)
     except Refusal as refusal:

@@ -46,6 +46,7 @@ addresses are masked before they get here.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 __all__ = [
@@ -91,12 +92,14 @@ __all__ = [
 class PenstockError(Exception):
     """The root of every error of Penstock: `what` happened, the `remedy`, and facts as attributes.
 
-    A subclass names its facts in `fact_names`; each becomes an attribute, `None` where the raiser does not
-    know it.
+    The facts of a class are what it and its bases annotate, each `None` where the raiser does not know it.
     """
 
     fault: ClassVar[str] = "unknown"
     fact_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.fact_names = (*cls.fact_names, *cls.__annotations__)
 
     def __init__(self, what: str, *, remedy: str = "", **facts: Any) -> None:
         unknown = set(facts) - set(self.fact_names)
@@ -117,11 +120,7 @@ class PenstockError(Exception):
         return {name: getattr(self, name) for name in self.fact_names}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.what, self.remedy, self.facts)
-
-
-def _rebuild(kind: type[PenstockError], what: str, remedy: str, facts: dict[str, Any]) -> PenstockError:
-    return kind(what, remedy=remedy, **facts)
+        return functools.partial(type(self), remedy=self.remedy, **self.facts), (self.what,)
 
 
 class InputError(PenstockError, ValueError):
@@ -133,7 +132,6 @@ class InputError(PenstockError, ValueError):
 class OptionError(InputError):
     """An option is unknown, malformed or contradicts another one."""
 
-    fact_names = ("option", "value")
     option: str
     value: Any
 
@@ -141,7 +139,6 @@ class OptionError(InputError):
 class ContextError(InputError):
     """A NATS context is missing, unreadable or names something that we do not support."""
 
-    fact_names = ("context", "path")
     context: str
     path: str | None
 
@@ -149,7 +146,6 @@ class ContextError(InputError):
 class RowError(InputError):
     """A row of a DataFrame cannot be written: `row` counts from 0 in its task, `column` is what is wrong with it."""
 
-    fact_names = ("row", "column")
     row: int
     column: str
 
@@ -163,7 +159,6 @@ class ServerError(PenstockError):
 class BinaryError(ServerError):
     """There is no nats-server to run, or the one that was found is too old."""
 
-    fact_names = ("path", "version")
     path: str | None
     version: str | None
 
@@ -172,7 +167,6 @@ class StoreInUseError(ServerError):
     """The store folder belongs to a server that is running."""
 
     fault = "caller"
-    fact_names = ("store", "pid")
     store: str
     pid: int | None
 
@@ -180,7 +174,6 @@ class StoreInUseError(ServerError):
 class StartError(ServerError):
     """The server did not become ready; `log` holds the last lines that it wrote."""
 
-    fact_names = ("log", "status")
     log: str
     status: int | None
 
@@ -189,7 +182,6 @@ class LinkError(PenstockError, ConnectionError):
     """The way to a NATS server is blocked; `urls` are masked addresses."""
 
     fault = "network"
-    fact_names: ClassVar[tuple[str, ...]] = ("urls",)
     urls: tuple[str, ...] | None
 
 
@@ -209,7 +201,6 @@ class DeniedError(LoginError):
     The connection stays.
     """
 
-    fact_names = ("urls", "subject", "operation")
     subject: str | None
     operation: str | None
 
@@ -224,7 +215,6 @@ class SlowSubscriptionError(PenstockError):
     """Messages on `subject` came faster than they were handled; `dropped` of them are gone so far."""
 
     fault = "caller"
-    fact_names = ("subject", "dropped")
     subject: str | None
     dropped: int | None
 
@@ -237,7 +227,6 @@ class DeadlineError(PenstockError, TimeoutError):
     """No answer came in the time allowed."""
 
     fault = "network"
-    fact_names = ("seconds", "subject")
     seconds: float | None
     subject: str | None
 
@@ -249,7 +238,6 @@ class NoRespondersError(DeadlineError):
 class ProtocolError(PenstockError):
     """Bytes that are not the protocol; `place` is the offset of the first bad byte in what was fed."""
 
-    fact_names = ("place",)
     place: int | None
 
 
@@ -269,7 +257,6 @@ class JetStreamError(PenstockError):
     """The server answered a JetStream request with an error: `code` as in HTTP, `err_code` exact."""
 
     fault = "server"
-    fact_names = ("code", "err_code", "description")
     code: int | None
     err_code: int | None
     description: str | None
@@ -288,7 +275,6 @@ class PublishError(PenstockError):
     """
 
     fault = "server"
-    fact_names = ("stream", "stored", "unknown", "err_code")
     stream: str
     stored: tuple[tuple[int, int], ...]
     unknown: tuple[tuple[int, int], ...]
@@ -298,7 +284,6 @@ class PublishError(PenstockError):
 class BusError(PenstockError):
     """A request over the bus was answered in part only; `subject` is where it was sent."""
 
-    fact_names: ClassVar[tuple[str, ...]] = ("subject",)
     subject: str | None
 
 
@@ -306,7 +291,6 @@ class HandlerError(BusError):
     """The handler ended its reply with an error; `message` is what it said."""
 
     fault = "peer"
-    fact_names = ("subject", "message")
     message: str | None
 
 
@@ -320,7 +304,6 @@ class SlowConsumerError(BusError):
     """The requester took longer over a packet of `size` bytes than the `seconds` that are allowed."""
 
     fault = "caller"
-    fact_names = ("subject", "seconds", "size")
     seconds: float | None
     size: int | None
 
@@ -329,7 +312,6 @@ class ChannelError(PenstockError):
     """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
 
     fault = "caller"
-    fact_names = ("text",)
     text: str | None
 
 
@@ -337,7 +319,6 @@ class PipelineError(PenstockError):
     """The run of a pipeline failed; `log` is the path of Spark's log."""
 
     fault = "pipeline"
-    fact_names = ("log",)
     log: str | None
 
 
@@ -345,7 +326,6 @@ class DataLossError(PenstockError):
     """Messages of `stream` that were asked for, `[start, end)`, are gone: it now holds `[first, last]`."""
 
     fault = "retention"
-    fact_names = ("stream", "start", "end", "first", "last")
     stream: str
     start: int
     end: int | None
@@ -357,7 +337,6 @@ class FencedError(PenstockError):
     """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
 
     fault = "nobody"
-    fact_names = ("stream", "query", "batch", "partition")
     stream: str
     query: str
     batch: int
@@ -368,7 +347,6 @@ class MarkerError(PenstockError):
     """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
 
     fault = "caller"
-    fact_names = ("stream", "query", "batch")
     stream: str
     query: str
     batch: int
@@ -377,7 +355,6 @@ class MarkerError(PenstockError):
 class ChunksError(PenstockError):
     """A payload that travels in chunks did not arrive whole, or did not leave whole."""
 
-    fact_names: ClassVar[tuple[str, ...]] = ("subject", "message_id")
     subject: str | None
     message_id: str | None
 
@@ -386,7 +363,6 @@ class AssemblyError(ChunksError):
     """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
 
     fault = "peer"
-    fact_names = ("subject", "message_id", "reason", "received", "total")
     reason: str
     received: int | None
     total: int | None
@@ -396,7 +372,6 @@ class UnfinishedError(ChunksError):
     """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
 
     fault = "network"
-    fact_names = ("subject", "message_id", "sent", "confirmed")
     sent: int
     confirmed: int
 

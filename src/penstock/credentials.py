@@ -85,8 +85,7 @@ def login(options: ConnectionOptions) -> Login:
 
 
 def inline(options: ConnectionOptions) -> ConnectionOptions:
-    """Give the same options with every file's content in place of its path, for machines that lack the
-    files."""
+    """Give the same options with every file's content in place of its path, for machines that lack the files."""
     login(options)  # what is in the files is checked here, where they are, and not on another machine
     contents = {
         name: _content(value, name)

@@ -14,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.messages import as_text
@@ -102,16 +101,12 @@ class Deliveries:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def open(self) -> None:
         """Look at the consumer, and begin to pull."""
-        self.info = await assets.patiently(
-            lambda: assets.consumer_info(self._client, self.stream, self.consumer), self._patience
-        )
+        self.info = await assets.consumer_info(self._client, self.stream, self.consumer, patience=self._patience)
         config = self.info.config
         if config.deliver_subject:
             raise InputError(

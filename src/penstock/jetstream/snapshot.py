@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, InputError, JetStreamError, RemoteProtocolError
+from penstock.errors import DeadlineError, InputError, JetStreamError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.model import Stream
-from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream.answers import read_answer
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg
+    from penstock.connection import Connection, Subscription
 
 __all__ = ["backup", "restore"]
 
@@ -51,14 +51,9 @@ async def backup(
     if info.config.storage == "memory":
         raise InputError(f"Stream {stream} is kept in memory, which the server does not back up.", remedy="Use file.")
     _make_folder(path)
-    chunks: asyncio.Queue[Msg] = asyncio.Queue()
-
-    async def heard(message: Msg) -> None:
-        chunks.put_nowait(message)
-
     inbox = client.new_inbox()
     # Never dropped: what the server sends ahead is bounded by the window.
-    subscription = await client.subscribe(inbox, cb=heard, pending_msgs_limit=0, pending_bytes_limit=0)
+    chunks = await client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
     try:
         body = {
             "deliver_subject": inbox,
@@ -76,7 +71,7 @@ async def backup(
         raise
     finally:
         if not client.is_closed:
-            await subscription.unsubscribe()
+            await chunks.unsubscribe()
     part = path / f"{META}.part"
     part.write_text(json.dumps(meta, indent=2))
     os.replace(part, path / META)
@@ -93,15 +88,14 @@ def _make_folder(path: Path) -> None:
 
 
 async def _receive(
-    client: Connection, stream: str, chunks: asyncio.Queue[Msg], path: Path, progress: Callable[[int], None]
+    client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None]
 ) -> int:
     size = 0
     with path.open("xb") as file:
         while True:
             try:
-                async with asyncio.timeout(_SILENCE):
-                    message = await chunks.get()
-            except TimeoutError:
+                message = await chunks.next_msg(_SILENCE)
+            except DeadlineError:
                 raise DeadlineError(
                     f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s.",
                     remedy="Is the server running? What was written is removed.",
@@ -109,11 +103,10 @@ async def _receive(
             if message.reply:
                 await client.publish(message.reply)
             if not message.data:
-                status = (message.headers or {}).get("Status", "204")
-                if status != "204":
-                    text = (message.headers or {}).get("Description", "")
-                    raise JetStreamError(f"The server broke the backup of {stream} off: {status} {text}.")
-                break
+                if message.status in (None, 204):
+                    break
+                said = f"{message.status} {message.description}"
+                raise JetStreamError(f"The server broke the backup of {stream} off: {said}.")
             await asyncio.to_thread(file.write, message.data)
             size += len(message.data)
             progress(len(message.data))
@@ -148,13 +141,11 @@ async def restore(
     with (path / DATA).open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             reply = await client.request(subject, chunk, timeout=_SILENCE)
-            if reply.data and (error := _error(reply.data)):
-                raise api_error(error)
+            if reply.data:
+                read_answer(reply.data)  # it may hold an error
             progress(len(chunk))
     reply = await client.request(subject, b"", timeout=_RESTORE)
-    if error := _error(reply.data):
-        raise api_error(error)
-    return StreamInfo.from_json(json.loads(reply.data))
+    return StreamInfo.from_json(read_answer(reply.data))
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -169,11 +160,3 @@ def read_meta(path: Path) -> dict[str, Any]:
             f"{path} holds no complete backup.", remedy=f"A backup is a folder with {META} and {DATA}."
         ) from None
     return dict(meta)
-
-
-def _error(data: bytes) -> dict[str, Any] | None:
-    try:
-        content = json.loads(data)
-    except ValueError:
-        raise RemoteProtocolError(f"What answered the restore is unknown: {data[:40]!r}.") from None
-    return content.get("error") if isinstance(content, dict) else None

@@ -11,6 +11,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError, JetStreamError, PenstockError
@@ -134,49 +135,39 @@ async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attem
 
 
 class _Feed:
-    """The messages of a fast batch: those not acknowledged yet, before those not taken yet."""
+    """The messages of a fast batch, each with its id: those without an ack are kept, to be sent again."""
 
     def __init__(self, route: Route, messages: Iterable[Outgoing]) -> None:
-        self._source = iter(messages)
-        self._made_id = route.made_id
-        self._next = self._take()
-        self._again: deque[tuple[Outgoing, str]] = deque()
-        self.sent: deque[tuple[Outgoing, str]] = deque()
+        self._source = ((out, route.made_id(out)) for out in messages)
+        self._kept = deque(islice(self._source, 1))  # also the next one to send, so that the last one is known
+        self._sent = 0
         self.done = 0
-
-    def _take(self) -> tuple[Outgoing, str] | None:
-        out = next(self._source, None)
-        return None if out is None else (out, self._made_id(out))
 
     @property
     def empty(self) -> bool:
-        return not self._again and self._next is None
+        return self._sent == len(self._kept)
 
     @property
     def first(self) -> Outgoing:
-        item = self._again[0] if self._again else self._next
-        assert item is not None
-        return item[0]
+        return self._kept[self._sent][0]
 
     def pop(self) -> tuple[Outgoing, str]:
-        if self._again:
-            item = self._again.popleft()
-        else:
-            assert self._next is not None
-            item, self._next = self._next, self._take()
-        self.sent.append(item)
+        item = self._kept[self._sent]
+        self._sent += 1
+        if self.empty:
+            self._kept.extend(islice(self._source, 1))
         return item
 
     def acknowledge(self, count: int) -> None:
         """Forget the first `count` messages of those sent."""
         for _ in range(count):
-            self.sent.popleft()
+            self._kept.popleft()
+        self._sent -= count
         self.done += count
 
     def rewind(self) -> None:
-        """Put everything that has no ack back to the front."""
-        self._again = deque([*self.sent, *self._again])
-        self.sent.clear()
+        """Begin again with the first message that has no ack."""
+        self._sent = 0
 
 
 async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
@@ -185,14 +176,8 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
     if feed.empty:
         raise InputError("The batch is empty.", remedy="Give at least one message.")
     patience = Patience(route.patience, nobody=True)
-    batch = Batch(
-        route.client.new_inbox(),
-        route.stream,
-        ids=True,
-        safe=route.patience,
-        ping=route.ack_timeout,
-        silence=route.ack_timeout,
-    )
+    wait = route.ack_timeout
+    batch = Batch(route.client.new_inbox(), route.stream, ids=True, safe=route.patience, ping=wait, silence=wait)
     while True:
         ingest = _Ingest(route, feed, batch, patience)
         error = await ingest.run()

@@ -14,14 +14,13 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream import assets
 from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast
-from penstock.jetstream.flow import Flow, Pending
+from penstock.jetstream.in_flight import InFlight, Pending
 from penstock.jetstream.outgoing import Outgoing
 from penstock.model import PubAck, Stream
 from penstock.wire.jetstream.atomic import MOST
@@ -68,7 +67,7 @@ class Publisher:
         self._asked_patience = None if patience is None else parse_duration(patience, option="patience")
         if self._ack_timeout <= 0:
             raise InputError("ack_timeout is zero.", remedy="Give some time, such as 5s.")
-        self._flow = Flow(
+        self._in_flight = InFlight(
             client,
             self.stream,
             strict=order == "strict",
@@ -82,17 +81,17 @@ class Publisher:
     @property
     def stored(self) -> int:
         """How many messages were stored, batches not counted."""
-        return self._flow.stored
+        return self._in_flight.stored
 
     @property
     def duplicates(self) -> int:
         """How many were there already, and added nothing."""
-        return self._flow.duplicates
+        return self._in_flight.duplicates
 
     @property
     def retries(self) -> int:
         """How often a message was sent again."""
-        return self._flow.retries
+        return self._in_flight.retries
 
     # -- opening and closing -----------------------------------------------------------------------
 
@@ -100,9 +99,7 @@ class Publisher:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 await self.flush()
@@ -128,14 +125,14 @@ class Publisher:
                 remedy="A later retry could store a message twice: shorten patience, or widen duplicate_window.",
             )
         self._patience = asked if asked is not None else min(60.0, window / 2)
-        await self._flow.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
+        await self._in_flight.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
 
     async def close(self) -> None:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
-        await self._flow.close()
+        await self._in_flight.close()
 
     async def _look(self) -> None:
-        info = await assets.patiently(lambda: assets.stream_info(self._client, self.stream), _LOOK)
+        info = await assets.stream_info(self._client, self.stream, patience=_LOOK)
         self._config: Stream = info.config
         self._captured: set[str] = set()
 
@@ -193,7 +190,7 @@ class Publisher:
             )
         route = Route(self._client, self.stream, self._ack_timeout, self._patience, self._checked_id)
         if how == "fast":
-            async with self._flow.quiet():
+            async with self._in_flight.quiet():
                 return await publish_fast(route, messages)
         messages = list(messages)
         _refuse_empty(messages)
@@ -202,24 +199,24 @@ class Publisher:
                 f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}.",
                 remedy="Split it, or use fast ingest.",
             )
-        async with self._flow.quiet():
+        async with self._in_flight.quiet():
             return await publish_atomic(route, messages)
 
     async def flush(self) -> None:
         """Wait until everything sent has met its fate; raise the first failure of what was only sent."""
-        await self._flow.drained()
-        if self._flow.failures:
-            first, self._flow.failures = self._flow.failures[0], []
+        await self._in_flight.drained()
+        if self._in_flight.failures:
+            first, self._in_flight.failures = self._in_flight.failures[0], []
             raise first
 
     async def _send(self, out: Outgoing, *, awaited: bool) -> Pending:
         self._check_open()
         if not self._captures(out.subject):
             await self._look()  # the stream may have been edited
-        return await self._flow.send(out, self._checked_id(out), awaited=awaited)
+        return await self._in_flight.send(out, self._checked_id(out), awaited=awaited)
 
     def _check_open(self) -> None:
-        if not self._flow.is_open:
+        if not self._in_flight.is_open:
             raise InputError("The publisher is not open.", remedy="Use it with `async with`.")
 
     def _captures(self, subject: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Connection, connect
+from penstock.connection import Connection, api_request, connect
 from penstock.errors import DeadlineError, DisconnectedError, InputError, NotFoundError
 from penstock.jetstream import (
     AckSample,
@@ -26,6 +26,7 @@ from penstock.jetstream import (
 )
 from penstock.model import Consumer, Stream
 from penstock.server import Server
+from penstock.wire.jetstream import names
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ async def test_priority_groups(nc: Connection, orders: Any):
         await asyncio.sleep(0.3)
         assert not waiting.done()
         await one_reader.close()
-        await assets.unpin_consumer(nc, stream, "c", "g")
+        await api_request(nc, names.consumer_unpin(stream, "c"), {"group": "g"})
         assert (await asyncio.wait_for(waiting, 10)).sequence >= 4
 
 

@@ -39,7 +39,6 @@ __all__ = [
     "stream_info",
     "stream_subjects_held",
     "streams",
-    "unpin_consumer",
 ]
 
 
@@ -214,9 +213,3 @@ async def pause_consumer(client: Connection, stream: str, name: str, until: date
     body = {"pause_until": format_time(until)} if until else {}
     method = f"CONSUMER.PAUSE.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
     return dict(await api_request(client, method, body))
-
-
-async def unpin_consumer(client: Connection, stream: str, name: str, group: str) -> None:
-    """Take the pin of a priority group away from whoever holds it."""
-    method = f"CONSUMER.UNPIN.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
-    await api_request(client, method, {"group": group})

@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.messages import as_text
+from penstock.connection.tasks import end
 from penstock.durations import parse_duration
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
@@ -139,9 +140,7 @@ class Deliveries:
     async def close(self) -> None:
         """Stop pulling, and give back what was not read."""
         self._denial.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         self._tasks.clear()
         if self._subscription is not None and not self._client.is_closed:
             with suppress(PenstockError):  # the connection may end in this moment

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.messages import as_bytes
+from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, JetStreamError, PenstockError
 from penstock.jetstream.batch import find_stored
 from penstock.jetstream.outgoing import Outgoing
@@ -81,8 +82,7 @@ class InFlight:
         self._base: str | None = None  # what the stream ends with once all that is on its way is stored
         # How many messages go one by one after the order check failed, and how long the chain has held since.
         self._alone, self._alone_next, self._run = 0, _ALONE_FIRST, 0
-        self._turn, self._clear, self._changed = asyncio.Lock(), asyncio.Event(), asyncio.Event()
-        self._clear.set()
+        self._turn, self._changed = asyncio.Lock(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
         self.is_open = False
@@ -105,9 +105,7 @@ class InFlight:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
         self.is_open = False
         self._denials.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         for item in self._window.items():
             self._fail(item, DisconnectedError(f"The publisher was closed before {item.id} was acknowledged."))
         if self._subscription is not None and not self._client.is_closed:
@@ -170,7 +168,7 @@ class InFlight:
 
     async def drained(self) -> None:
         """Wait until nothing is on its way."""
-        while len(self._window) or not self._clear.is_set():
+        while len(self._window) or self._mending:
             self._changed.clear()
             await self._changed.wait()
 
@@ -187,7 +185,7 @@ class InFlight:
         if not self.is_open:
             raise DisconnectedError("The publisher was closed.")
         alone = (self._strict and (not self._chain or self._base is None or self._alone > 0)) or out.expects
-        if self._clear.is_set() and (not len(self._window) or (not alone and self._window.fits(out.size))):
+        if not self._mending and (not len(self._window) or (not alone and self._window.fits(out.size))):
             return alone
         return None
 
@@ -298,7 +296,6 @@ class InFlight:
         if self._mending:
             return
         self._mending = True
-        self._clear.clear()
         self._base, self._run = None, 0
         if others:
             self._alone, self._alone_next = self._alone_next, min(self._alone_next * 2, _ALONE_MOST)
@@ -311,7 +308,6 @@ class InFlight:
         for item in self._window.items():
             await self._redo(item)
         self._mending = False
-        self._clear.set()
         self._changed.set()
 
     async def _fate(self, item: Pending) -> None:

@@ -22,6 +22,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -196,23 +197,15 @@ async def plan(client: Connection, topology: Topology, *, prune: bool = False) -
 
 def _in_order(streams: Mapping[str, Stream]) -> list[str]:
     """Put streams behind those that they copy."""
-    done: list[str] = []
-
-    def visit(name: str, way: tuple[str, ...]) -> None:
-        if name in way:
-            circle = " > ".join((*way[way.index(name) :], name))
-            raise InputError(f"Streams copy each other in a circle: {circle}.", remedy="Break the circle.")
-        if name in done or name not in streams:
-            return
-        stream = streams[name]
-        for source in [*stream.sources, *([stream.mirror] if stream.mirror else [])]:
-            if source.external is None:
-                visit(source.name, (*way, name))
-        done.append(name)
-
-    for name in streams:
-        visit(name, ())
-    return done
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for name, stream in streams.items():
+        copied = [*stream.sources, *([stream.mirror] if stream.mirror else [])]
+        order.add(name, *(source.name for source in copied if source.external is None and source.name in streams))
+    try:
+        return list(order.static_order())
+    except CycleError as error:
+        circle = " > ".join(reversed(error.args[1]))
+        raise InputError(f"Streams copy each other in a circle: {circle}.", remedy="Break the circle.") from None
 
 
 def _check_others(topology: Topology, everywhere: Mapping[str, StreamInfo]) -> None:

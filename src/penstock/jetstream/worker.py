@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, InputError, LinkError, PenstockError
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.deadletter import DeadLetters
@@ -118,9 +119,7 @@ class Worker:
                 while self._tasks:
                     await asyncio.wait(set(self._tasks))
             finally:
-                for task in [*self._tasks, *beside]:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, *beside, return_exceptions=True)
+                await end([*self._tasks, *beside])
         if self._fault is not None:
             raise self._fault
         return self.counts
@@ -151,8 +150,7 @@ class Worker:
             return wanted.result() if wanted.done() else None
         finally:
             if not wanted.done():
-                wanted.cancel()
-                await asyncio.gather(wanted, return_exceptions=True)
+                await end([wanted])
 
     async def _keep(self, interval: float) -> None:
         """Say that work goes on for every handler that runs."""

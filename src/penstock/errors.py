@@ -49,45 +49,6 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
-__all__ = [
-    "AssemblyError",
-    "BinaryError",
-    "BusError",
-    "ChannelError",
-    "ChunksError",
-    "ContextError",
-    "DataLossError",
-    "DeadlineError",
-    "DeniedError",
-    "DisconnectedError",
-    "FencedError",
-    "HandlerError",
-    "InputError",
-    "JetStreamError",
-    "LinkError",
-    "LocalProtocolError",
-    "LoginError",
-    "MarkerError",
-    "NoConsumerError",
-    "NoRespondersError",
-    "NotFoundError",
-    "OptionError",
-    "PenstockError",
-    "PipelineError",
-    "ProtocolError",
-    "PublishError",
-    "RemoteProtocolError",
-    "RowError",
-    "ServerError",
-    "SlowConsumerError",
-    "SlowSubscriptionError",
-    "StartError",
-    "StoreInUseError",
-    "TlsError",
-    "UnfinishedError",
-    "UnreachableError",
-]
-
 
 class PenstockError(Exception):
     """The root of every error of Penstock: `what` happened, the `remedy`, and facts as attributes.
@@ -98,7 +59,8 @@ class PenstockError(Exception):
     fault: ClassVar[str] = "unknown"
     fact_names: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, fault: str = "") -> None:
+        cls.fault = fault or cls.fault
         cls.fact_names = (*cls.fact_names, *cls.__annotations__)
 
     def __init__(self, what: str, *, remedy: str = "", **facts: Any) -> None:
@@ -123,10 +85,8 @@ class PenstockError(Exception):
         return functools.partial(type(self), remedy=self.remedy, **self.facts), (self.what,)
 
 
-class InputError(PenstockError, ValueError):
+class InputError(PenstockError, ValueError, fault="caller"):
     """What the caller gave cannot be used; nothing was done with it."""
-
-    fault = "caller"
 
 
 class OptionError(InputError):
@@ -150,10 +110,8 @@ class RowError(InputError):
     column: str
 
 
-class ServerError(PenstockError):
+class ServerError(PenstockError, fault="machine"):
     """The nats-server that we run as a child, or want to run, is in trouble."""
-
-    fault = "machine"
 
 
 class BinaryError(ServerError):
@@ -163,10 +121,9 @@ class BinaryError(ServerError):
     version: str | None
 
 
-class StoreInUseError(ServerError):
+class StoreInUseError(ServerError, fault="caller"):
     """The store folder belongs to a server that is running."""
 
-    fault = "caller"
     store: str
     pid: int | None
 
@@ -178,10 +135,9 @@ class StartError(ServerError):
     status: int | None
 
 
-class LinkError(PenstockError, ConnectionError):
+class LinkError(PenstockError, ConnectionError, fault="network"):
     """The way to a NATS server is blocked; `urls` are masked addresses."""
 
-    fault = "network"
     urls: tuple[str, ...] | None
 
 
@@ -189,10 +145,8 @@ class UnreachableError(LinkError):
     """Nobody answers at the address, or what answers is no NATS server."""
 
 
-class LoginError(LinkError):
+class LoginError(LinkError, fault="caller"):
     """The server refuses our credentials, or the credentials cannot be read."""
-
-    fault = "caller"
 
 
 class DeniedError(LoginError):
@@ -205,16 +159,13 @@ class DeniedError(LoginError):
     operation: str | None
 
 
-class TlsError(LinkError):
+class TlsError(LinkError, fault="caller"):
     """Certificates do not match, or only one side wants TLS."""
 
-    fault = "caller"
 
-
-class SlowSubscriptionError(PenstockError):
+class SlowSubscriptionError(PenstockError, fault="caller"):
     """Messages on `subject` came faster than they were handled; `dropped` of them are gone so far."""
 
-    fault = "caller"
     subject: str | None
     dropped: int | None
 
@@ -223,10 +174,9 @@ class DisconnectedError(LinkError):
     """The connection was there and is gone, and could not be made again in time."""
 
 
-class DeadlineError(PenstockError, TimeoutError):
+class DeadlineError(PenstockError, TimeoutError, fault="network"):
     """No answer came in the time allowed."""
 
-    fault = "network"
     seconds: float | None
     subject: str | None
 
@@ -241,40 +191,32 @@ class ProtocolError(PenstockError):
     place: int | None
 
 
-class LocalProtocolError(ProtocolError):
+class LocalProtocolError(ProtocolError, fault="caller"):
     """We were asked to send something illegal; nothing was sent."""
 
-    fault = "caller"
 
-
-class RemoteProtocolError(ProtocolError):
+class RemoteProtocolError(ProtocolError, fault="peer"):
     """The peer sent something illegal; the connection cannot go on."""
 
-    fault = "peer"
 
-
-class JetStreamError(PenstockError):
+class JetStreamError(PenstockError, fault="server"):
     """The server answered a JetStream request with an error: `code` as in HTTP, `err_code` exact."""
 
-    fault = "server"
     code: int | None
     err_code: int | None
     description: str | None
 
 
-class NotFoundError(JetStreamError):
+class NotFoundError(JetStreamError, fault="caller"):
     """The stream, the consumer or the message is not there."""
 
-    fault = "caller"
 
-
-class PublishError(PenstockError):
+class PublishError(PenstockError, fault="server"):
     """A bulk publish to `stream` ended early. `stored` and `unknown` are ranges `[start, end)` of row numbers.
 
     Rows in neither are not stored. `err_code` is the server's where it refused a row.
     """
 
-    fault = "server"
     stream: str
     stored: tuple[tuple[int, int], ...]
     unknown: tuple[tuple[int, int], ...]
@@ -287,45 +229,38 @@ class BusError(PenstockError):
     subject: str | None
 
 
-class HandlerError(BusError):
+class HandlerError(BusError, fault="peer"):
     """The handler ended its reply with an error; `message` is what it said."""
 
-    fault = "peer"
     message: str | None
 
 
-class NoConsumerError(BusError):
+class NoConsumerError(BusError, fault="peer"):
     """The requester does not read the reply any more: it left, or was cancelled."""
 
-    fault = "peer"
 
-
-class SlowConsumerError(BusError):
+class SlowConsumerError(BusError, fault="caller"):
     """The requester took longer over a packet of `size` bytes than the `seconds` that are allowed."""
 
-    fault = "caller"
     seconds: float | None
     size: int | None
 
 
-class ChannelError(PenstockError):
+class ChannelError(PenstockError, fault="caller"):
     """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
 
-    fault = "caller"
     text: str | None
 
 
-class PipelineError(PenstockError):
+class PipelineError(PenstockError, fault="pipeline"):
     """The run of a pipeline failed; `log` is the path of Spark's log."""
 
-    fault = "pipeline"
     log: str | None
 
 
-class DataLossError(PenstockError):
+class DataLossError(PenstockError, fault="retention"):
     """Messages of `stream` that were asked for, `[start, end)`, are gone: it now holds `[first, last]`."""
 
-    fault = "retention"
     stream: str
     start: int
     end: int | None
@@ -333,20 +268,18 @@ class DataLossError(PenstockError):
     last: int
 
 
-class FencedError(PenstockError):
+class FencedError(PenstockError, fault="nobody"):
     """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
 
-    fault = "nobody"
     stream: str
     query: str
     batch: int
     partition: int | None
 
 
-class MarkerError(PenstockError):
+class MarkerError(PenstockError, fault="caller"):
     """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
 
-    fault = "caller"
     stream: str
     query: str
     batch: int
@@ -359,22 +292,22 @@ class ChunksError(PenstockError):
     message_id: str | None
 
 
-class AssemblyError(ChunksError):
+class AssemblyError(ChunksError, fault="peer"):
     """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
 
-    fault = "peer"
     reason: str
     received: int | None
     total: int | None
 
 
-class UnfinishedError(ChunksError):
+class UnfinishedError(ChunksError, fault="network"):
     """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
 
-    fault = "network"
     sent: int
     confirmed: int
 
+
+__all__ = [name for name, item in list(globals().items()) if isinstance(item, type) and issubclass(item, PenstockError)]
 
 # nats-py's name of an error, and ours, for programs that were written for nats-py: `errors.TimeoutError` is found here.
 # NoRespondersError and ProtocolError have one name in both; nats-py's SlowConsumerError is our SlowSubscriptionError.

@@ -76,11 +76,9 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(nanos, 60_000_000_000)
     days, minutes = divmod(minutes, 24 * 60)
     hours, minutes = divmod(minutes, 60)
-    text = f"{days}d" if days else ""
-    if days or hours:
-        text += f"{hours}h"
-    if days or hours or minutes:
-        text += f"{minutes}m"
+    text = ""
+    for count, unit in ((days, "d"), (hours, "h"), (minutes, "m")):
+        text += f"{count}{unit}" if text or count else ""
     return f"{text}{_decimal(rest, 1_000_000_000)}s"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +19,7 @@ from penstock.jetstream.outgoing import Outgoing
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.answers import PubAck
-from penstock.wire.jetstream.atomic import Attempts, marks
+from penstock.wire.jetstream.atomic import MOST, Attempts, marks
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
 from penstock.wire.patience import Patience
@@ -28,7 +28,7 @@ from penstock.wire.protocol import decode_status
 if TYPE_CHECKING:
     from penstock.connection import Connection
 
-__all__ = ["BatchAck", "Route", "find_stored", "publish_atomic", "publish_fast"]
+__all__ = ["BatchAck", "Route", "find_stored", "publish_atomic", "publish_fast", "refuse_empty"]
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,21 @@ async def find_stored(client: Connection, stream: str, subject: str, message_id:
 # -- atomic ----------------------------------------------------------------------------------------------------------
 
 
-async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
+def refuse_empty(messages: Sequence[object]) -> None:
+    """Refuse a batch without messages."""
+    if not messages:
+        raise InputError("The batch is empty.", remedy="Give at least one message.")
+
+
+async def publish_atomic(route: Route, given: Iterable[Outgoing]) -> BatchAck:
     """Store all messages or none; repeat until that is known."""
+    messages = list(given)
+    refuse_empty(messages)
+    if len(messages) > MOST:
+        raise InputError(
+            f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}.",
+            remedy="Split it, or use fast ingest.",
+        )
     ids = [route.made_id(out) for out in messages]
     if len(set(ids)) < len(ids):
         raise InputError("Two messages of the atomic batch have the same id.", remedy="Give each its own.")
@@ -139,29 +152,29 @@ class _Feed:
 
     def __init__(self, route: Route, messages: Iterable[Outgoing]) -> None:
         self._source = ((out, route.made_id(out)) for out in messages)
-        self._kept = deque(islice(self._source, 1))  # also the next one to send, so that the last one is known
+        self.kept = deque(islice(self._source, 1))  # also the next one to send, so that the last one is known
         self._sent = 0
         self.done = 0
 
     @property
     def empty(self) -> bool:
-        return self._sent == len(self._kept)
+        return self._sent == len(self.kept)
 
     @property
     def first(self) -> Outgoing:
-        return self._kept[self._sent][0]
+        return self.kept[self._sent][0]
 
     def pop(self) -> tuple[Outgoing, str]:
-        item = self._kept[self._sent]
+        item = self.kept[self._sent]
         self._sent += 1
         if self.empty:
-            self._kept.extend(islice(self._source, 1))
+            self.kept.extend(islice(self._source, 1))
         return item
 
     def acknowledge(self, count: int) -> None:
         """Forget the first `count` messages of those sent."""
         for _ in range(count):
-            self._kept.popleft()
+            self.kept.popleft()
         self._sent -= count
         self.done += count
 
@@ -173,8 +186,7 @@ class _Feed:
 async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
     """Store messages in order by fast ingest, as many batches as it takes; what fails in the middle is resumed."""
     feed = _Feed(route, messages)
-    if feed.empty:
-        raise InputError("The batch is empty.", remedy="Give at least one message.")
+    refuse_empty(feed.kept)
     patience = Patience(route.patience, nobody=True)
     wait = route.ack_timeout
     batch = Batch(route.client.new_inbox(), route.stream, ids=True, safe=route.patience, ping=wait, silence=wait)

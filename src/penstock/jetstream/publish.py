@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream import assets
-from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast
+from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast, refuse_empty
 from penstock.jetstream.in_flight import InFlight, Pending
 from penstock.jetstream.outgoing import Outgoing
 from penstock.model import PubAck, Stream
@@ -33,6 +33,8 @@ __all__ = ["Publisher"]
 
 _LOOK = 30.0  # how long a stream may be without a leader when we first look at it
 _KNOWN = 1000  # subjects that are known to be the stream's
+# What a stream must allow for a batch, and what publishes it.
+_WAYS = {"atomic": ("allow_atomic", publish_atomic), "fast": ("allow_batched", publish_fast)}
 
 
 class Publisher:
@@ -111,10 +113,8 @@ class Publisher:
         await self._look()
         config = self._config
         if config.no_ack:
-            raise InputError(
-                f"Stream {self.stream} gives no acks (no_ack), so nobody can know what it stored.",
-                remedy="Publish with nc.publish, or let the stream ack.",
-            )
+            what = f"Stream {self.stream} gives no acks (no_ack), so nobody can know what it stored."
+            raise InputError(what, remedy="Publish with nc.publish, or let the stream ack.")
         if config.mirror is not None or config.sealed:
             what = "a mirror" if config.mirror else "sealed"
             raise InputError(f"Stream {self.stream} is {what} and takes no messages.", remedy="Choose another stream.")
@@ -179,28 +179,17 @@ class Publisher:
             how = "atomic" if fits else "fast" if self._config.allow_batched else "plain"
         if how == "plain":
             acks = [ack async for ack in self.publish_all(messages)]
-            _refuse_empty(acks)
+            refuse_empty(acks)
             return BatchAck(self.stream, "plain", len(acks), acks[-1].sequence, sum(ack.duplicate for ack in acks))
-        if how not in ("atomic", "fast"):
+        if how not in _WAYS:
             raise InputError(f"how is {how!r}.", remedy='Use "atomic", "fast" or "plain".')
-        field = "allow_atomic" if how == "atomic" else "allow_batched"
-        if not getattr(self._config, field):
-            raise InputError(
-                f"Stream {self.stream} takes no {how} batches.", remedy=f"Set {field} on the stream, or leave how out."
-            )
+        allowed, publish = _WAYS[how]
+        if not getattr(self._config, allowed):
+            remedy = f"Set {allowed} on the stream, or leave how out."
+            raise InputError(f"Stream {self.stream} takes no {how} batches.", remedy=remedy)
         route = Route(self._client, self.stream, self._ack_timeout, self._patience, self._checked_id)
-        if how == "fast":
-            async with self._in_flight.quiet():
-                return await publish_fast(route, messages)
-        messages = list(messages)
-        _refuse_empty(messages)
-        if len(messages) > MOST:
-            raise InputError(
-                f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}.",
-                remedy="Split it, or use fast ingest.",
-            )
         async with self._in_flight.quiet():
-            return await publish_atomic(route, messages)
+            return await publish(route, messages)
 
     async def flush(self) -> None:
         """Wait until everything sent has met its fate; raise the first failure of what was only sent."""
@@ -259,8 +248,3 @@ async def _each(messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> Async
     else:
         for out in messages:
             yield out
-
-
-def _refuse_empty(messages: list[Any]) -> None:
-    if not messages:
-        raise InputError("The batch is empty.", remedy="Give at least one message.")

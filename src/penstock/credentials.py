@@ -7,7 +7,6 @@ works with the other. Files are read here and nowhere else.
 from __future__ import annotations
 
 import base64
-import os
 import re
 import ssl
 import tempfile
@@ -142,13 +141,10 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
             remedy="Decrypt it (`openssl pkey -in KEY -out PLAIN`), and let nobody else read the file.",
         )
     # The ssl module loads pairs from files only; this one is readable by us alone and gone when we return.
-    handle, path = tempfile.mkstemp(prefix="penstock-tls-", suffix=".pem")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(certificate.rstrip() + "\n" + key)
-        context.load_cert_chain(path, password=lambda: "")  # whatever is encrypted after all never asks the terminal
-    finally:
-        os.unlink(path)
+    with tempfile.NamedTemporaryFile("w", prefix="penstock-tls-", suffix=".pem") as file:
+        file.write(certificate.rstrip() + "\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name, password=lambda: "")  # what is encrypted after all never asks the terminal
 
 
 def _content(value: str, option: str) -> str:

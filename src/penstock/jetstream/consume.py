@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -89,6 +89,8 @@ class Deliveries:
         self._fresh = 0  # deliveries that `_pulls` does not know of yet: it is told of many at once
         self._due = 0  # deliveries that may be given before more are asked for
         self._current: Delivery | None = None
+        self.working: Iterable[Delivery] = ()
+        """What was given and is still worked on, beside the last one: it is kept alive, too."""
         self._waiter: asyncio.Future[None] | None = None
         self._denial = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -306,7 +308,7 @@ class Deliveries:
         """Say that work goes on for what waits here, and for what is being worked on."""
         while True:
             await asyncio.sleep(interval)
-            held = [*self._queue, *([self._current] if self._current is not None else [])]
+            held = {*self._queue, *self.working, *([self._current] if self._current is not None else [])}
             with suppress(PenstockError):  # while disconnected nothing can be said; the watch deals with it
                 for delivery in held:
                     if not delivery.settled:

@@ -66,8 +66,7 @@ async def backup(
         meta = {"config": answer["config"], "state": answer["state"]}
         size = await _receive(client, stream, chunks, path / DATA, progress)
     except BaseException:
-        for name in (DATA, META):
-            (path / name).unlink(missing_ok=True)
+        (path / DATA).unlink(missing_ok=True)
         raise
     finally:
         if not client.is_closed:

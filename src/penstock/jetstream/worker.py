@@ -101,10 +101,8 @@ class Worker:
             config = deliveries.info.config
             self._check(config)
             self._backoff, self._max_deliver = tuple(config.backoff) or _BACKOFF, config.max_deliver
-            beside: list[asyncio.Task[Any]] = [
-                asyncio.ensure_future(self._keep(min([config.ack_wait or 30.0, *config.backoff]) / 3)),
-                stopped := asyncio.ensure_future(self._stop.wait()),
-            ]
+            deliveries.working = self._running.values()
+            beside: list[asyncio.Task[Any]] = [stopped := asyncio.ensure_future(self._stop.wait())]
             if self._dead is not None:
                 beside.append(asyncio.ensure_future(self._dead.collect_for_ever(deliveries.consumer)))
             try:
@@ -151,17 +149,6 @@ class Worker:
         finally:
             if not wanted.done():
                 await end([wanted])
-
-    async def _keep(self, interval: float) -> None:
-        """Say that work goes on for every handler that runs."""
-        while True:
-            await asyncio.sleep(interval)
-            for delivery in list(self._running.values()):
-                if not delivery.settled:
-                    try:
-                        await delivery.in_progress()
-                    except PenstockError as error:
-                        log.debug("no progress ack for %s: %s", delivery.sequence, error)
 
     async def _work(self, delivery: Delivery) -> None:
         sequence = delivery.sequence

@@ -73,10 +73,8 @@ def login(options: ConnectionOptions) -> Login:
         text = _content(options.credentials, "credentials")
         jwt, seed = _JWT.search(text), _USER_SEED.search(text)
         if jwt is None or seed is None:
-            raise LoginError(
-                f"credentials {_place(options.credentials)} hold no {'JWT' if jwt is None else 'seed'}.",
-                remedy="Give a .creds file as `nsc generate creds` writes it, whole.",
-            )
+            what = f"credentials {_place(options.credentials)} hold no {'JWT' if jwt is None else 'seed'}."
+            raise LoginError(what, remedy="Give a .creds file as `nsc generate creds` writes it, whole.")
         return Login(jwt=jwt.group(1), seed=_checked_seed(seed.group(1), "credentials"))
     if options.nkey is not None:
         return Login(seed=_checked_seed(_find_seed(_content(options.nkey, "nkey")), "nkey"))
@@ -155,10 +153,8 @@ def _content(value: str, option: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: no text, or a path with a zero byte in it
         kind = TlsError if option.startswith("tls") else LoginError
         reason = getattr(error, "strerror", None) or "not a text file"
-        raise kind(
-            f"{option} {_place(value)} cannot be read: {reason}.",
-            remedy="Check the path, or give the content itself.",
-        ) from None
+        what = f"{option} {_place(value)} cannot be read: {reason}."
+        raise kind(what, remedy="Check the path, or give the content itself.") from None
 
 
 def _place(value: str) -> str:
@@ -173,10 +169,8 @@ def _find_seed(text: str) -> str:
 def _checked_seed(seed: str, option: str) -> str:
     _key_pair(seed, option).wipe()
     if not seed.startswith("SU"):
-        raise LoginError(
-            f"The seed in {option} is not that of a user.",
-            remedy="A user's seed begins with SU; those of accounts and operators log nobody in.",
-        )
+        what = f"The seed in {option} is not that of a user."
+        raise LoginError(what, remedy="A user's seed begins with SU; those of accounts and operators log nobody in.")
     return seed
 
 

@@ -150,10 +150,7 @@ class LoginError(LinkError, fault="caller"):
 
 
 class DeniedError(LoginError):
-    """The login is good, but may not do this: `operation` is "publish" or "subscribe", `subject` is where.
-
-    The connection stays.
-    """
+    """The login may not do this (`operation`, "publish" or "subscribe") on `subject`; the connection stays."""
 
     subject: str | None
     operation: str | None

@@ -1,9 +1,8 @@
 """Streams, consumers, messages and acks as frozen values, to and from the server's JSON.
 
-In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware
-`datetime`; the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that
-this version does not know survive the way there and back, so that an edit through an older Penstock loses
-nothing of a newer server.
+In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware `datetime`;
+the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that this version does not
+know survive the way there and back, so that an edit through an older Penstock loses nothing of a newer server.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class ServerValue(BaseModel):
     unknown: dict[str, Any] = Field(default_factory=dict, repr=False)
     """What the server said in fields that this version does not know."""
     wire_names: ClassVar[dict[str, str]] = {}
-    # Times and durations of the server that Python holds less exactly, by field: our value, and what the
-    # server wrote.
+    # Times and durations of the server that Python holds less exactly, by field: our value, and what the server wrote.
     _exact: dict[str, tuple[Any, Any]] = PrivateAttr(default_factory=dict)
 
     def __init__(self, /, **fields: Any) -> None:
@@ -100,7 +98,8 @@ class ServerValue(BaseModel):
         for wire, value in content.items():
             name = ours.get(wire, wire)
             if name in cls.model_fields and name != "unknown":
-                known[name] = cls._read(name, value)
+                default = cls.model_fields[name].get_default
+                known[name] = default(call_default_factory=True) if value is None else cls._read(name, value)
             else:
                 unknown[wire] = value
         made = cls(**known, unknown=unknown)
@@ -112,22 +111,19 @@ class ServerValue(BaseModel):
 
     @classmethod
     def _read(cls, name: str, value: Any) -> Any:
-        if value is None:
-            return cls.model_fields[name].get_default(call_default_factory=True)
+        if isinstance(value, list):
+            return [cls._read(name, item) for item in value]
         if (inner := _inner(cls, name)) is not None:
-            return [inner.from_json(item) for item in value] if isinstance(value, list) else inner.from_json(value)
-        if name in _DURATIONS:
-            try:
-                return [item / _NANO for item in value] if isinstance(value, list) else value / _NANO
-            except TypeError:
-                raise InputError(f"{cls.__name__}: {name} is {value!r}, and not a number of nanoseconds.") from None
-        return value
+            return inner.from_json(value)
+        try:
+            return value / _NANO if name in _DURATIONS else value
+        except TypeError:
+            raise InputError(f"{cls.__name__}: {name} is {value!r}, and not a number of nanoseconds.") from None
 
     def to_json(self) -> dict[str, Any]:
         """Give the server's JSON; what is not set (`None`, empty, false) is left out.
 
-        False is the server's own default everywhere, and a server may refuse fields that are newer than
-        itself.
+        False is the server's own default everywhere, and a server may refuse fields that are newer than itself.
         """
         content: dict[str, Any] = {}
         for name, item in type(self).model_fields.items():
@@ -149,15 +145,13 @@ def _inner(kind: type[ServerValue], name: str) -> type[ServerValue] | None:
 
 
 def _write(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_write(name, item) for item in value]
     if isinstance(value, ServerValue):
         return value.to_json()
-    if isinstance(value, list) and value and isinstance(value[0], ServerValue):
-        return [item.to_json() for item in value]
     if isinstance(value, datetime):
         return format_time(value)
-    if name in _DURATIONS:
-        return [round(item * _NANO) for item in value] if isinstance(value, list) else round(value * _NANO)
-    return value
+    return round(value * _NANO) if name in _DURATIONS else value
 
 
 def _is_inexact(name: str, value: Any, wrote: Any) -> bool:

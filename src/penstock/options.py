@@ -45,8 +45,7 @@ def is_seed(value: str) -> bool:
 def mask_url(text: str) -> str:
     """Replace the user information of every URL in a text by asterisks.
 
-    A password may hold any character where somebody forgot to quote it, so all of a URL up to its last @ is
-    hidden.
+    A password may hold any character where somebody forgot to quote it, so all of a URL up to its last @ is hidden.
     """
     return re.sub(r"(?<=://)(?:(?!,\w+://)\S)*@", f"{MASK}@", text)
 

@@ -107,10 +107,8 @@ async def publish_atomic(route: Route, given: Iterable[Outgoing]) -> BatchAck:
     messages = list(given)
     refuse_empty(messages)
     if len(messages) > MOST:
-        raise InputError(
-            f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}.",
-            remedy="Split it, or use fast ingest.",
-        )
+        what = f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}."
+        raise InputError(what, remedy="Split it, or use fast ingest.")
     ids = [route.made_id(out) for out in messages]
     if len(set(ids)) < len(ids):
         raise InputError("Two messages of the atomic batch have the same id.", remedy="Give each its own.")

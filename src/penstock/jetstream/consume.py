@@ -77,10 +77,8 @@ class Deliveries:
         if batch < 1 or (max_bytes is not None and max_bytes < 1) or (limit is not None and limit < 1):
             raise InputError("batch, max_bytes and limit are at least 1.", remedy="Leave them out, or raise them.")
         if not 0.1 <= self._heartbeat <= self._expires / 2:
-            raise InputError(
-                f"heartbeat is {self._heartbeat:g} s, with requests of {self._expires:g} s.",
-                remedy="It is at least 100ms and at most half of expires.",
-            )
+            what = f"heartbeat is {self._heartbeat:g} s, with requests of {self._expires:g} s."
+            raise InputError(what, remedy="It is at least 100ms and at most half of expires.")
         self._batch, self._max_bytes, self._limit, self._keep_alive = batch, max_bytes, limit, keep_alive
         about = {"group": group, "min_pending": min_pending, "min_ack_pending": min_ack_pending, "priority": priority}
         self._about: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
@@ -112,10 +110,8 @@ class Deliveries:
         self.info = await assets.consumer_info(self._client, self.stream, self.consumer, patience=self._patience)
         config = self.info.config
         if config.deliver_subject:
-            raise InputError(
-                f"Consumer {self.consumer} of {self.stream} is a push consumer.",
-                remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.",
-            )
+            what = f"Consumer {self.consumer} of {self.stream} is a push consumer."
+            raise InputError(what, remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.")
         self._loop = asyncio.get_running_loop()
         expires = min(self._expires, config.max_expires or self._expires)
         self._pulls = Pulls(

@@ -93,10 +93,8 @@ class DeadLetters:
             await assets.add_stream(self._client, made)
             return
         if missing := [subject for subject in subjects if subject not in held.subjects]:
-            raise InputError(
-                f"Stream {self.dead} is there and does not capture {', '.join(missing)}.",
-                remedy="Add the subjects to it, or name another stream for dead letters.",
-            )
+            what = f"Stream {self.dead} is there and does not capture {', '.join(missing)}."
+            raise InputError(what, remedy="Add the subjects to it, or name another stream for dead letters.")
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -207,16 +205,13 @@ class DeadLetters:
                 message = await assets.get_message(self._client, self.dead, number, next_for=subject)
             except NotFoundError as error:
                 if error.err_code == 10059:  # no such stream, rather than no such message
-                    raise NotFoundError(
-                        f"There is no dead-letter stream {self.dead}.",
-                        remedy=f"Nothing of {self.stream} has died yet, or name the stream with --dead.",
-                        **error.facts,
-                    ) from None
+                    remedy = f"Nothing of {self.stream} has died yet, or name the stream with --dead."
+                    what = f"There is no dead-letter stream {self.dead}."
+                    raise NotFoundError(what, remedy=remedy, **error.facts) from None
                 return
             assert message.sequence is not None
-            number = message.sequence
-            yield number, message
-            number += 1
+            yield message.sequence, message
+            number = message.sequence + 1
 
     async def _drop(self, number: int) -> None:
         try:
@@ -247,6 +242,5 @@ def _letter(number: int, message: Message) -> DeadLetter:
             headers=read_json(fact("Headers").encode()),
         )
     except ValueError:
-        raise RemoteProtocolError(
-            f"Message {number} on {message.subject} is not a dead letter.", remedy="Did somebody else write there?"
-        ) from None
+        what = f"Message {number} on {message.subject} is not a dead letter."
+        raise RemoteProtocolError(what, remedy="Did somebody else write there?") from None

@@ -147,10 +147,7 @@ class Delivery(Msg):
         await self._answer(body, timeout if sync else None)
 
     async def ack_next(self, *, wait: str | float = 5.0, no_wait: bool = False) -> Delivery | None:
-        """Say that it is done and ask for the next message in one step; None where none comes in time.
-
-        `no_wait` asks only for what is there now.
-        """
+        """Say that it is done and ask for the next message; None if none comes in time, or is there with `no_wait`."""
         found = await self.ack_next_batch(1, wait=wait, no_wait=no_wait)
         return found[0] if found else None
 

@@ -344,12 +344,9 @@ class InFlight:
             await self._fate(item)
 
     async def _was_stored(self, item: Pending) -> bool:
-        """Find out whether a condition fails because an earlier attempt, whose ack was lost, is the last message.
-
-        A stream with one replica checks conditions before ids.
-        """
+        """Find out whether a condition fails because an earlier attempt, whose ack was lost, is the last message."""
         if not item.out.expects or item.attempts < 2 or self._replicas > 1:
-            return False
+            return False  # several replicas check ids before conditions
         try:
             found = await find_stored(self._client, self._stream, item.out.subject, item.id, self._ack_timeout)
         except PenstockError as error:

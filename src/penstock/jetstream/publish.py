@@ -168,8 +168,7 @@ class Publisher:
     ) -> BatchAck:
         """Publish messages together: all or none (`atomic`), by fast ingest (`fast`), or one by one (`plain`).
 
-        Without `how` the stream decides: atomic where it allows it and there are at most 1,000, fast where it allows
-        that, plain elsewhere.
+        Without `how` the stream decides: atomic if it allows that and there are at most 1,000, or fast, or else plain.
         """
         self._check_open()
         await self._look()
@@ -220,16 +219,12 @@ class Publisher:
     def _checked_id(self, out: Outgoing) -> str:
         """Refuse what the stream cannot take, before it is sent, and give the message's id."""
         if not self._captures(out.subject):  # nobody would ever answer
-            raise InputError(
-                f"Stream {self.stream} does not capture the subject {out.subject}.",
-                remedy=f"It captures {', '.join(self._config.subjects) or 'nothing'}.",
-            )
+            what = f"Stream {self.stream} does not capture the subject {out.subject}."
+            raise InputError(what, remedy=f"It captures {', '.join(self._config.subjects) or 'nothing'}.")
         most = self._client.max_payload
         if len(out.data) > most:
-            raise InputError(
-                f"The message for {out.subject} has {len(out.data):,} bytes; the server takes {most:,}.",
-                remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
-            )
+            what = f"The message for {out.subject} has {len(out.data):,} bytes; the server takes {most:,}."
+            raise InputError(what, remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.")
         if out.id is not None:
             return out.id
         if self._ids is None:

@@ -125,10 +125,8 @@ def check_streams_together(streams: Iterable[Stream]) -> None:
             raise InputError(f"Stream {one.name} is declared twice.", remedy="Leave one of them out.")
         for left, right in itertools.product(stream_subjects(one), stream_subjects(other)):
             if overlaps(left, right):
-                raise InputError(
-                    f"Streams {one.name} and {other.name} overlap: {left!r} and {right!r} match the same subjects.",
-                    remedy="A subject goes to one stream only; use sources to copy it to another.",
-                )
+                what = f"Streams {one.name} and {other.name} overlap: {left!r} and {right!r} match the same subjects."
+                raise InputError(what, remedy="A subject goes to one stream only; use sources to copy it to another.")
 
 
 # -- consumers -------------------------------------------------------------------------------------------------------

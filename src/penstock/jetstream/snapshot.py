@@ -32,10 +32,6 @@ _SILENCE = 30.0
 _RESTORE = 3600.0  # the server unpacks everything before it answers the last chunk
 
 
-def _no_progress(size: int) -> None:
-    """Tell nobody."""
-
-
 async def backup(
     client: Connection,
     stream: str,
@@ -43,7 +39,7 @@ async def backup(
     *,
     consumers: bool = True,
     check: bool = False,
-    progress: Callable[[int], None] = _no_progress,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Write a stream, with its consumers, into an empty or new folder; `progress` gets the size of each chunk."""
     path = Path(folder)
@@ -87,7 +83,7 @@ def _make_folder(path: Path) -> None:
 
 
 async def _receive(
-    client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None]
+    client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None] | None
 ) -> int:
     size = 0
     with path.open("xb") as file:
@@ -95,10 +91,8 @@ async def _receive(
             try:
                 message = await chunks.next_msg(_SILENCE)
             except DeadlineError:
-                raise DeadlineError(
-                    f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s.",
-                    remedy="Is the server running? What was written is removed.",
-                ) from None
+                what = f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s."
+                raise DeadlineError(what, remedy="Is the server running? What was written is removed.") from None
             if message.reply:
                 await client.publish(message.reply)
             if not message.data:
@@ -108,7 +102,8 @@ async def _receive(
                 raise JetStreamError(f"The server broke the backup of {stream} off: {said}.")
             await asyncio.to_thread(file.write, message.data)
             size += len(message.data)
-            progress(len(message.data))
+            if progress is not None:
+                progress(len(message.data))
         file.flush()
         await asyncio.to_thread(os.fsync, file.fileno())
     return size
@@ -120,7 +115,7 @@ async def restore(
     *,
     config: Stream | None = None,
     replicas: int | None = None,
-    progress: Callable[[int], None] = _no_progress,
+    progress: Callable[[int], None] | None = None,
 ) -> StreamInfo:
     """Make a stream anew from a backup; `config` changes its configuration, but not its name."""
     path = Path(folder)
@@ -128,10 +123,8 @@ async def restore(
     wanted = dict(meta["config"] if config is None else config.to_json())
     name = meta["config"]["name"]
     if wanted["name"] != name:
-        raise InputError(
-            f"The backup is of stream {name} and cannot become {wanted['name']}: the server keeps the name.",
-            remedy="Restore it under its name, and copy it with sources.",
-        )
+        what = f"The backup is of stream {name} and cannot become {wanted['name']}: the server keeps the name."
+        raise InputError(what, remedy="Restore it under its name, and copy it with sources.")
     if replicas is not None:
         wanted["num_replicas"] = replicas
     body = {"config": wanted, "state": meta["state"]}
@@ -142,7 +135,8 @@ async def restore(
             reply = await client.request(subject, chunk, timeout=_SILENCE)
             if reply.data:
                 read_answer(reply.data)  # it may hold an error
-            progress(len(chunk))
+            if progress is not None:
+                progress(len(chunk))
     reply = await client.request(subject, b"", timeout=_RESTORE)
     return StreamInfo.from_json(read_answer(reply.data))
 

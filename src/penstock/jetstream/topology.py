@@ -67,18 +67,14 @@ class Topology:
     def _add_consumers(self, stream_name: str, items: Iterable[Consumer]) -> None:
         if stream_name not in self.streams:
             near = difflib.get_close_matches(stream_name, self.streams, n=1)
-            raise InputError(
-                f"There are consumers for stream {stream_name}, which is not declared.",
-                remedy=f"Did you mean {near[0]}?" if near else "Declare the stream, too.",
-            )
+            what = f"There are consumers for stream {stream_name}, which is not declared."
+            raise InputError(what, remedy=f"Did you mean {near[0]}?" if near else "Declare the stream, too.")
         stream, known = self.streams[stream_name], self.consumers[stream_name]
         for consumer in items:
             name = consumer.durable or consumer.name
             if name is None:
-                raise InputError(
-                    f"A consumer of stream {stream_name} has no name.",
-                    remedy="What is declared can be found again: give it a durable name, or a name.",
-                )
+                what = f"A consumer of stream {stream_name} has no name."
+                raise InputError(what, remedy="What is declared can be found again: give it a durable name, or a name.")
             if name in known:
                 raise InputError(f"Consumer {name} of {stream_name} is declared twice.", remedy="Leave one out.")
             check_consumer(consumer, stream)
@@ -160,10 +156,8 @@ def _consumer(stream: str, name: str, table: Mapping[str, Any]) -> Consumer:
         raise InputError(f"Consumer {name} of {stream}: ephemeral is {ephemeral!r}.", remedy="Write true or false.")
     for key in ("name", "durable"):
         if key in fields:
-            raise InputError(
-                f"Consumer {name} of {stream} says {key}.",
-                remedy="Its key is its name; write ephemeral = true for one that is not durable.",
-            )
+            what = f"Consumer {name} of {stream} says {key}."
+            raise InputError(what, remedy="Its key is its name; write ephemeral = true for one that is not durable.")
     fields["name" if ephemeral else "durable"] = name
     return Consumer(**fields)
 
@@ -174,8 +168,7 @@ def _consumer(stream: str, name: str, table: Mapping[str, Any]) -> Consumer:
 async def plan(client: Connection, topology: Topology, *, prune: bool = False) -> Plan:
     """Compare a topology with the server, field by field; nothing is changed.
 
-    `prune` also plans to delete consumers of declared streams that the topology does not name. Streams are never
-    deleted.
+    `prune` also plans to delete consumers of declared streams that the topology does not name; never a stream.
     """
     everywhere = {info.name: info for info in await assets.streams(client)}
     _check_others(topology, everywhere)

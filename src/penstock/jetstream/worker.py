@@ -124,15 +124,11 @@ class Worker:
 
     def _check(self, config: Consumer) -> None:
         if config.ack_policy == "none":
-            raise InputError(
-                f"Consumer {self._deliveries.consumer} takes no acks, so nothing can be handled once.",
-                remedy="Use a consumer with explicit acks.",
-            )
+            what = f"Consumer {self._deliveries.consumer} takes no acks, so nothing can be handled once."
+            raise InputError(what, remedy="Use a consumer with explicit acks.")
         if config.ack_policy == "all" and self._workers > 1:
-            raise InputError(
-                "With ack_policy = all, the ack of one message acknowledges those that others still work on.",
-                remedy="Use one worker, or explicit acks.",
-            )
+            what = "With ack_policy = all, the ack of one message acknowledges those that others still work on."
+            raise InputError(what, remedy="Use one worker, or explicit acks.")
 
     def _worked(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

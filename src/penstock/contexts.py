@@ -13,10 +13,9 @@ What wins, first to last:
 4. the selected context;
 5. `nats://127.0.0.1:4222`.
 
-A URL that the caller names is used alone: the login of a context is never sent to a server that the context
-does not name, unless the caller, or the environment, names both. Other options that the caller gives win over
-what was found so; a login wins whole, so a token that the caller gives takes the place of a context's
-credentials.
+A URL that the caller names is used alone: the login of a context is never sent to a server that the context does not
+name, unless the caller, or the environment, names both. Other options that the caller gives win over what was found so;
+a login wins whole, so a token that the caller gives takes the place of a context's credentials.
 """
 
 from __future__ import annotations

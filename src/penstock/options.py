@@ -182,14 +182,12 @@ class ConnectionOptions:
 
     def _check_kinds(self) -> None:
         for item in dataclasses.fields(self):
-            name, value = item.name, getattr(self, item.name)
-            if item.default is None and value == "":
+            name, default, value = item.name, item.default, getattr(self, item.name)
+            if default is None and value == "":
                 self._set(name, None)  # context files write "" for "not given"
-            elif isinstance(item.default, bool) and not isinstance(value, bool):
+            elif isinstance(default, bool) and not isinstance(value, bool):
                 raise _wrong(name, f"{name} is {value!r}.", "Give True or False.", value)
-            elif (item.default is None and not isinstance(value, str | None)) or (
-                name in ("name", "inbox_prefix") and not isinstance(value, str)
-            ):
+            elif isinstance(default, str | None) and not isinstance(value, str | type(default)) and name != "url":
                 # The value stays out: bytes may be a password.
                 raise _wrong(name, f"{name} is of type {type(value).__name__}.", "Give text.")
 
@@ -317,9 +315,5 @@ class _ParsedUrl(NamedTuple):
             raise wrong("carries an empty login", "Write the token or user before the @, or leave the @ out.")
         shown_host = f"[{host}]" if ":" in host else host
         path = parts.path if parts.scheme.startswith("ws") else ""
-        return cls(
-            parts.scheme,
-            f"{parts.scheme}://{shown_host}:{port or _PORTS[parts.scheme]}{path}",
-            unquote(parts.username) if parts.username is not None else None,
-            unquote(parts.password) if parts.password is not None else None,
-        )
+        user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
+        return cls(parts.scheme, f"{parts.scheme}://{shown_host}:{port or _PORTS[parts.scheme]}{path}", user, password)

@@ -45,10 +45,8 @@ __all__ = [
 def checked(name: str, what: str) -> str:
     """Give a name back that can be part of an API subject; refuse any other."""
     if not NAME.fullmatch(name):
-        raise InputError(
-            f"{name!r} cannot be the name of a {what}.",
-            remedy="A name has no dots, spaces, wildcards or slashes, and is not empty.",
-        )
+        remedy = "A name has no dots, spaces, wildcards or slashes, and is not empty."
+        raise InputError(f"{name!r} cannot be the name of a {what}.", remedy=remedy)
     return name
 
 

@@ -66,17 +66,11 @@ async def _wait_out(route: Route, patience: Patience, error: PenstockError, what
     """Pause after a failure that may pass; raise any other, and what is still unknown when the patience is over."""
     if may_ask_again(error) and route.client.is_closed:
         raise DisconnectedError(f"The connection was closed during {what}.") from error
-    try:
-        pause = patience.pause(error)
-    except PenstockError:
-        if not may_ask_again(error):
-            raise
-        raise DeadlineError(
-            f"{what} was not acknowledged in {route.patience:g} s; it may be stored or not. {error}",
-            remedy="Publish it again with the same ids once the server answers.",
-            seconds=route.patience,
-        ) from error
-    await asyncio.sleep(pause)
+    if may_ask_again(error) and not patience.deadline.left:
+        told = f"{what} was not acknowledged in {route.patience:g} s; it may be stored or not. {error}"
+        remedy = "Publish it again with the same ids once the server answers."
+        raise DeadlineError(told, remedy=remedy, seconds=route.patience) from error
+    await asyncio.sleep(patience.pause(error))
 
 
 async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> PubAck | None:

@@ -131,16 +131,12 @@ class Plan:
             for change in step.conflicts
         ]
         if said:
-            raise InputError(
-                f"{'; '.join(said)}.",
-                remedy="Declare what is there, or delete it yourself and apply again. Nothing was changed.",
-            )
+            remedy = "Declare what is there, or delete it yourself and apply again. Nothing was changed."
+            raise InputError(f"{'; '.join(said)}.", remedy=remedy)
         lost = [f"{step.title}: {change.loss}" for step in self.steps for change in step.losses]
         if lost and not may_lose_data:
-            raise InputError(
-                f"This would lose data: {'; '.join(lost)}.",
-                remedy="Say --may-lose-data (may_lose_data=True) if that is meant. Nothing was changed.",
-            )
+            remedy = "Say --may-lose-data (may_lose_data=True) if that is meant. Nothing was changed."
+            raise InputError(f"This would lose data: {'; '.join(lost)}.", remedy=remedy)
 
     def to_json(self) -> dict[str, Any]:
         """Give the plan for programs."""

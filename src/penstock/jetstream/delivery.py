@@ -199,12 +199,9 @@ class Delivery(Msg):
                 return
             except (DeadlineError, DisconnectedError) as error:
                 if self._connection.is_closed or not deadline.left:
-                    raise DeadlineError(
-                        f"The server did not confirm {body.split(b' ')[0].decode()} for message {self.sequence} of "
-                        f"{self.place.stream} in {seconds:g} s.",
-                        remedy="It may be delivered again.",
-                        seconds=seconds,
-                        subject=self.subject,
-                    ) from error
+                    answer, message = body.split(b" ")[0].decode(), f"message {self.sequence} of {self.place.stream}"
+                    what = f"The server did not confirm {answer} for {message} in {seconds:g} s."
+                    remedy = "It may be delivered again."
+                    raise DeadlineError(what, remedy=remedy, seconds=seconds, subject=self.subject) from error
             attempt = min(attempt * 2, 5.0)
             await asyncio.sleep(min(0.1, deadline.left))

@@ -359,9 +359,6 @@ class InFlight:
 
 def _unknown(item: Pending, patience: float, error: PenstockError | None) -> DeadlineError:
     reason = f" The last attempt: {error}" if error else ""
-    return DeadlineError(
-        f"No ack for message {item.id} on {item.out.subject} in {patience:g} s; it may be stored or not.{reason}",
-        remedy="Publish it again with the same id once the server answers.",
-        seconds=patience,
-        subject=item.out.subject,
-    )
+    what = f"No ack for message {item.id} on {item.out.subject} in {patience:g} s; it may be stored or not.{reason}"
+    remedy = "Publish it again with the same id once the server answers."
+    return DeadlineError(what, remedy=remedy, seconds=patience, subject=item.out.subject)

@@ -120,10 +120,9 @@ class Publisher:
             raise InputError(f"Stream {self.stream} is {what} and takes no messages.", remedy="Choose another stream.")
         window, asked = config.duplicate_window or 0.0, self._asked_patience
         if asked is not None and asked > window:
-            raise InputError(
-                f"patience is {asked:g} s, and stream {self.stream} remembers ids for {window:g} s only.",
-                remedy="A later retry could store a message twice: shorten patience, or widen duplicate_window.",
-            )
+            what = f"patience is {asked:g} s, and stream {self.stream} remembers ids for {window:g} s only."
+            remedy = "A later retry could store a message twice: shorten patience, or widen duplicate_window."
+            raise InputError(what, remedy=remedy)
         self._patience = asked if asked is not None else min(60.0, window / 2)
         await self._in_flight.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
 

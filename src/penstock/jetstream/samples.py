@@ -86,13 +86,7 @@ def parse_event(data: bytes) -> AckSample | Advisory:
                 ack_time=content["ack_time"] / _NANO,
                 time=time,
             )
-        return Advisory(
-            kind=kind.removeprefix(_ADVISORY),
-            stream=content.get("stream"),
-            consumer=content.get("consumer"),
-            time=time,
-            facts=content,
-        )
+        return Advisory(kind.removeprefix(_ADVISORY), content.get("stream"), content.get("consumer"), time, content)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RemoteProtocolError(f"This is no event of a NATS server: {data[:60]!r}.") from None
 

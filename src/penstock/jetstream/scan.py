@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["scan_headers"]
 
-_ALIVE = 30.0  # seconds after which the server deletes a consumer that we could not
-
 
 async def scan_headers(
     nc: Connection, stream: str, *, subject: str | None = None, start: int = 1, most: int | None = None
@@ -37,7 +35,7 @@ async def scan_headers(
         headers_only=True,
         mem_storage=True,
         num_replicas=1,
-        inactive_threshold=_ALIVE,
+        inactive_threshold=30.0,  # after which the server deletes a consumer that we could not
     )
     made = await assets.add_consumer(nc, stream, consumer)
     left = made.pending if most is None else min(made.pending, most)

@@ -18,6 +18,7 @@ unless it says `ephemeral = true`. Everything is checked before anything is sent
 from __future__ import annotations
 
 import difflib
+import itertools
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -203,14 +204,12 @@ def _in_order(streams: Mapping[str, Stream]) -> list[str]:
 
 def _check_others(topology: Topology, everywhere: Mapping[str, StreamInfo]) -> None:
     """Refuse subjects that a stream outside of the topology captures already."""
-    for name, info in everywhere.items():
-        if name in topology.streams:
-            continue
-        for stream in topology.streams.values():
-            try:
-                check_streams_together([stream, info.config])
-            except InputError as error:
-                raise InputError(f"{error.what} {name} is on the server already.", remedy=error.remedy) from None
+    others = [info for name, info in everywhere.items() if name not in topology.streams]
+    for info, stream in itertools.product(others, topology.streams.values()):
+        try:
+            check_streams_together([stream, info.config])
+        except InputError as error:
+            raise InputError(f"{error.what} {info.name} is on the server already.", remedy=error.remedy) from None
 
 
 async def apply(client: Connection, topology: Topology, *, prune: bool = False, may_lose_data: bool = False) -> Plan:

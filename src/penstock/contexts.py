@@ -142,11 +142,7 @@ def _expand(path: str, environ: Mapping[str, str]) -> str:
 
 
 def load_options(
-    url: str | None = None,
-    *,
-    context: str | None = None,
-    environ: Mapping[str, str] = os.environ,
-    **changes: Any,
+    url: str | None = None, *, context: str | None = None, environ: Mapping[str, str] = os.environ, **changes: Any
 ) -> ConnectionOptions:
     """Find the options to connect with, in the order that the module's head gives; `changes` win over all of it."""
     changes = {name: value for name, value in changes.items() if value not in (None, "")}

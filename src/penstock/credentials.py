@@ -106,10 +106,8 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
         if options.tls_cert is not None and options.tls_key is not None:
             _load_pair(context, _content(options.tls_cert, "tls_cert"), _content(options.tls_key, "tls_key"))
     except (ssl.SSLError, ValueError) as error:
-        raise TlsError(
-            f"The TLS certificates cannot be used: {_ssl_reason(error)}.",
-            remedy="tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate.",
-        ) from None
+        remedy = "tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate."
+        raise TlsError(f"The TLS certificates cannot be used: {_ssl_reason(error)}.", remedy=remedy) from None
     return context
 
 
@@ -134,10 +132,8 @@ def _ssl_reason(error: Exception) -> str:
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
     if "ENCRYPTED" in key:
-        raise TlsError(
-            "tls_key is encrypted, and nobody is there to ask for its password.",
-            remedy="Decrypt it (`openssl pkey -in KEY -out PLAIN`), and let nobody else read the file.",
-        )
+        remedy = "Decrypt it (`openssl pkey -in KEY -out PLAIN`), and let nobody else read the file."
+        raise TlsError("tls_key is encrypted, and nobody is there to ask for its password.", remedy=remedy)
     # The ssl module loads pairs from files only; this one is readable by us alone and gone when we return.
     with tempfile.NamedTemporaryFile("w", prefix="penstock-tls-", suffix=".pem") as file:
         file.write(certificate.rstrip() + "\n" + key)
@@ -184,7 +180,5 @@ def _key_pair(seed: str, option: str = "nkey"):  # type: ignore[no-untyped-def] 
             raise ValueError("checksum")
         return nkeys.from_seed(bytearray(seed.encode()))
     except Exception:  # nkeys raises ValueError, binascii.Error or its own, depending on what is wrong
-        raise LoginError(
-            f"The seed in {option} is not a whole nkey seed.",
-            remedy="A seed begins with S and has 58 characters; the last ones check the others.",
-        ) from None
+        remedy = "A seed begins with S and has 58 characters; the last ones check the others."
+        raise LoginError(f"The seed in {option} is not a whole nkey seed.", remedy=remedy) from None

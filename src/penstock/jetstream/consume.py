@@ -207,9 +207,9 @@ class Deliveries:
             self._waiter = None
 
     async def take(self, count: int, *, wait: str | float = 5.0) -> list[Delivery]:
-        """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over."""
+        """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over, or no more will come."""
         taken: list[Delivery] = []
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, StopAsyncIteration):
             async with asyncio.timeout(parse_duration(wait, option="wait")):
                 while len(taken) < count:
                     taken.append(await anext(self))

@@ -226,7 +226,6 @@ def check_consumers_together(stream: Stream, consumers: Mapping[str, Consumer]) 
     for (one, left), (other, right) in itertools.combinations(consumers.items(), 2):
         for a, b in itertools.product(filters(left) or [">"], filters(right) or [">"]):
             if overlaps(a, b):
-                raise InputError(
-                    f"Consumers {one} and {other} of the work queue {stream.name} overlap: {a!r} and {b!r}.",
-                    remedy="Give each consumer of a work queue subjects of its own, or let workers share one consumer.",
-                )
+                what = f"Consumers {one} and {other} of the work queue {stream.name} overlap: {a!r} and {b!r}."
+                remedy = "Give each consumer of a work queue subjects of its own, or let workers share one consumer."
+                raise InputError(what, remedy=remedy)

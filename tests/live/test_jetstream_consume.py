@@ -200,6 +200,14 @@ async def test_taking_some(nc: Connection, orders: Any):
         assert [delivery.sequence for delivery in await deliveries.take(5, wait="300ms")] == [3]
 
 
+async def test_taking_no_more_than_the_limit(nc: Connection, orders: Any):
+    """take gives fewer when the limit is reached."""
+    stream = await orders(3)
+    async with Deliveries(nc, stream, "c", limit=2) as deliveries:
+        assert [delivery.sequence for delivery in await deliveries.take(5)] == [1, 2]
+        assert await deliveries.take(1) == []
+
+
 async def test_what_is_not_read_is_given_back(nc: Connection, orders: Any):
     """Leaving gives back what was fetched and not read: another reader has it at once."""
     stream = await orders(10)

@@ -172,11 +172,6 @@ class _Ingest:
         self._acked = 0  # of this batch, and not kept any more
         self._fault: PenstockError | None = None
 
-    @property
-    def _place(self) -> int:
-        """Where the next message to send is, of those that are kept."""
-        return self.batch.sent - self._acked
-
     def follow(self) -> None:
         """Begin a batch with the first message that has no ack."""
         self.batch = self.batch.follow(self._client.new_inbox())
@@ -195,21 +190,21 @@ class _Ingest:
                     await subscription.unsubscribe()
         except PenstockError as error:
             return error if self.kept else None  # only the end of the batch is lost
-        if batch.acked == batch.sent and self._place == len(self.kept):
+        if not self.kept:
             return None
         # What is not refused for good goes into the next batch.
         return batch.reason if batch.is_refused else DeadlineError(batch.reason.what)
 
     async def _send_all(self) -> None:
         batch, kept = self.batch, self.kept
-        while self._place < len(kept) and not batch.is_over and not batch.is_broken:
+        while (place := batch.sent - self._acked) < len(kept) and not batch.is_over and not batch.is_broken:
             if not batch.room:
                 await self._hear()
                 continue
-            self.last = out, message_id = kept[self._place]
-            if self._place + 1 == len(kept):
+            self.last = out, message_id = kept[place]
+            if place + 1 == len(kept):
                 kept.extend(islice(self._source, 1))
-            is_last = self._place + 1 == len(kept)
+            is_last = place + 1 == len(kept)
             operation = Operation.COMMIT if is_last else Operation.APPEND if batch.sent else Operation.START
             reply = batch.reply(operation)
             batch.send(1, self._loop.time())

@@ -13,10 +13,9 @@ What wins, first to last:
 4. the selected context;
 5. `nats://127.0.0.1:4222`.
 
-A URL that the caller names is used alone: the login of a context is never sent to a server that the context
-does not name, unless the caller, or the environment, names both. Other options that the caller gives win over
-what was found so; a login wins whole, so a token that the caller gives takes the place of a context's
-credentials.
+A URL that the caller names is used alone: the login of a context is never sent to a server that the context does not
+name, unless the caller, or the environment, names both. Other options that the caller gives win over what was found so;
+a login wins whole, so a token that the caller gives takes the place of a context's credentials.
 """
 
 from __future__ import annotations
@@ -54,6 +53,7 @@ _FIELDS = {
 _OURS = "penstock"
 _OWN = tuple(item.name for item in dataclasses.fields(ConnectionOptions) if item.name not in _FIELDS.values())
 _PATHS = ("creds", "nkey", "cert", "key", "ca")
+_MEND = "Mend it, or write it anew with `nats context add`."
 # Fields that change how a connection is made, and that we cannot honour: ignoring one would surprise.
 _REFUSED = {"socks_proxy": "a SOCKS proxy", "nsc": "an nsc lookup", "user_jwt": "a bare JWT"}
 
@@ -72,11 +72,12 @@ def selected_context(environ: Mapping[str, str] = os.environ) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise ContextError(
-            f"The file {path} that names the selected context cannot be read: {_reason(error)}.",
-            remedy="Mend or remove it, or name a server with --server or NATS_URL.",
-            path=str(path),
-        ) from None
+        what = f"The file {path} that names the selected context cannot be read: {_reason(error)}."
+        raise _wrong(None, path, what, "Mend or remove it, or name a server with --server or NATS_URL.") from None
+
+
+def _wrong(name: str | None, path: Path, what: str, remedy: str) -> ContextError:
+    return ContextError(what, remedy=remedy, context=name, path=str(path))
 
 
 def _context_path(name: str, environ: Mapping[str, str]) -> Path:
@@ -93,56 +94,33 @@ def load_context(name: str, environ: Mapping[str, str] = os.environ) -> dict[str
     except FileNotFoundError:
         known = sorted(item.stem for item in path.parent.glob("*.json"))
         remedy = f"Known contexts: {', '.join(known)}." if known else f"There are no contexts in {path.parent}."
-        raise ContextError(f"There is no context {name!r}.", remedy=remedy, context=name, path=str(path)) from None
+        raise _wrong(name, path, f"There is no context {name!r}.", remedy) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ContextError(
-            f"The context file {path} cannot be read: {_reason(error)}.",
-            remedy="Mend it, or write it anew with `nats context add`.",
-            context=name,
-            path=str(path),
-        ) from None
+        what = f"The context file {path} cannot be read: {_reason(error)}."
+        raise _wrong(name, path, what, _MEND) from None
     if not isinstance(content, dict):
-        raise ContextError(
-            f"The context file {path} holds no JSON object.",
-            remedy="Write it anew with `nats context add`.",
-            context=name,
-            path=str(path),
-        )
+        what = f"The context file {path} holds no JSON object."
+        raise _wrong(name, path, what, "Write it anew with `nats context add`.")
     return _translate(content, name, path, environ)
 
 
 def _translate(content: dict[str, Any], name: str, path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     for field, meaning in _REFUSED.items():
         if content.get(field):
-            raise ContextError(
-                f"The context {name!r} asks for {meaning} ({field}), which is not supported.",
-                remedy="Use a context with creds, nkey, token or user and password.",
-                context=name,
-                path=str(path),
-            )
+            what = f"The context {name!r} asks for {meaning} ({field}), which is not supported."
+            raise _wrong(name, path, what, "Use a context with creds, nkey, token or user and password.")
     options: dict[str, Any] = {}
     for field, option in _FIELDS.items():
         value = content.get(field)
         if value in (None, "", False):
             continue
         if not isinstance(value, bool if field == "tls_first" else str):
-            raise ContextError(
-                f"The context file {path} has a {field} of the wrong type.",
-                remedy="Mend it, or write it anew with `nats context add`.",
-                context=name,
-                path=str(path),
-            )
-        if field in _PATHS and isinstance(value, str):
-            value = _expand(value, environ)
-        options[option] = value
+            raise _wrong(name, path, f"The context file {path} has a {field} of the wrong type.", _MEND)
+        options[option] = _expand(value, environ) if field in _PATHS and isinstance(value, str) else value
     own = content.get(_OURS) or {}
     if not isinstance(own, dict) or own.keys() - set(_OWN):
-        raise ContextError(
-            f"The context file {path} has a field {_OURS} that is not understood.",
-            remedy=f"It may hold {', '.join(_OWN)}; other options have fields of their own.",
-            context=name,
-            path=str(path),
-        )
+        what = f"The context file {path} has a field {_OURS} that is not understood."
+        raise _wrong(name, path, what, f"It may hold {', '.join(_OWN)}; other options have fields of their own.")
     return {**options, **own}
 
 
@@ -164,14 +142,9 @@ def _expand(path: str, environ: Mapping[str, str]) -> str:
 
 
 def load_options(
-    url: str | None = None,
-    *,
-    context: str | None = None,
-    environ: Mapping[str, str] = os.environ,
-    **changes: Any,
+    url: str | None = None, *, context: str | None = None, environ: Mapping[str, str] = os.environ, **changes: Any
 ) -> ConnectionOptions:
-    """Find the options to connect with, in the order that the module's head gives; `changes` win over all of
-    it."""
+    """Find the options to connect with, in the order that the module's head gives; `changes` win over all of it."""
     changes = {name: value for name, value in changes.items() if value not in (None, "")}
     named, around = context, {}
     if url is not None:
@@ -189,21 +162,19 @@ def load_options(
 
 
 # Options of one meaning: where the caller gives one, those of the context go, or two logins would contradict.
-_RIVALS = (
-    ({"token"}, {"user", "password", "nkey", "credentials"}),
-    ({"user"}, {"token", "password", "nkey", "credentials"}),
-    ({"password"}, {"token", "nkey", "credentials"}),
-    ({"nkey"}, {"token", "user", "password", "credentials"}),
-    ({"credentials"}, {"token", "user", "password", "nkey"}),
-    ({"domain"}, {"api_prefix"}),
-    ({"api_prefix"}, {"domain"}),
-)
+_LOGIN = {"token", "user", "password", "nkey", "credentials"}
+_RIVALS = {
+    **dict.fromkeys(_LOGIN, _LOGIN),
+    "password": _LOGIN - {"user"},
+    "domain": {"api_prefix"},
+    "api_prefix": {"domain"},
+}
 
 
 def _over(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
     """Lay some options over others; logins in URLs count like those given apart."""
     lower, upper = _lifted(lower), _lifted(upper)
-    gone = {name for given, rivals in _RIVALS if given & upper.keys() for name in rivals}
+    gone = {rival for name in upper for rival in _RIVALS.get(name, ())}
     return {**{name: value for name, value in lower.items() if name not in gone}, **upper}
 
 
@@ -223,9 +194,5 @@ def _check_alone(name: str, found: dict[str, Any], environ: Mapping[str, str]) -
     try:
         ConnectionOptions(**found)
     except OptionError as error:
-        raise ContextError(
-            f"The context {name!r} cannot be used: {error.what}",
-            remedy=error.remedy,
-            context=name,
-            path=str(_context_path(name, environ)),
-        ) from None
+        what = f"The context {name!r} cannot be used: {error.what}"
+        raise _wrong(name, _context_path(name, environ), what, error.remedy) from None

@@ -7,7 +7,6 @@ works with the other. Files are read here and nowhere else.
 from __future__ import annotations
 
 import base64
-import os
 import re
 import ssl
 import tempfile
@@ -74,10 +73,8 @@ def login(options: ConnectionOptions) -> Login:
         text = _content(options.credentials, "credentials")
         jwt, seed = _JWT.search(text), _USER_SEED.search(text)
         if jwt is None or seed is None:
-            raise LoginError(
-                f"credentials {_place(options.credentials)} hold no {'JWT' if jwt is None else 'seed'}.",
-                remedy="Give a .creds file as `nsc generate creds` writes it, whole.",
-            )
+            what = f"credentials {_place(options.credentials)} hold no {'JWT' if jwt is None else 'seed'}."
+            raise LoginError(what, remedy="Give a .creds file as `nsc generate creds` writes it, whole.")
         return Login(jwt=jwt.group(1), seed=_checked_seed(seed.group(1), "credentials"))
     if options.nkey is not None:
         return Login(seed=_checked_seed(_find_seed(_content(options.nkey, "nkey")), "nkey"))
@@ -85,8 +82,7 @@ def login(options: ConnectionOptions) -> Login:
 
 
 def inline(options: ConnectionOptions) -> ConnectionOptions:
-    """Give the same options with every file's content in place of its path, for machines that lack the
-    files."""
+    """Give the same options with every file's content in place of its path, for machines that lack the files."""
     login(options)  # what is in the files is checked here, where they are, and not on another machine
     contents = {
         name: _content(value, name)
@@ -110,10 +106,8 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
         if options.tls_cert is not None and options.tls_key is not None:
             _load_pair(context, _content(options.tls_cert, "tls_cert"), _content(options.tls_key, "tls_key"))
     except (ssl.SSLError, ValueError) as error:
-        raise TlsError(
-            f"The TLS certificates cannot be used: {_ssl_reason(error)}.",
-            remedy="tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate.",
-        ) from None
+        remedy = "tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate."
+        raise TlsError(f"The TLS certificates cannot be used: {_ssl_reason(error)}.", remedy=remedy) from None
     return context
 
 
@@ -138,18 +132,13 @@ def _ssl_reason(error: Exception) -> str:
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
     if "ENCRYPTED" in key:
-        raise TlsError(
-            "tls_key is encrypted, and nobody is there to ask for its password.",
-            remedy="Decrypt it (`openssl pkey -in KEY -out PLAIN`), and let nobody else read the file.",
-        )
+        remedy = "Decrypt it (`openssl pkey -in KEY -out PLAIN`), and let nobody else read the file."
+        raise TlsError("tls_key is encrypted, and nobody is there to ask for its password.", remedy=remedy)
     # The ssl module loads pairs from files only; this one is readable by us alone and gone when we return.
-    handle, path = tempfile.mkstemp(prefix="penstock-tls-", suffix=".pem")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(certificate.rstrip() + "\n" + key)
-        context.load_cert_chain(path, password=lambda: "")  # whatever is encrypted after all never asks the terminal
-    finally:
-        os.unlink(path)
+    with tempfile.NamedTemporaryFile("w", prefix="penstock-tls-", suffix=".pem") as file:
+        file.write(certificate.rstrip() + "\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name, password=lambda: "")  # what is encrypted after all never asks the terminal
 
 
 def _content(value: str, option: str) -> str:
@@ -160,10 +149,8 @@ def _content(value: str, option: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: no text, or a path with a zero byte in it
         kind = TlsError if option.startswith("tls") else LoginError
         reason = getattr(error, "strerror", None) or "not a text file"
-        raise kind(
-            f"{option} {_place(value)} cannot be read: {reason}.",
-            remedy="Check the path, or give the content itself.",
-        ) from None
+        what = f"{option} {_place(value)} cannot be read: {reason}."
+        raise kind(what, remedy="Check the path, or give the content itself.") from None
 
 
 def _place(value: str) -> str:
@@ -178,10 +165,8 @@ def _find_seed(text: str) -> str:
 def _checked_seed(seed: str, option: str) -> str:
     _key_pair(seed, option).wipe()
     if not seed.startswith("SU"):
-        raise LoginError(
-            f"The seed in {option} is not that of a user.",
-            remedy="A user's seed begins with SU; those of accounts and operators log nobody in.",
-        )
+        what = f"The seed in {option} is not that of a user."
+        raise LoginError(what, remedy="A user's seed begins with SU; those of accounts and operators log nobody in.")
     return seed
 
 
@@ -195,7 +180,5 @@ def _key_pair(seed: str, option: str = "nkey"):  # type: ignore[no-untyped-def] 
             raise ValueError("checksum")
         return nkeys.from_seed(bytearray(seed.encode()))
     except Exception:  # nkeys raises ValueError, binascii.Error or its own, depending on what is wrong
-        raise LoginError(
-            f"The seed in {option} is not a whole nkey seed.",
-            remedy="A seed begins with S and has 58 characters; the last ones check the others.",
-        ) from None
+        remedy = "A seed begins with S and has 58 characters; the last ones check the others."
+        raise LoginError(f"The seed in {option} is not a whole nkey seed.", remedy=remedy) from None

@@ -36,19 +36,12 @@ def parse_duration(text: str | float, *, option: str = "duration") -> float:
     """Turn "1h30m" into 5400.0; a number is taken as seconds. `option` names the culprit in the error."""
     seconds = _read(text)
     if seconds is None or not math.isfinite(seconds):
-        raise OptionError(
-            f"{option} is {text!r}, which is not a duration.",
-            remedy='Write a number and a unit, such as "250ms", "5s", "2m" or "1h30m".',
-            option=option,
-            value=text,
-        )
+        what = f"{option} is {text!r}, which is not a duration."
+        remedy = 'Write a number and a unit, such as "250ms", "5s", "2m" or "1h30m".'
+        raise OptionError(what, remedy=remedy, option=option, value=text)
     if seconds < 0:
-        raise OptionError(
-            f"{option} is {text!r}, and a duration cannot be negative.",
-            remedy='Write one such as "5s".',
-            option=option,
-            value=text,
-        )
+        what = f"{option} is {text!r}, and a duration cannot be negative."
+        raise OptionError(what, remedy='Write one such as "5s".', option=option, value=text)
     return seconds
 
 
@@ -76,11 +69,9 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(nanos, 60_000_000_000)
     days, minutes = divmod(minutes, 24 * 60)
     hours, minutes = divmod(minutes, 60)
-    text = f"{days}d" if days else ""
-    if days or hours:
-        text += f"{hours}h"
-    if days or hours or minutes:
-        text += f"{minutes}m"
+    text = ""
+    for count, unit in ((days, "d"), (hours, "h"), (minutes, "m")):
+        text += f"{count}{unit}" if text or count else ""
     return f"{text}{_decimal(rest, 1_000_000_000)}s"
 
 

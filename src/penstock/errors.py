@@ -46,57 +46,22 @@ addresses are masked before they get here.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
-
-__all__ = [
-    "AssemblyError",
-    "BinaryError",
-    "BusError",
-    "ChannelError",
-    "ChunksError",
-    "ContextError",
-    "DataLossError",
-    "DeadlineError",
-    "DeniedError",
-    "DisconnectedError",
-    "FencedError",
-    "HandlerError",
-    "InputError",
-    "JetStreamError",
-    "LinkError",
-    "LocalProtocolError",
-    "LoginError",
-    "MarkerError",
-    "NoConsumerError",
-    "NoRespondersError",
-    "NotFoundError",
-    "OptionError",
-    "PenstockError",
-    "PipelineError",
-    "ProtocolError",
-    "PublishError",
-    "RemoteProtocolError",
-    "RowError",
-    "ServerError",
-    "SlowConsumerError",
-    "SlowSubscriptionError",
-    "StartError",
-    "StoreInUseError",
-    "TlsError",
-    "UnfinishedError",
-    "UnreachableError",
-]
 
 
 class PenstockError(Exception):
     """The root of every error of Penstock: `what` happened, the `remedy`, and facts as attributes.
 
-    A subclass names its facts in `fact_names`; each becomes an attribute, `None` where the raiser does not
-    know it.
+    The facts of a class are what it and its bases annotate, each `None` where the raiser does not know it.
     """
 
     fault: ClassVar[str] = "unknown"
     fact_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, fault: str = "") -> None:
+        cls.fault = fault or cls.fault
+        cls.fact_names = (*cls.fact_names, *cls.__annotations__)
 
     def __init__(self, what: str, *, remedy: str = "", **facts: Any) -> None:
         unknown = set(facts) - set(self.fact_names)
@@ -117,23 +82,16 @@ class PenstockError(Exception):
         return {name: getattr(self, name) for name in self.fact_names}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.what, self.remedy, self.facts)
+        return functools.partial(type(self), remedy=self.remedy, **self.facts), (self.what,)
 
 
-def _rebuild(kind: type[PenstockError], what: str, remedy: str, facts: dict[str, Any]) -> PenstockError:
-    return kind(what, remedy=remedy, **facts)
-
-
-class InputError(PenstockError, ValueError):
+class InputError(PenstockError, ValueError, fault="caller"):
     """What the caller gave cannot be used; nothing was done with it."""
-
-    fault = "caller"
 
 
 class OptionError(InputError):
     """An option is unknown, malformed or contradicts another one."""
 
-    fact_names = ("option", "value")
     option: str
     value: Any
 
@@ -141,7 +99,6 @@ class OptionError(InputError):
 class ContextError(InputError):
     """A NATS context is missing, unreadable or names something that we do not support."""
 
-    fact_names = ("context", "path")
     context: str
     path: str | None
 
@@ -149,30 +106,24 @@ class ContextError(InputError):
 class RowError(InputError):
     """A row of a DataFrame cannot be written: `row` counts from 0 in its task, `column` is what is wrong with it."""
 
-    fact_names = ("row", "column")
     row: int
     column: str
 
 
-class ServerError(PenstockError):
+class ServerError(PenstockError, fault="machine"):
     """The nats-server that we run as a child, or want to run, is in trouble."""
-
-    fault = "machine"
 
 
 class BinaryError(ServerError):
     """There is no nats-server to run, or the one that was found is too old."""
 
-    fact_names = ("path", "version")
     path: str | None
     version: str | None
 
 
-class StoreInUseError(ServerError):
+class StoreInUseError(ServerError, fault="caller"):
     """The store folder belongs to a server that is running."""
 
-    fault = "caller"
-    fact_names = ("store", "pid")
     store: str
     pid: int | None
 
@@ -180,16 +131,13 @@ class StoreInUseError(ServerError):
 class StartError(ServerError):
     """The server did not become ready; `log` holds the last lines that it wrote."""
 
-    fact_names = ("log", "status")
     log: str
     status: int | None
 
 
-class LinkError(PenstockError, ConnectionError):
+class LinkError(PenstockError, ConnectionError, fault="network"):
     """The way to a NATS server is blocked; `urls` are masked addresses."""
 
-    fault = "network"
-    fact_names: ClassVar[tuple[str, ...]] = ("urls",)
     urls: tuple[str, ...] | None
 
 
@@ -197,34 +145,24 @@ class UnreachableError(LinkError):
     """Nobody answers at the address, or what answers is no NATS server."""
 
 
-class LoginError(LinkError):
+class LoginError(LinkError, fault="caller"):
     """The server refuses our credentials, or the credentials cannot be read."""
-
-    fault = "caller"
 
 
 class DeniedError(LoginError):
-    """The login is good, but may not do this: `operation` is "publish" or "subscribe", `subject` is where.
+    """The login may not do this (`operation`, "publish" or "subscribe") on `subject`; the connection stays."""
 
-    The connection stays.
-    """
-
-    fact_names = ("urls", "subject", "operation")
     subject: str | None
     operation: str | None
 
 
-class TlsError(LinkError):
+class TlsError(LinkError, fault="caller"):
     """Certificates do not match, or only one side wants TLS."""
 
-    fault = "caller"
 
-
-class SlowSubscriptionError(PenstockError):
+class SlowSubscriptionError(PenstockError, fault="caller"):
     """Messages on `subject` came faster than they were handled; `dropped` of them are gone so far."""
 
-    fault = "caller"
-    fact_names = ("subject", "dropped")
     subject: str | None
     dropped: int | None
 
@@ -233,11 +171,9 @@ class DisconnectedError(LinkError):
     """The connection was there and is gone, and could not be made again in time."""
 
 
-class DeadlineError(PenstockError, TimeoutError):
+class DeadlineError(PenstockError, TimeoutError, fault="network"):
     """No answer came in the time allowed."""
 
-    fault = "network"
-    fact_names = ("seconds", "subject")
     seconds: float | None
     subject: str | None
 
@@ -249,46 +185,35 @@ class NoRespondersError(DeadlineError):
 class ProtocolError(PenstockError):
     """Bytes that are not the protocol; `place` is the offset of the first bad byte in what was fed."""
 
-    fact_names = ("place",)
     place: int | None
 
 
-class LocalProtocolError(ProtocolError):
+class LocalProtocolError(ProtocolError, fault="caller"):
     """We were asked to send something illegal; nothing was sent."""
 
-    fault = "caller"
 
-
-class RemoteProtocolError(ProtocolError):
+class RemoteProtocolError(ProtocolError, fault="peer"):
     """The peer sent something illegal; the connection cannot go on."""
 
-    fault = "peer"
 
-
-class JetStreamError(PenstockError):
+class JetStreamError(PenstockError, fault="server"):
     """The server answered a JetStream request with an error: `code` as in HTTP, `err_code` exact."""
 
-    fault = "server"
-    fact_names = ("code", "err_code", "description")
     code: int | None
     err_code: int | None
     description: str | None
 
 
-class NotFoundError(JetStreamError):
+class NotFoundError(JetStreamError, fault="caller"):
     """The stream, the consumer or the message is not there."""
 
-    fault = "caller"
 
-
-class PublishError(PenstockError):
+class PublishError(PenstockError, fault="server"):
     """A bulk publish to `stream` ended early. `stored` and `unknown` are ranges `[start, end)` of row numbers.
 
     Rows in neither are not stored. `err_code` is the server's where it refused a row.
     """
 
-    fault = "server"
-    fact_names = ("stream", "stored", "unknown", "err_code")
     stream: str
     stored: tuple[tuple[int, int], ...]
     unknown: tuple[tuple[int, int], ...]
@@ -298,54 +223,41 @@ class PublishError(PenstockError):
 class BusError(PenstockError):
     """A request over the bus was answered in part only; `subject` is where it was sent."""
 
-    fact_names: ClassVar[tuple[str, ...]] = ("subject",)
     subject: str | None
 
 
-class HandlerError(BusError):
+class HandlerError(BusError, fault="peer"):
     """The handler ended its reply with an error; `message` is what it said."""
 
-    fault = "peer"
-    fact_names = ("subject", "message")
     message: str | None
 
 
-class NoConsumerError(BusError):
+class NoConsumerError(BusError, fault="peer"):
     """The requester does not read the reply any more: it left, or was cancelled."""
 
-    fault = "peer"
 
-
-class SlowConsumerError(BusError):
+class SlowConsumerError(BusError, fault="caller"):
     """The requester took longer over a packet of `size` bytes than the `seconds` that are allowed."""
 
-    fault = "caller"
-    fact_names = ("subject", "seconds", "size")
     seconds: float | None
     size: int | None
 
 
-class ChannelError(PenstockError):
+class ChannelError(PenstockError, fault="caller"):
     """A NATS Streaming server, or our gateway, refused a request; `text` is what it said, to the letter."""
 
-    fault = "caller"
-    fact_names = ("text",)
     text: str | None
 
 
-class PipelineError(PenstockError):
+class PipelineError(PenstockError, fault="pipeline"):
     """The run of a pipeline failed; `log` is the path of Spark's log."""
 
-    fault = "pipeline"
-    fact_names = ("log",)
     log: str | None
 
 
-class DataLossError(PenstockError):
+class DataLossError(PenstockError, fault="retention"):
     """Messages of `stream` that were asked for, `[start, end)`, are gone: it now holds `[first, last]`."""
 
-    fault = "retention"
-    fact_names = ("stream", "start", "end", "first", "last")
     stream: str
     start: int
     end: int | None
@@ -353,22 +265,18 @@ class DataLossError(PenstockError):
     last: int
 
 
-class FencedError(PenstockError):
+class FencedError(PenstockError, fault="nobody"):
     """A later attempt or another driver has taken over a write of the Spark sink; nothing was stored after that."""
 
-    fault = "nobody"
-    fact_names = ("stream", "query", "batch", "partition")
     stream: str
     query: str
     batch: int
     partition: int | None
 
 
-class MarkerError(PenstockError):
+class MarkerError(PenstockError, fault="caller"):
     """The markers that the Spark sink keeps in `stream` do not fit the batch that `query` wants to write."""
 
-    fault = "caller"
-    fact_names = ("stream", "query", "batch")
     stream: str
     query: str
     batch: int
@@ -377,29 +285,26 @@ class MarkerError(PenstockError):
 class ChunksError(PenstockError):
     """A payload that travels in chunks did not arrive whole, or did not leave whole."""
 
-    fact_names: ClassVar[tuple[str, ...]] = ("subject", "message_id")
     subject: str | None
     message_id: str | None
 
 
-class AssemblyError(ChunksError):
+class AssemblyError(ChunksError, fault="peer"):
     """A message could not be put together: `reason` names the cause, `received` of `total` bytes had come."""
 
-    fault = "peer"
-    fact_names = ("subject", "message_id", "reason", "received", "total")
     reason: str
     received: int | None
     total: int | None
 
 
-class UnfinishedError(ChunksError):
+class UnfinishedError(ChunksError, fault="network"):
     """A message was sent in part: `sent` bytes left us, and the server confirmed the first `confirmed` of them."""
 
-    fault = "network"
-    fact_names = ("subject", "message_id", "sent", "confirmed")
     sent: int
     confirmed: int
 
+
+__all__ = [name for name, item in list(globals().items()) if isinstance(item, type) and issubclass(item, PenstockError)]
 
 # nats-py's name of an error, and ours, for programs that were written for nats-py: `errors.TimeoutError` is found here.
 # NoRespondersError and ProtocolError have one name in both; nats-py's SlowConsumerError is our SlowSubscriptionError.

@@ -1,20 +1,21 @@
 """Streams, consumers, messages and acks as frozen values, to and from the server's JSON.
 
-In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware
-`datetime`; the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that
-this version does not know survive the way there and back, so that an edit through an older Penstock loses
-nothing of a newer server.
+In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware `datetime`;
+the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that this version does not
+know survive the way there and back, so that an edit through an older Penstock loses nothing of a newer server.
 """
 
 from __future__ import annotations
 
 import base64
 import difflib
+import functools
 import re
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,7 +23,6 @@ from pydantic import (
     PlainSerializer,
     PrivateAttr,
     ValidationError,
-    field_validator,
 )
 
 from penstock.asset_names import NAME
@@ -58,12 +58,17 @@ def _to_time(value: Any) -> Any:
     return parse_time(value) if isinstance(value, str) else value
 
 
+def _checked_name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError("a name has no dots, spaces, wildcards or slashes, and is not empty")
+    if len(value.encode()) > 255:
+        raise ValueError("a name has at most 255 bytes")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
 Seconds = Annotated[float, BeforeValidator(_to_seconds), Field(ge=0, allow_inf_nan=False), "nanoseconds on the wire"]
-Time = Annotated[
-    datetime,
-    BeforeValidator(_to_time),
-    PlainSerializer(format_time, when_used="json"),
-]
+Time = Annotated[datetime, BeforeValidator(_to_time), PlainSerializer(format_time, when_used="json")]
 
 
 class ServerValue(BaseModel):
@@ -74,8 +79,7 @@ class ServerValue(BaseModel):
     unknown: dict[str, Any] = Field(default_factory=dict, repr=False)
     """What the server said in fields that this version does not know."""
     wire_names: ClassVar[dict[str, str]] = {}
-    # Times and durations of the server that Python holds less exactly, by field: our value, and what the
-    # server wrote.
+    # Times and durations of the server that Python holds less exactly, by field: our value, and what the server wrote.
     _exact: dict[str, tuple[Any, Any]] = PrivateAttr(default_factory=dict)
 
     def __init__(self, /, **fields: Any) -> None:
@@ -94,7 +98,8 @@ class ServerValue(BaseModel):
         for wire, value in content.items():
             name = ours.get(wire, wire)
             if name in cls.model_fields and name != "unknown":
-                known[name] = cls._read(name, value)
+                default = cls.model_fields[name].get_default
+                known[name] = default(call_default_factory=True) if value is None else cls._read(name, value)
             else:
                 unknown[wire] = value
         made = cls(**known, unknown=unknown)
@@ -106,23 +111,19 @@ class ServerValue(BaseModel):
 
     @classmethod
     def _read(cls, name: str, value: Any) -> Any:
-        if value is None:
-            return cls.model_fields[name].get_default(call_default_factory=True)
-        inner = _INNER.get(name)
-        if inner is not None:
-            return [inner.from_json(item) for item in value] if isinstance(value, list) else inner.from_json(value)
-        if name in _DURATIONS:
-            try:
-                return [item / _NANO for item in value] if isinstance(value, list) else value / _NANO
-            except TypeError:
-                raise InputError(f"{cls.__name__}: {name} is {value!r}, and not a number of nanoseconds.") from None
-        return value
+        if isinstance(value, list):
+            return [cls._read(name, item) for item in value]
+        if (inner := _inner(cls, name)) is not None:
+            return inner.from_json(value)
+        try:
+            return value / _NANO if name in _DURATIONS else value
+        except TypeError:
+            raise InputError(f"{cls.__name__}: {name} is {value!r}, and not a number of nanoseconds.") from None
 
     def to_json(self) -> dict[str, Any]:
         """Give the server's JSON; what is not set (`None`, empty, false) is left out.
 
-        False is the server's own default everywhere, and a server may refuse fields that are newer than
-        itself.
+        False is the server's own default everywhere, and a server may refuse fields that are newer than itself.
         """
         content: dict[str, Any] = {}
         for name, item in type(self).model_fields.items():
@@ -136,16 +137,21 @@ class ServerValue(BaseModel):
         return {**self.unknown, **content}
 
 
+@functools.cache
+def _inner(kind: type[ServerValue], name: str) -> type[ServerValue] | None:
+    """Give the class of the objects that a field holds, if it holds such."""
+    held = get_args(kind.model_fields[name].annotation)
+    return next((item for item in held if isinstance(item, type) and issubclass(item, ServerValue)), None)
+
+
 def _write(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_write(name, item) for item in value]
     if isinstance(value, ServerValue):
         return value.to_json()
-    if isinstance(value, list) and value and isinstance(value[0], ServerValue):
-        return [item.to_json() for item in value]
     if isinstance(value, datetime):
         return format_time(value)
-    if name in _DURATIONS:
-        return [round(item * _NANO) for item in value] if isinstance(value, list) else round(value * _NANO)
-    return value
+    return round(value * _NANO) if name in _DURATIONS else value
 
 
 def _is_inexact(name: str, value: Any, wrote: Any) -> bool:
@@ -227,18 +233,16 @@ class Republish(ServerValue):
 
 
 class Stream(ServerValue):
-    """A stream as it is declared. The defaults are the safe ones: on disk, nothing limited, duplicates
-    noticed."""
+    """A stream as it is declared. The defaults are the safe ones: on disk, nothing limited, duplicates noticed."""
 
-    name: str
+    name: Name
     """The name: no dots, spaces, wildcards or slashes."""
     subjects: list[str] = []
     """The subjects that it captures; the stream's name where none is given and it mirrors nothing."""
     description: str | None = None
     """A sentence for people."""
     retention: Literal["limits", "interest", "workqueue"] = "limits"
-    """What removes messages: the limits alone, or acks of all consumers (interest), or of the one
-    (workqueue)."""
+    """What removes messages: the limits alone, or acks of all consumers (interest), or of the one (workqueue)."""
     storage: Literal["file", "memory"] = "file"
     """Where messages are kept."""
     num_replicas: int = Field(default=1, ge=1, le=5)
@@ -260,8 +264,7 @@ class Stream(ServerValue):
     discard_new_per_subject: bool = False
     """With `discard="new"`: refuse also where only the subject's own limit is reached."""
     duplicate_window: Seconds | None = None
-    """How long message ids are remembered; two minutes, or `max_age` if that is shorter, where nothing is
-    given."""
+    """How long message ids are remembered; two minutes, or `max_age` if that is shorter, where nothing is given."""
     no_ack: bool = False
     """Do not acknowledge what is stored."""
     mirror: StreamSource | None = None
@@ -309,21 +312,15 @@ class Stream(ServerValue):
     metadata: dict[str, str] = {}
     """Text by key, for people and tools."""
 
-    @field_validator("name")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        return _checked_name(value)
-
 
 class Consumer(ServerValue):
-    """A consumer as it is declared. The defaults are the safe ones: pull, every ack explicit, from the
-    beginning."""
+    """A consumer as it is declared. The defaults are the safe ones: pull, every ack explicit, from the beginning."""
 
     wire_names: ClassVar[dict[str, str]] = {"durable": "durable_name"}
 
-    name: str | None = None
+    name: Name | None = None
     """The name; the server makes one up where none is given."""
-    durable: str | None = None
+    durable: Name | None = None
     """The name of a durable consumer; without it the consumer goes away when nobody uses it."""
     description: str | None = None
     """A sentence for people."""
@@ -388,11 +385,6 @@ class Consumer(ServerValue):
     metadata: dict[str, str] = {}
     """Text by key, for people and tools."""
 
-    @field_validator("name", "durable")
-    @classmethod
-    def _name(cls, value: str | None) -> str | None:
-        return None if value is None else _checked_name(value)
-
 
 class Message(ServerValue):
     """A stored message."""
@@ -424,26 +416,9 @@ class Message(ServerValue):
         return super().from_json({**content, "data": data})
 
 
-_INNER: dict[str, type[ServerValue]] = {
-    "placement": Placement,
-    "external": ExternalStream,
-    "subject_transforms": SubjectTransform,
-    "subject_transform": SubjectTransform,
-    "mirror": StreamSource,
-    "sources": StreamSource,
-    "republish": Republish,
-}
 _DURATIONS = {
     name
     for kind in (Stream, Consumer)
     for name, item in kind.model_fields.items()
     if "nanoseconds on the wire" in item.metadata or "nanoseconds on the wire" in str(item.annotation)
 }
-
-
-def _checked_name(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise ValueError("a name has no dots, spaces, wildcards or slashes, and is not empty")
-    if len(value.encode()) > 255:
-        raise ValueError("a name has at most 255 bytes")
-    return value

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.errors import OptionError
@@ -45,8 +45,7 @@ def is_seed(value: str) -> bool:
 def mask_url(text: str) -> str:
     """Replace the user information of every URL in a text by asterisks.
 
-    A password may hold any character where somebody forgot to quote it, so all of a URL up to its last @ is
-    hidden.
+    A password may hold any character where somebody forgot to quote it, so all of a URL up to its last @ is hidden.
     """
     return re.sub(r"(?<=://)(?:(?!,\w+://)\S)*@", f"{MASK}@", text)
 
@@ -115,8 +114,7 @@ class ConnectionOptions:
     no_echo: bool = False
     """Whether the server leaves out of a connection's subscriptions what the same connection publishes."""
     ping_interval: float = 20.0
-    """Seconds between pings that find out whether the server is still there; two unanswered ones end the
-    connection."""
+    """Seconds between pings that find out whether the server is still there; two unanswered ones end the connection."""
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -184,157 +182,99 @@ class ConnectionOptions:
 
     def _check_kinds(self) -> None:
         for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if item.default is None and value == "":
-                self._set(item.name, None)  # context files write "" for "not given"
-            elif isinstance(item.default, bool) and not isinstance(value, bool):
-                raise OptionError(
-                    f"{item.name} is {value!r}.", remedy="Give True or False.", option=item.name, value=value
-                )
-            elif (item.default is None and not isinstance(value, str | None)) or (
-                item.name in ("name", "inbox_prefix") and not isinstance(value, str)
-            ):
+            name, default, value = item.name, item.default, getattr(self, item.name)
+            if default is None and value == "":
+                self._set(name, None)  # context files write "" for "not given"
+            elif isinstance(default, bool) and not isinstance(value, bool):
+                raise _wrong(name, f"{name} is {value!r}.", "Give True or False.", value)
+            elif isinstance(default, str | None) and not isinstance(value, str | type(default)) and name != "url":
                 # The value stays out: bytes may be a password.
-                raise OptionError(
-                    f"{item.name} is of type {type(value).__name__}.", remedy="Give text.", option=item.name
-                )
+                raise _wrong(name, f"{name} is of type {type(value).__name__}.", "Give text.")
 
     def _lift_urls(self) -> None:
         given: Any = self.url
         if isinstance(given, list | tuple) and all(isinstance(item, str) for item in given):
             given = ",".join(given)
         if not isinstance(given, str):
-            raise OptionError(
-                f"url is of type {type(given).__name__}.",
-                remedy=f"Give an address such as {DEFAULT_URL}.",
-                option="url",
-            )
+            raise _wrong("url", f"url is of type {type(given).__name__}.", f"Give an address such as {DEFAULT_URL}.")
         # A comma in an unquoted password cuts it in two: no piece of such a list is safe to show.
         shown = MASK if "," in given and "@" in given else _hide_login(given)
         addresses = [_ParsedUrl.parse(item.strip(), shown) for item in given.split(",") if item.strip()]
         if not addresses:
-            raise OptionError("url is empty.", remedy=f"Give an address such as {DEFAULT_URL}.", option="url", value="")
-        if len({address.scheme in ("ws", "wss") for address in addresses}) > 1:
-            raise OptionError(
-                "url mixes WebSocket and plain addresses.",
-                remedy="Use one kind for all of them.",
-                option="url",
-            )
-        if len({address.scheme for address in addresses} & {"ws", "wss"}) > 1:
-            raise OptionError(
-                "url mixes ws:// and wss://, and the login would go out unprotected to one of them.",
-                remedy="Use one kind for all of them.",
-                option="url",
-            )
+            raise _wrong("url", "url is empty.", f"Give an address such as {DEFAULT_URL}.", "")
+        schemes = {address.scheme for address in addresses}
+        if len({scheme in ("ws", "wss") for scheme in schemes}) > 1:
+            raise _wrong("url", "url mixes WebSocket and plain addresses.", "Use one kind for all of them.")
+        if schemes >= {"ws", "wss"}:
+            what = "url mixes ws:// and wss://, and the login would go out unprotected to one of them."
+            raise _wrong("url", what, "Use one kind for all of them.")
         logins = {(address.user, address.password) for address in addresses if address.user is not None}
         if len(logins) > 1:
-            raise OptionError(
-                "url carries different logins for different addresses.",
-                remedy="Give one login, as token or as user and password; quote a comma in it as %2C.",
-                option="url",
-            )
+            remedy = "Give one login, as token or as user and password; quote a comma in it as %2C."
+            raise _wrong("url", "url carries different logins for different addresses.", remedy)
         self._set("url", ",".join(address.url for address in addresses))
         for user, password in logins:
             fields = {"token": user} if password is None else {"user": user, "password": password}
             for name, value in fields.items():
                 if getattr(self, name) not in (None, value):
-                    raise OptionError(
-                        f"url carries a {name} and the option {name} is another one.",
-                        remedy="Leave one of them out.",
-                        option=name,
-                    )
+                    what = f"url carries a {name} and the option {name} is another one."
+                    raise _wrong(name, what, "Leave one of them out.")
                 self._set(name, value)
 
     def _check_login(self) -> None:
         ways = [name for name in ("token", "user", "nkey", "credentials") if getattr(self, name) is not None]
         if len(ways) > 1:
-            raise OptionError(
-                f"{' and '.join(ways)} are given together.",
-                remedy="A connection logs in one way: leave the others out.",
-                option=ways[1],
-            )
+            remedy = "A connection logs in one way: leave the others out."
+            raise _wrong(ways[1], f"{' and '.join(ways)} are given together.", remedy)
         if self.nkey and re.fullmatch(r"S[A-Za-z0-9]{40,}", self.nkey.strip()) and not is_seed(self.nkey):
-            raise OptionError(
-                "nkey looks like a seed, but is not a whole one.",
-                remedy="A seed begins with S and has 58 characters; give it whole, or the path of its file.",
-                option="nkey",
-            )
+            remedy = "A seed begins with S and has 58 characters; give it whole, or the path of its file."
+            raise _wrong("nkey", "nkey looks like a seed, but is not a whole one.", remedy)
         if self.credentials and not is_text(self.credentials) and re.search(r"[\r\n]|^eyJ", self.credentials):
-            raise OptionError(
-                "credentials are neither the path of a file nor the whole text of one.",
-                remedy="Give what `nsc generate creds` writes, BEGIN and END lines included, or its path.",
-                option="credentials",
-            )
-        if (self.user is None) != (self.password is None):
-            missing, present = ("password", "user") if self.user is not None else ("user", "password")
-            raise OptionError(f"{present} is given without {missing}.", remedy="Give both.", option=missing)
+            remedy = "Give what `nsc generate creds` writes, BEGIN and END lines included, or its path."
+            what = "credentials are neither the path of a file nor the whole text of one."
+            raise _wrong("credentials", what, remedy)
+        for one, other in (("user", "password"), ("tls_cert", "tls_key")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                missing, present = (one, other) if getattr(self, one) is None else (other, one)
+                raise _wrong(missing, f"{present} is given without {missing}.", "Give both.")
 
     def _check_tls(self) -> None:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            missing, present = ("tls_key", "tls_cert") if self.tls_cert else ("tls_cert", "tls_key")
-            raise OptionError(f"{present} is given without {missing}.", remedy="Give both.", option=missing)
         schemes = {url.partition("://")[0] for url in self.urls}
         if "ws" in schemes and self.tls:
-            raise OptionError(
-                "url is a ws:// address, which has no TLS, and TLS options are given.",
-                remedy="Use wss://, or leave the TLS options out.",
-                option="url",
-                value=self.url,
-            )
+            what = "url is a ws:// address, which has no TLS, and TLS options are given."
+            raise _wrong("url", what, "Use wss://, or leave the TLS options out.", self.url)
         if "wss" in schemes and (self.tls_first or self.tls_hostname):
             name = "tls_first" if self.tls_first else "tls_hostname"
-            raise OptionError(f"{name} cannot be used with wss://.", remedy="Leave it out.", option=name)
+            raise _wrong(name, f"{name} cannot be used with wss://.", "Leave it out.")
 
     def _check_prefixes(self) -> None:
         if self.domain and self.api_prefix:
-            raise OptionError(
-                "domain and api_prefix are given together.",
-                remedy="A domain is short for the prefix $JS.<domain>.API: leave one out.",
-                option="domain",
-                value=self.domain,
-            )
+            remedy = "A domain is short for the prefix $JS.<domain>.API: leave one out."
+            raise _wrong("domain", "domain and api_prefix are given together.", remedy, self.domain)
         if self.domain and re.search(r"[\s.*>]", self.domain):
-            raise OptionError(
-                f"domain is {self.domain!r}, which is not one token of a subject.",
-                remedy="Use letters, digits, - and _.",
-                option="domain",
-                value=self.domain,
-            )
+            what = f"domain is {self.domain!r}, which is not one token of a subject."
+            raise _wrong("domain", what, "Use letters, digits, - and _.", self.domain)
         for name in ("api_prefix", "inbox_prefix"):
             value = getattr(self, name)
             if value is not None and not _SUBJECT_PREFIX.fullmatch(value):
-                raise OptionError(
-                    f"{name} is {value!r}, which cannot begin a subject.",
-                    remedy="Use tokens joined by dots, without wildcards, spaces or a dot at the end.",
-                    option=name,
-                    value=value,
-                )
+                remedy = "Use tokens joined by dots, without wildcards, spaces or a dot at the end."
+                raise _wrong(name, f"{name} is {value!r}, which cannot begin a subject.", remedy, value)
         if not self.name or not self.name.isprintable():
-            raise OptionError(
-                "name must be printable text.",
-                remedy="Leave it out for the default.",
-                option="name",
-                value=self.name,
-            )
+            raise _wrong("name", "name must be printable text.", "Leave it out for the default.", self.name)
 
     def _check_numbers(self) -> None:
         for name in ("connect_timeout", "request_timeout", "reconnect_wait", "ping_interval"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise OptionError(
-                    f"{name} is {value!r}.",
-                    remedy="Give a number of seconds above zero.",
-                    option=name,
-                    value=value,
-                )
+                raise _wrong(name, f"{name} is {value!r}.", "Give a number of seconds above zero.", value)
         attempts = self.reconnect_attempts
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < -1:
-            raise OptionError(
-                f"reconnect_attempts is {attempts!r}.",
-                remedy="Give a whole number, or -1 to try for ever.",
-                option="reconnect_attempts",
-                value=attempts,
-            )
+            what = f"reconnect_attempts is {attempts!r}."
+            raise _wrong("reconnect_attempts", what, "Give a whole number, or -1 to try for ever.", attempts)
+
+
+def _wrong(option: str, what: str, remedy: str, value: Any = None) -> OptionError:
+    return OptionError(what, remedy=remedy, option=option, value=value)
 
 
 def _hide_login(address: str) -> str:
@@ -346,8 +286,7 @@ def _hide_login(address: str) -> str:
     return f"{scheme}://{MASK}@{place}" if mark and scheme in _PORTS else f"{MASK}@{place}"
 
 
-@dataclass(frozen=True)
-class _ParsedUrl:
+class _ParsedUrl(NamedTuple):
     """One parsed URL: `url` is what is left of it without its login."""
 
     scheme: str
@@ -357,44 +296,24 @@ class _ParsedUrl:
 
     @classmethod
     def parse(cls, text: str, shown: str) -> _ParsedUrl:
+        def wrong(what: str, remedy: str) -> OptionError:
+            return _wrong("url", f"url {shown!r} {what}.", remedy, shown)
+
         try:
             parts = urlsplit(text if "://" in text else f"nats://{text}")
             host, port = parts.hostname, parts.port
             if port == 0 or re.search(r"[\s\x00-\x1f\x7f]", text):  # urlsplit drops some of these in silence
                 raise ValueError(text)
         except ValueError:  # its text may show a part of the login
-            raise OptionError(
-                f"url {shown!r} cannot be read.",
-                remedy="Write it as nats://host:port; quote / @ : , ? # in a login, / as %2F.",
-                option="url",
-                value=shown,
-            ) from None
+            remedy = "Write it as nats://host:port; quote / @ : , ? # in a login, / as %2F."
+            raise wrong("cannot be read", remedy) from None
         if parts.scheme not in _PORTS:
-            raise OptionError(
-                f"url {shown!r} has an unknown scheme.",
-                remedy="Known are nats://, tls://, ws:// and wss://.",
-                option="url",
-                value=shown,
-            )
+            raise wrong("has an unknown scheme", "Known are nats://, tls://, ws:// and wss://.")
         if not host or parts.query or parts.fragment or (parts.path.strip("/") and not parts.scheme.startswith("ws")):
-            raise OptionError(
-                f"url {shown!r} is not an address.",
-                remedy="Write it as nats://host:port.",
-                option="url",
-                value=shown,
-            )
+            raise wrong("is not an address", "Write it as nats://host:port.")
         if parts.username == "" or (parts.username is None and "@" in parts.netloc):
-            raise OptionError(
-                f"url {shown!r} carries an empty login.",
-                remedy="Write the token or user before the @, or leave the @ out.",
-                option="url",
-                value=shown,
-            )
+            raise wrong("carries an empty login", "Write the token or user before the @, or leave the @ out.")
         shown_host = f"[{host}]" if ":" in host else host
         path = parts.path if parts.scheme.startswith("ws") else ""
-        return cls(
-            parts.scheme,
-            f"{parts.scheme}://{shown_host}:{port or _PORTS[parts.scheme]}{path}",
-            unquote(parts.username) if parts.username is not None else None,
-            unquote(parts.password) if parts.password is not None else None,
-        )
+        user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
+        return cls(parts.scheme, f"{parts.scheme}://{shown_host}:{port or _PORTS[parts.scheme]}{path}", user, password)

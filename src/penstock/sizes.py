@@ -26,19 +26,12 @@ def parse_size(text: str | int, *, option: str = "size") -> int:
     elif isinstance(text, str) and (found := _SIZE.fullmatch(text.strip())):
         bytes_ = int(Decimal(found.group(1)) * 1024 ** _UNITS[found.group(2).upper()])
     else:
-        raise OptionError(
-            f"{option} is {text!r}, which is not a size.",
-            remedy='Write a number of bytes, or one with a unit, such as "64KiB" or "1GB".',
-            option=option,
-            value=text,
-        )
+        what = f"{option} is {text!r}, which is not a size."
+        remedy = 'Write a number of bytes, or one with a unit, such as "64KiB" or "1GB".'
+        raise OptionError(what, remedy=remedy, option=option, value=text)
     if bytes_ < -1 or bytes_ > 2**63 - 1:
-        raise OptionError(
-            f"{option} is {text!r}: a size is between 0 and 8 EiB, or -1 for no limit.",
-            remedy='Write one such as "1GB".',
-            option=option,
-            value=text,
-        )
+        what = f"{option} is {text!r}: a size is between 0 and 8 EiB, or -1 for no limit."
+        raise OptionError(what, remedy='Write one such as "1GB".', option=option, value=text)
     return bytes_
 
 

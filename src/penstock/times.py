@@ -17,10 +17,8 @@ def parse_time(text: str) -> datetime:
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
-        raise InputError(
-            f"{text!r} is not a time{'' if time is None else ' with a zone'}.",
-            remedy="Write it as 2026-01-31T23:59:59Z.",
-        )
+        what = f"{text!r} is not a time{'' if time is None else ' with a zone'}."
+        raise InputError(what, remedy="Write it as 2026-01-31T23:59:59Z.")
     return time
 
 

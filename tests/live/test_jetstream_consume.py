@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connection import Connection, connect
+from penstock.connection import Connection, api_request, connect
 from penstock.errors import DeadlineError, DisconnectedError, InputError, NotFoundError
 from penstock.jetstream import (
     AckSample,
@@ -26,6 +26,7 @@ from penstock.jetstream import (
 )
 from penstock.model import Consumer, Stream
 from penstock.server import Server
+from penstock.wire.jetstream import names
 
 
 @pytest.fixture
@@ -199,6 +200,14 @@ async def test_taking_some(nc: Connection, orders: Any):
         assert [delivery.sequence for delivery in await deliveries.take(5, wait="300ms")] == [3]
 
 
+async def test_taking_no_more_than_the_limit(nc: Connection, orders: Any):
+    """take gives fewer when the limit is reached."""
+    stream = await orders(3)
+    async with Deliveries(nc, stream, "c", limit=2) as deliveries:
+        assert [delivery.sequence for delivery in await deliveries.take(5)] == [1, 2]
+        assert await deliveries.take(1) == []
+
+
 async def test_what_is_not_read_is_given_back(nc: Connection, orders: Any):
     """Leaving gives back what was fetched and not read: another reader has it at once."""
     stream = await orders(10)
@@ -288,7 +297,7 @@ async def test_priority_groups(nc: Connection, orders: Any):
         await asyncio.sleep(0.3)
         assert not waiting.done()
         await one_reader.close()
-        await assets.unpin_consumer(nc, stream, "c", "g")
+        await api_request(nc, names.consumer_unpin(stream, "c"), {"group": "g"})
         assert (await asyncio.wait_for(waiting, 10)).sequence >= 4
 
 

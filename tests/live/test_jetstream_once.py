@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection, connect
+from penstock.connection.asking import patiently
 from penstock.errors import PenstockError
 from penstock.jetstream import Deliveries, Publisher, assets
 from penstock.model import Consumer, Stream
@@ -67,11 +68,11 @@ def program(url: str, log: Path) -> Iterator[Program]:
 
 
 async def add_stream(nc: Connection, stream: Stream) -> None:
-    await assets.patiently(lambda: assets.add_stream(nc, stream), 60)
+    await patiently(lambda: assets.add_stream(nc, stream), 60)
 
 
 async def add_consumer(nc: Connection, stream: str, consumer: Consumer) -> None:
-    await assets.patiently(lambda: assets.add_consumer(nc, stream, consumer), 60)
+    await patiently(lambda: assets.add_consumer(nc, stream, consumer), 60)
 
 
 async def leader_of(nc: Connection, stream: str) -> str:
@@ -90,7 +91,7 @@ async def leader_of(nc: Connection, stream: str) -> str:
 async def ids(nc: Connection, stream: str, least: int) -> Counter[str]:
     """Count the ids of everything that a stream holds, once it is so much: a leader that is new names less at first."""
     async with asyncio.timeout(60):
-        while (info := await assets.patiently(lambda: assets.stream_info(nc, stream), 60)).messages < least:
+        while (info := await assets.stream_info(nc, stream, patience=60)).messages < least:
             await asyncio.sleep(0.1)
     found: Counter[str] = Counter()
     await add_consumer(nc, stream, Consumer(durable="reader", ack_policy="none"))

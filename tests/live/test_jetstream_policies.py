@@ -13,9 +13,10 @@ from penstock.connection import Connection, connect
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.jetstream import Deliveries, Delivery, Outgoing, Publisher, assets
 from penstock.jetstream.delivery import is_delivery
-from penstock.jetstream.size import header_size, record_size
+from penstock.jetstream.size import record_size
 from penstock.model import Consumer, Stream
 from penstock.server import Server
+from penstock.wire.protocol import encode_headers
 
 
 @pytest.fixture
@@ -384,7 +385,8 @@ async def test_the_size_of_a_record_is_what_the_server_counts(
     subject, payload = f"{stream}.size", b"hello"
     await nc.request(subject, payload, headers=headers or None)
     reported = (await assets.stream_info(nc, stream)).bytes
-    assert record_size(len(subject), len(payload), header_size(headers), storage=storage) == reported
+    block = encode_headers(headers) if headers else b""
+    assert record_size(len(subject), len(payload), len(block), storage=storage) == reported
 
 
 async def test_batch_ways_can_be_chosen(nc: Connection, made: Any):

@@ -111,7 +111,7 @@ async def test_many_are_in_flight_and_in_order(nc: Connection, stream: str, orde
     async with Publisher(nc, stream, order=order, in_flight=64) as publisher:
         for number in range(1000):
             await publisher.send(f"{stream}.x", b"%d" % number)
-            assert len(publisher._flow._window) <= 64
+            assert len(publisher._in_flight._window) <= 64
     assert await bodies(nc, stream) == [b"%d" % number for number in range(1000)]
     assert (publisher.stored, publisher.retries) == (1000, 0)
 
@@ -121,7 +121,7 @@ async def test_bytes_in_flight_are_bounded(nc: Connection, stream: str):
     async with Publisher(nc, stream, in_flight_bytes=2000) as publisher:
         for size in (500, 500, 500, 500, 500, 5000, 500):
             await publisher.send(f"{stream}.x", b"x" * size)
-            held = [item.out.size for item in publisher._flow._window.items()]
+            held = [item.out.size for item in publisher._in_flight._window.items()]
             assert sum(held) <= 2000 or len(held) == 1
     assert publisher.stored == 7
 

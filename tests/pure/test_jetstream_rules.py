@@ -18,7 +18,7 @@ from penstock.jetstream.rules import (
     check_streams_together,
     stream_subjects,
 )
-from penstock.jetstream.size import estimate, header_size, record_size
+from penstock.jetstream.size import estimate, record_size
 from penstock.model import Consumer, Stream
 from penstock.sizes import format_size, parse_size
 from penstock.wire.subjects import covers, is_literal, overlaps, subject_fault
@@ -263,9 +263,6 @@ def test_the_five_byte_message_takes_39_bytes():
     assert record_size(len("test"), len("hello")) == 39
     assert record_size(4, 5, 28) == 39 + 4 + 28
     assert record_size(4, 5, 28, storage="memory") == 16 + 4 + 5 + 28
-    assert header_size({"Nats-Msg-Id": "1"}) == len(b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n")
-    assert header_size({"A": ["1", "2"]}) == len(b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n")
-    assert header_size({}) == 0
 
 
 def test_estimates():

@@ -32,29 +32,22 @@ if TYPE_CHECKING:
     from penstock.jetstream.worker import Reject as Reject
     from penstock.jetstream.worker import Worker as Worker
 
-_HOMES = {
-    "AckSample": "penstock.jetstream.samples",
-    "Advisory": "penstock.jetstream.samples",
-    "BatchAck": "penstock.jetstream.batch",
-    "ConsumerInfo": "penstock.info",
-    "DeadLetter": "penstock.jetstream.deadletter",
-    "DeadLetters": "penstock.jetstream.deadletter",
-    "Deliveries": "penstock.jetstream.consume",
-    "Delivery": "penstock.jetstream.delivery",
-    "Figures": "penstock.jetstream.samples",
-    "Outgoing": "penstock.jetstream.outgoing",
-    "Plan": "penstock.jetstream.changes",
-    "Publisher": "penstock.jetstream.publish",
-    "Reject": "penstock.jetstream.worker",
-    "Samples": "penstock.jetstream.samples",
-    "StreamInfo": "penstock.info",
-    "Topology": "penstock.jetstream.topology",
-    "Worker": "penstock.jetstream.worker",
-    "apply": "penstock.jetstream.topology",
-    "plan": "penstock.jetstream.topology",
-    "record_size": "penstock.jetstream.size",
+_MODULES = {
+    "penstock.info": ("ConsumerInfo", "StreamInfo"),
+    "penstock.jetstream.batch": ("BatchAck",),
+    "penstock.jetstream.changes": ("Plan",),
+    "penstock.jetstream.consume": ("Deliveries",),
+    "penstock.jetstream.deadletter": ("DeadLetter", "DeadLetters"),
+    "penstock.jetstream.delivery": ("Delivery",),
+    "penstock.jetstream.outgoing": ("Outgoing",),
+    "penstock.jetstream.publish": ("Publisher",),
+    "penstock.jetstream.samples": ("AckSample", "Advisory", "Figures", "Samples"),
+    "penstock.jetstream.size": ("record_size",),
+    "penstock.jetstream.topology": ("Topology", "apply", "plan"),
+    "penstock.jetstream.worker": ("Reject", "Worker"),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are the keys above, all text
+__all__ = sorted(_HOMES)  # noqa: PLE0605  # the names are those above, all text
 
 __getattr__, __dir__ = exports(__name__, _HOMES)

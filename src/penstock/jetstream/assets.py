@@ -6,26 +6,17 @@ and the model are imported where they are needed, because a list needs neither.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from penstock.asset_names import NAME
 from penstock.connection import api_request
-from penstock.errors import (
-    DeadlineError,
-    DisconnectedError,
-    InputError,
-    JetStreamError,
-    NoRespondersError,
-    NotFoundError,
-)
+from penstock.errors import InputError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import question
-from penstock.wire.jetstream.verdicts import may_ask_again
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -43,63 +34,39 @@ __all__ = [
     "edit_consumer",
     "edit_stream",
     "get_message",
-    "patiently",
     "pause_consumer",
     "purge_stream",
     "stream_info",
     "stream_subjects_held",
     "streams",
-    "unpin_consumer",
 ]
-
-
-Answer = TypeVar("Answer")
-
-
-async def patiently(ask: Callable[[], Awaitable[Answer]], seconds: float) -> Answer:
-    """Ask again while a cluster looks for a leader, or a connection for its server; raise what is left after that."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while True:
-        try:
-            return await ask()
-        except NoRespondersError:
-            raise  # there is no JetStream, and waiting makes none
-        except (DeadlineError, DisconnectedError, JetStreamError) as error:
-            if not may_ask_again(error) or loop.time() >= end:
-                raise
-        await asyncio.sleep(0.2)
 
 
 def checked(name: str, what: str) -> str:
     """Give a name back that can be part of an API subject; refuse any other."""
     if not NAME.fullmatch(name):
-        raise InputError(
-            f"{name!r} cannot be the name of a {what}.",
-            remedy="A name has no dots, spaces, wildcards or slashes, and is not empty.",
-        )
+        remedy = "A name has no dots, spaces, wildcards or slashes, and is not empty."
+        raise InputError(f"{name!r} cannot be the name of a {what}.", remedy=remedy)
     return name
 
 
-async def _pages(client: Connection, method: str, key: str, body: dict[str, Any]) -> AsyncIterator[Any]:
-    """Walk through an answer that comes in pages."""
+async def _pages(client: Connection, method: str, body: dict[str, Any], *path: str) -> AsyncIterator[Any]:
+    """Walk through what answers hold at `path`, page by page; through an object by key and value."""
     offset = 0
     while True:
-        answer = await api_request(client, method, {**body, "offset": offset})
-        items = answer.get(key) or []
-        if isinstance(items, dict):
-            items = list(items.items())
-        for item in items:
+        answer = page = await api_request(client, method, {**body, "offset": offset})
+        for key in path:
+            page = page.get(key) or {}
+        for item in page.items() if isinstance(page, dict) else page:
             yield item
-        offset += len(items)
-        if not items or offset >= answer.get("total", 0):
+        offset += len(page)
+        if not page or offset >= answer.get("total", 0):
             return
 
 
 async def account_info(client: Connection) -> dict[str, Any]:
     """Give what the account uses of JetStream, and its limits."""
-    answer: dict[str, Any] = await api_request(client, "INFO")
-    return answer
+    return dict(await api_request(client, "INFO"))
 
 
 # -- streams ---------------------------------------------------------------------------------------------------------
@@ -122,37 +89,28 @@ async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
     return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json(), again=True))
 
 
-async def stream_info(client: Connection, name: str) -> StreamInfo:
-    """Ask how a stream stands."""
+async def stream_info(client: Connection, name: str, *, patience: float = 0.0) -> StreamInfo:
+    """Ask how a stream stands; what passes by itself is waited out for `patience` seconds."""
+    method = f"STREAM.INFO.{checked(name, 'stream')}"
     try:
-        return StreamInfo.from_json(await api_request(client, f"STREAM.INFO.{checked(name, 'stream')}"))
+        return StreamInfo.from_json(await api_request(client, method, patience=patience))
     except NotFoundError as error:
-        raise NotFoundError(
-            f"There is no stream {name}.",
-            remedy="`penstock stream ls` shows those that are there.",
-            **error.facts,
-        ) from None
+        remedy = "`penstock stream ls` shows those that are there."
+        raise NotFoundError(f"There is no stream {name}.", remedy=remedy, **error.facts) from None
 
 
 async def streams(client: Connection, *, subject: str | None = None) -> list[StreamInfo]:
     """List all streams by name, or those that capture a subject."""
     body = {"subject": subject} if subject else {}
-    found = [StreamInfo.from_json(item) async for item in _pages(client, "STREAM.LIST", "streams", body)]
+    found = [StreamInfo.from_json(item) async for item in _pages(client, "STREAM.LIST", body, "streams")]
     return sorted(found, key=lambda item: item.name)
 
 
 async def stream_subjects_held(client: Connection, name: str, pattern: str = ">") -> dict[str, int]:
     """Count the messages of each subject that a stream holds."""
-    counts: dict[str, int] = {}
-    offset = 0
-    while True:  # the subjects of one answer are in its state, page by page
-        body = {"subjects_filter": pattern, "offset": offset}
-        answer = await api_request(client, f"STREAM.INFO.{checked(name, 'stream')}", body)
-        page = answer["state"].get("subjects") or {}
-        counts |= page
-        offset += len(page)
-        if not page or offset >= answer.get("total", 0):
-            return dict(sorted(counts.items()))
+    method = f"STREAM.INFO.{checked(name, 'stream')}"
+    pages = _pages(client, method, {"subjects_filter": pattern}, "state", "subjects")
+    return dict(sorted([held async for held in pages]))
 
 
 async def delete_stream(client: Connection, name: str) -> None:
@@ -215,10 +173,7 @@ async def add_consumer(client: Connection, stream: str, consumer: Consumer, *, a
 
     check_consumer(consumer)
     name = consumer.durable or consumer.name
-    method = f"CONSUMER.CREATE.{checked(stream, 'stream')}" + (f".{checked(name, 'consumer')}" if name else "")
-    # The server wants the one filter in the subject, too, so that permissions can be set on it.
-    if name and consumer.filter_subject:
-        method += f".{consumer.filter_subject}"
+    method = names.consumer_create(checked(stream, "stream"), name or "", consumer.filter_subject or "")
     body = {"stream_name": stream, "config": consumer.to_json(), "action": action}
     # With a name, the same one made twice is one; the server would name another one each time.
     return ConsumerInfo.from_json(await api_request(client, method, body, again=name is not None))
@@ -229,23 +184,20 @@ async def edit_consumer(client: Connection, stream: str, consumer: Consumer) -> 
     return await add_consumer(client, stream, consumer, action="update")
 
 
-async def consumer_info(client: Connection, stream: str, name: str) -> ConsumerInfo:
-    """Ask how a consumer stands."""
+async def consumer_info(client: Connection, stream: str, name: str, *, patience: float = 0.0) -> ConsumerInfo:
+    """Ask how a consumer stands; what passes by itself is waited out for `patience` seconds."""
     method = f"CONSUMER.INFO.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
     try:
-        return ConsumerInfo.from_json(await api_request(client, method))
+        return ConsumerInfo.from_json(await api_request(client, method, patience=patience))
     except NotFoundError as error:
         what = f"consumer {name} of stream {stream}" if "consumer" in (error.description or "") else f"stream {stream}"
-        raise NotFoundError(
-            f"There is no {what}.",
-            remedy=f"`penstock consumer ls {stream}` shows those that are there.",
-            **error.facts,
-        ) from None
+        remedy = f"`penstock consumer ls {stream}` shows those that are there."
+        raise NotFoundError(f"There is no {what}.", remedy=remedy, **error.facts) from None
 
 
 async def consumers(client: Connection, stream: str) -> list[ConsumerInfo]:
     """List the consumers of a stream by name."""
-    pages = _pages(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", "consumers", {})
+    pages = _pages(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", {}, "consumers")
     return sorted([ConsumerInfo.from_json(item) async for item in pages], key=lambda item: item.name)
 
 
@@ -258,11 +210,4 @@ async def pause_consumer(client: Connection, stream: str, name: str, until: date
     """Let a consumer deliver nothing until then; None lets it go on."""
     body = {"pause_until": format_time(until)} if until else {}
     method = f"CONSUMER.PAUSE.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
-    answer: dict[str, Any] = await api_request(client, method, body)
-    return answer
-
-
-async def unpin_consumer(client: Connection, stream: str, name: str, group: str) -> None:
-    """Take the pin of a priority group away from whoever holds it."""
-    method = f"CONSUMER.UNPIN.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
-    await api_request(client, method, {"group": group})
+    return dict(await api_request(client, method, body))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError, JetStreamError, PenstockError
@@ -18,7 +19,7 @@ from penstock.jetstream.outgoing import Outgoing
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.answers import PubAck
-from penstock.wire.jetstream.atomic import Attempts, marks
+from penstock.wire.jetstream.atomic import MOST, Attempts, marks
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
 from penstock.wire.patience import Patience
@@ -27,7 +28,7 @@ from penstock.wire.protocol import decode_status
 if TYPE_CHECKING:
     from penstock.connection import Connection
 
-__all__ = ["BatchAck", "Route", "find_stored", "publish_atomic", "publish_fast"]
+__all__ = ["BatchAck", "Route", "find_stored", "publish_atomic", "publish_fast", "refuse_empty"]
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,11 @@ async def _wait_out(route: Route, patience: Patience, error: PenstockError, what
     """Pause after a failure that may pass; raise any other, and what is still unknown when the patience is over."""
     if may_ask_again(error) and route.client.is_closed:
         raise DisconnectedError(f"The connection was closed during {what}.") from error
-    try:
-        pause = patience.pause(error)
-    except PenstockError:
-        if not may_ask_again(error):
-            raise
-        raise DeadlineError(
-            f"{what} was not acknowledged in {route.patience:g} s; it may be stored or not. {error}",
-            remedy="Publish it again with the same ids once the server answers.",
-            seconds=route.patience,
-        ) from error
-    await asyncio.sleep(pause)
+    if may_ask_again(error) and not patience.deadline.left:
+        told = f"{what} was not acknowledged in {route.patience:g} s; it may be stored or not. {error}"
+        remedy = "Publish it again with the same ids once the server answers."
+        raise DeadlineError(told, remedy=remedy, seconds=route.patience) from error
+    await asyncio.sleep(patience.pause(error))
 
 
 async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> PubAck | None:
@@ -95,8 +90,19 @@ async def find_stored(client: Connection, stream: str, subject: str, message_id:
 # -- atomic ----------------------------------------------------------------------------------------------------------
 
 
-async def publish_atomic(route: Route, messages: list[Outgoing]) -> BatchAck:
+def refuse_empty(messages: Sequence[object]) -> None:
+    """Refuse a batch without messages."""
+    if not messages:
+        raise InputError("The batch is empty.", remedy="Give at least one message.")
+
+
+async def publish_atomic(route: Route, given: Iterable[Outgoing]) -> BatchAck:
     """Store all messages or none; repeat until that is known."""
+    messages = list(given)
+    refuse_empty(messages)
+    if len(messages) > MOST:
+        what = f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}."
+        raise InputError(what, remedy="Split it, or use fast ingest.")
     ids = [route.made_id(out) for out in messages]
     if len(set(ids)) < len(ids):
         raise InputError("Two messages of the atomic batch have the same id.", remedy="Give each its own.")
@@ -133,119 +139,73 @@ async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attem
 # -- fast ------------------------------------------------------------------------------------------------------------
 
 
-class _Feed:
-    """The messages of a fast batch: those not acknowledged yet, before those not taken yet."""
-
-    def __init__(self, route: Route, messages: Iterable[Outgoing]) -> None:
-        self._source = iter(messages)
-        self._made_id = route.made_id
-        self._next = self._take()
-        self._again: deque[tuple[Outgoing, str]] = deque()
-        self.sent: deque[tuple[Outgoing, str]] = deque()
-        self.done = 0
-
-    def _take(self) -> tuple[Outgoing, str] | None:
-        out = next(self._source, None)
-        return None if out is None else (out, self._made_id(out))
-
-    @property
-    def empty(self) -> bool:
-        return not self._again and self._next is None
-
-    @property
-    def first(self) -> Outgoing:
-        item = self._again[0] if self._again else self._next
-        assert item is not None
-        return item[0]
-
-    def pop(self) -> tuple[Outgoing, str]:
-        if self._again:
-            item = self._again.popleft()
-        else:
-            assert self._next is not None
-            item, self._next = self._next, self._take()
-        self.sent.append(item)
-        return item
-
-    def acknowledge(self, count: int) -> None:
-        """Forget the first `count` messages of those sent."""
-        for _ in range(count):
-            self.sent.popleft()
-        self.done += count
-
-    def rewind(self) -> None:
-        """Put everything that has no ack back to the front."""
-        self._again = deque([*self.sent, *self._again])
-        self.sent.clear()
-
-
 async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
     """Store messages in order by fast ingest, as many batches as it takes; what fails in the middle is resumed."""
-    feed = _Feed(route, messages)
-    if feed.empty:
-        raise InputError("The batch is empty.", remedy="Give at least one message.")
-    patience = Patience(route.patience, nobody=True)
-    batch = Batch(
-        route.client.new_inbox(),
-        route.stream,
-        ids=True,
-        safe=route.patience,
-        ping=route.ack_timeout,
-        silence=route.ack_timeout,
-    )
-    while True:
-        ingest = _Ingest(route, feed, batch, patience)
-        error = await ingest.run()
-        if error is None:
-            break
-        feed.rewind()
+    ingest = _Ingest(route, messages)
+    refuse_empty(ingest.kept)
+    while (error := await ingest.run()) is not None:
         if not may_ask_again(error):
-            error.remedy = f"The {feed.done:,} messages before it are stored."
+            error.remedy = f"The {ingest.done:,} messages before it are stored."
             raise error
-        await _wait_out(route, patience, error, "A fast batch")
-        batch = batch.follow(route.client.new_inbox())
-    sequence = batch.final.sequence if batch.final is not None else 0
+        await _wait_out(route, ingest.patience, error, "A fast batch")
+        ingest.follow()
+    final = ingest.batch.final
+    sequence = final.sequence if final is not None else 0
     if not sequence and (found := await route.find(*ingest.last)):
         sequence = found.sequence  # the last one was a duplicate, and the server names no sequence
-    return BatchAck(route.stream, "fast", feed.done, sequence, None)
+    return BatchAck(route.stream, "fast", ingest.done, sequence, None)
 
 
 class _Ingest:
-    """Drives one fast batch to its end, or to the first thing that goes wrong."""
+    """Drives fast batches, each to its end or to the first thing that goes wrong; the next one goes on from there."""
 
-    def __init__(self, route: Route, feed: _Feed, batch: Batch, patience: Patience) -> None:
-        self._client, self._feed, self._batch, self._patience = route.client, feed, batch, patience
+    def __init__(self, route: Route, messages: Iterable[Outgoing]) -> None:
+        self._client, wait = route.client, route.ack_timeout
+        self._source = ((out, route.made_id(out)) for out in messages)
+        self.kept = deque(islice(self._source, 1))  # what has no ack, and the next message, so that the end is known
+        self.done = 0
+        self.patience = Patience(route.patience, nobody=True)
+        inbox = self._client.new_inbox()
+        self.batch = Batch(inbox, route.stream, ids=True, safe=route.patience, ping=wait, silence=wait)
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._acked = 0
+        self._acked = 0  # of this batch, and not kept any more
         self._fault: PenstockError | None = None
+
+    def follow(self) -> None:
+        """Begin a batch with the first message that has no ack."""
+        self.batch = self.batch.follow(self._client.new_inbox())
+        self._acked, self._fault = 0, None
 
     async def run(self) -> PenstockError | None:
         """Send what there is; None if all of it is stored, or why not."""
-        batch, feed = self._batch, self._feed
+        batch = self.batch
         try:
             subscription = await self._client.tap(batch.listen, self._heard)
             try:
-                with self._client.expecting(feed.first.subject, self._deny):
+                with self._client.expecting(self.kept[0][0].subject, self._deny):
                     await self._send_all()
             finally:
                 if not self._client.is_closed:
                     await subscription.unsubscribe()
         except PenstockError as error:
-            return error
-        if batch.acked == batch.sent and feed.empty:
+            return error if self.kept else None  # only the end of the batch is lost
+        if not self.kept:
             return None
         # What is not refused for good goes into the next batch.
         return batch.reason if batch.is_refused else DeadlineError(batch.reason.what)
 
     async def _send_all(self) -> None:
-        batch, feed = self._batch, self._feed
-        while not feed.empty and not batch.is_over and not batch.is_broken:
+        batch, kept = self.batch, self.kept
+        while (place := batch.sent - self._acked) < len(kept) and not batch.is_over and not batch.is_broken:
             if not batch.room:
                 await self._hear()
                 continue
-            self.last = out, message_id = feed.pop()
-            operation = Operation.COMMIT if feed.empty else Operation.APPEND if batch.sent else Operation.START
+            self.last = out, message_id = kept[place]
+            if place + 1 == len(kept):
+                kept.extend(islice(self._source, 1))
+            is_last = place + 1 == len(kept)
+            operation = Operation.COMMIT if is_last else Operation.APPEND if batch.sent else Operation.START
             reply = batch.reply(operation)
             batch.send(1, self._loop.time())
             await self._client.publish(out.subject, out.data, reply=reply, headers=out.wire_headers(message_id))
@@ -255,7 +215,7 @@ class _Ingest:
 
     def _heard(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         try:
-            self._batch.hear(payload, None if block is None else decode_status(block)[0])
+            self.batch.hear(payload, None if block is None else decode_status(block)[0])
         except PenstockError as error:
             self._fault = self._fault or error
         self._news.set()
@@ -267,21 +227,23 @@ class _Ingest:
     def _settle(self) -> None:
         if self._fault is not None:
             raise self._fault
-        if self._batch.acked > self._acked:
-            self._feed.acknowledge(self._batch.acked - self._acked)
-            self._acked = self._batch.acked
-            self._patience.moved()  # it is for standing still
+        if self.batch.acked > self._acked:
+            for _ in range(self.batch.acked - self._acked):
+                self.kept.popleft()
+            self.done += self.batch.acked - self._acked
+            self._acked = self.batch.acked
+            self.patience.moved()  # it is for standing still
 
     async def _hear(self) -> None:
         self._news.clear()
-        self._patience.deadline.check()  # acks without progress may come without end
+        self.patience.deadline.check()  # acks without progress may come without end
         try:
-            async with asyncio.timeout(min(self._batch.patience, self._patience.deadline.left)):
+            async with asyncio.timeout(min(self.batch.patience, self.patience.deadline.left)):
                 await self._news.wait()
         except TimeoutError:
-            silence = self._batch.silent()
+            silence = self.batch.silent()
             if silence is Silence.LOST:
                 raise DeadlineError("The server went silent in the middle of a fast batch.") from None
             if silence is Silence.PING:
-                await self._client.publish(self.last[0].subject, b"", reply=self._batch.reply(Operation.PING))
+                await self._client.publish(self.last[0].subject, b"", reply=self.batch.reply(Operation.PING))
         self._settle()

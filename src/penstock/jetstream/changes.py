@@ -7,7 +7,7 @@ it is applied only where the caller says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -22,41 +22,46 @@ __all__ = ["Change", "Plan", "Step", "consumer_step", "stream_step"]
 Kind = Literal["stream", "consumer"]
 Action = Literal["create", "update", "delete", "none"]
 
-# Fields that the server fills where a declaration leaves them open.
+# Fields of streams and consumers that the server fills where a declaration leaves them open.
 _OPEN = {
-    "stream": {"duplicate_window", "first_seq", "persist_mode", "subjects", "consumer_limits"},
-    "consumer": {
-        "ack_wait",
-        "max_ack_pending",
-        "max_waiting",
-        "inactive_threshold",
-        "num_replicas",
-        "name",
-        "priority_policy",
-        "priority_timeout",
-        "max_batch",
-        "pause_until",
-    },
+    "ack_wait",
+    "consumer_limits",
+    "duplicate_window",
+    "first_seq",
+    "inactive_threshold",
+    "max_ack_pending",
+    "max_batch",
+    "max_waiting",
+    "name",
+    "num_replicas",
+    "pause_until",
+    "persist_mode",
+    "priority_policy",
+    "priority_timeout",
+    "subjects",
 }
 # Fields that no update can change, and fields that can only be switched on.
 _FIXED = {
-    "stream": {"storage", "first_seq", "persist_mode", "allow_msg_counter"},
-    "consumer": {
-        "deliver_policy",
-        "opt_start_seq",
-        "opt_start_time",
-        "ack_policy",
-        "replay_policy",
-        "idle_heartbeat",
-        "flow_control",
-        "max_waiting",
-        "mem_storage",
-        "durable",
-    },
+    "ack_policy",
+    "allow_msg_counter",
+    "deliver_policy",
+    "durable",
+    "first_seq",
+    "flow_control",
+    "idle_heartbeat",
+    "max_waiting",
+    "mem_storage",
+    "opt_start_seq",
+    "opt_start_time",
+    "persist_mode",
+    "replay_policy",
+    "storage",
 }
+_ONE_WAY = {"sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules"}
 # Values that the server does not mention.
 _UNSAID = {"persist_mode": "default", "priority_policy": "none"}
-_ONE_WAY = {"sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules"}
+# What the server makes of other fields when it seals a stream.
+_SEALED = {"max_age": 0.0, "discard": "new", "deny_delete": True, "deny_purge": True, "allow_rollup_hdrs": False}
 
 
 @dataclass(frozen=True)
@@ -126,16 +131,12 @@ class Plan:
             for change in step.conflicts
         ]
         if said:
-            raise InputError(
-                f"{'; '.join(said)}.",
-                remedy="Declare what is there, or delete it yourself and apply again. Nothing was changed.",
-            )
+            remedy = "Declare what is there, or delete it yourself and apply again. Nothing was changed."
+            raise InputError(f"{'; '.join(said)}.", remedy=remedy)
         lost = [f"{step.title}: {change.loss}" for step in self.steps for change in step.losses]
         if lost and not may_lose_data:
-            raise InputError(
-                f"This would lose data: {'; '.join(lost)}.",
-                remedy="Say --may-lose-data (may_lose_data=True) if that is meant. Nothing was changed.",
-            )
+            remedy = "Say --may-lose-data (may_lose_data=True) if that is meant. Nothing was changed."
+            raise InputError(f"This would lose data: {'; '.join(lost)}.", remedy=remedy)
 
     def to_json(self) -> dict[str, Any]:
         """Give the plan for programs."""
@@ -146,16 +147,7 @@ class Plan:
                     "stream": step.stream,
                     "name": step.name,
                     "action": step.action,
-                    "changes": [
-                        {
-                            "field": change.field,
-                            "old": _plain(change.old),
-                            "new": _plain(change.new),
-                            "conflict": change.conflict,
-                            "loss": change.loss,
-                        }
-                        for change in step.changes
-                    ],
+                    "changes": [_plain(vars(change)) for change in step.changes],
                 }
                 for step in self.steps
             ],
@@ -166,6 +158,8 @@ class Plan:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     return value.to_json() if hasattr(value, "to_json") else value
 
 
@@ -174,13 +168,13 @@ def _shown(value: Any) -> str:
     return "nothing" if value in (None, [], {}, "") else str(value)
 
 
-def _differences(kind: Kind, there: Any, wanted: Any) -> list[tuple[str, Any, Any]]:
+def _differences(there: Any, wanted: Any) -> list[tuple[str, Any, Any]]:
     found = []
     for name in type(wanted).model_fields:
         if name == "unknown":
             continue
         old, new = getattr(there, name), getattr(wanted, name)
-        if name in _OPEN[kind] and (new is None or new == [] or new == {}):
+        if name in _OPEN and (new is None or new == [] or new == {}):
             continue
         if name == "metadata":
             # The server adds keys of its own, and other tools theirs: only what is declared counts.
@@ -194,55 +188,9 @@ def _differences(kind: Kind, there: Any, wanted: Any) -> list[tuple[str, Any, An
     return found
 
 
-# -- streams ---------------------------------------------------------------------------------------------------------
-
-
-def _server_keys(metadata: Mapping[str, str]) -> dict[str, str]:
-    return {key: text for key, text in metadata.items() if key.startswith("_nats.")}
-
-
-def stream_step(wanted: Stream, there: StreamInfo | None) -> Step:
-    """Compare a declared stream with the one that is there."""
-    if there is None:
-        return Step("stream", wanted.name, wanted.name, "create", target=wanted)
-    kept = _as_kept(wanted)
-    changes = tuple(
-        Change(name, old, new, _stream_conflict(name, old, new), _loss(name, new, wanted, there))
-        for name, old, new in _differences("stream", there.config, kept)
-        # A mirror follows what it copies in this.
-        if not (name == "mirror_direct" and wanted.mirror is not None)
-    )
-    action: Action = "update" if changes else "none"
-    # What does not change is sent back exactly as the server wrote it, newer fields and nanoseconds included.
-    update = {change.field: getattr(wanted, change.field) for change in changes}
-    window = there.config.duplicate_window
-    if wanted.duplicate_window is None and window and wanted.max_age and window > wanted.max_age:
-        update["duplicate_window"] = wanted.max_age  # a window that nobody chose follows a shorter age
-    return Step("stream", wanted.name, wanted.name, action, changes, _updated(there.config, update))
-
-
-def _updated(there: Any, update: dict[str, Any]) -> Any:
-    if "metadata" in update:
-        update["metadata"] = {**_server_keys(there.metadata), **update["metadata"]}
-    return there.model_copy(update=update)
-
-
-def _as_kept(wanted: Stream) -> Stream:
-    """Give what the server makes of a declaration: sealing changes other fields, too."""
-    if not wanted.sealed:
-        return wanted
-    settled = {
-        "max_age": 0.0,
-        "discard": "new",
-        "deny_delete": True,
-        "deny_purge": True,
-        "allow_rollup_hdrs": False,
-    }
-    return wanted.model_copy(update=settled)
-
-
-def _stream_conflict(name: str, old: Any, new: Any) -> str | None:
-    if name in _FIXED["stream"]:
+def _conflict(name: str, old: Any, new: Any) -> str | None:
+    """Say why no update can change this field so."""
+    if name in _FIXED:
         return "the server never changes it"
     if name in _ONE_WAY and old and not new:
         return "once set, it stays"
@@ -250,7 +198,38 @@ def _stream_conflict(name: str, old: Any, new: Any) -> str | None:
         return "the server changes no stream to or from a work queue"
     if name == "mirror" and new is not None:
         return "a mirror can only be removed"
+    if name == "deliver_subject" and not (old and new):
+        return "the server turns no pull consumer into a push consumer, nor back"
     return None
+
+
+def _target(there: Any, wanted: Any, changes: Iterable[Change], also: dict[str, Any]) -> Any:
+    """Give what is there with all changes, and with what follows from them."""
+    # What does not change is sent back exactly as the server wrote it, newer fields and nanoseconds included.
+    update = {change.field: getattr(wanted, change.field) for change in changes} | also
+    if "metadata" in update:
+        kept = {key: text for key, text in there.metadata.items() if key.startswith("_nats.")}
+        update["metadata"] = {**kept, **update["metadata"]}
+    return there.model_copy(update=update)
+
+
+def stream_step(wanted: Stream, there: StreamInfo | None) -> Step:
+    """Compare a declared stream with the one that is there."""
+    name = wanted.name
+    if there is None:
+        return Step("stream", name, name, "create", target=wanted)
+    kept = wanted.model_copy(update=_SEALED) if wanted.sealed else wanted
+    changes = tuple(
+        Change(field_, old, new, _conflict(field_, old, new), _loss(field_, new, wanted, there))
+        for field_, old, new in _differences(there.config, kept)
+        # A mirror follows what it copies in this.
+        if not (field_ == "mirror_direct" and wanted.mirror is not None)
+    )
+    also, window = {}, there.config.duplicate_window
+    if wanted.duplicate_window is None and window and wanted.max_age and window > wanted.max_age:
+        also["duplicate_window"] = wanted.max_age  # a window that nobody chose follows a shorter age
+    target = _target(there.config, wanted, changes, also)
+    return Step("stream", name, name, "update" if changes else "none", changes, target)
 
 
 def _loss(name: str, new: Any, wanted: Stream, there: StreamInfo) -> str | None:
@@ -274,34 +253,21 @@ def _loss(name: str, new: Any, wanted: Stream, there: StreamInfo) -> str | None:
     return None
 
 
-# -- consumers -------------------------------------------------------------------------------------------------------
-
-
 def consumer_step(stream: str, name: str, wanted: Consumer, there: ConsumerInfo | None) -> Step:
     """Compare a declared consumer with the one that is there."""
     if there is None:
         return Step("consumer", stream, name, "create", target=wanted)
     changes = tuple(
-        Change(field_, old, new, _consumer_conflict(field_, old, new))
-        for field_, old, new in _differences("consumer", _one_filter(there.config), _one_filter(wanted))
+        Change(field_, old, new, _conflict(field_, old, new))
+        for field_, old, new in _differences(_one_filter(there.config), _one_filter(wanted))
         if not (field_ == "ack_wait" and wanted.backoff)
     )
-    action: Action = "update" if changes else "none"
-    update = {change.field: getattr(wanted, change.field) for change in changes}
-    if "filter_subjects" in update:
-        update["filter_subject"] = wanted.filter_subject
-    return Step("consumer", stream, name, action, changes, _updated(there.config, update))
+    refiltered = any(change.field == "filter_subjects" for change in changes)
+    target = _target(there.config, wanted, changes, {"filter_subject": wanted.filter_subject} if refiltered else {})
+    return Step("consumer", stream, name, "update" if changes else "none", changes, target)
 
 
 def _one_filter(consumer: Consumer) -> Consumer:
     """Write one filter, which can be written in two ways, in one."""
     every = sorted({*filters(consumer)})
     return consumer.model_copy(update={"filter_subject": None, "filter_subjects": every})
-
-
-def _consumer_conflict(name: str, old: Any, new: Any) -> str | None:
-    if name in _FIXED["consumer"]:
-        return "the server never changes it"
-    if name == "deliver_subject" and not (old and new):
-        return "the server turns no pull consumer into a push consumer, nor back"
-    return None

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.messages import as_text
+from penstock.connection.tasks import end
 from penstock.durations import parse_duration
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
@@ -77,10 +77,8 @@ class Deliveries:
         if batch < 1 or (max_bytes is not None and max_bytes < 1) or (limit is not None and limit < 1):
             raise InputError("batch, max_bytes and limit are at least 1.", remedy="Leave them out, or raise them.")
         if not 0.1 <= self._heartbeat <= self._expires / 2:
-            raise InputError(
-                f"heartbeat is {self._heartbeat:g} s, with requests of {self._expires:g} s.",
-                remedy="It is at least 100ms and at most half of expires.",
-            )
+            what = f"heartbeat is {self._heartbeat:g} s, with requests of {self._expires:g} s."
+            raise InputError(what, remedy="It is at least 100ms and at most half of expires.")
         self._batch, self._max_bytes, self._limit, self._keep_alive = batch, max_bytes, limit, keep_alive
         about = {"group": group, "min_pending": min_pending, "min_ack_pending": min_ack_pending, "priority": priority}
         self._about: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
@@ -89,6 +87,8 @@ class Deliveries:
         self._fresh = 0  # deliveries that `_pulls` does not know of yet: it is told of many at once
         self._due = 0  # deliveries that may be given before more are asked for
         self._current: Delivery | None = None
+        self.working: Iterable[Delivery] = ()
+        """What was given and is still worked on, beside the last one: it is kept alive, too."""
         self._waiter: asyncio.Future[None] | None = None
         self._denial = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,22 +102,16 @@ class Deliveries:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def open(self) -> None:
         """Look at the consumer, and begin to pull."""
-        self.info = await assets.patiently(
-            lambda: assets.consumer_info(self._client, self.stream, self.consumer), self._patience
-        )
+        self.info = await assets.consumer_info(self._client, self.stream, self.consumer, patience=self._patience)
         config = self.info.config
         if config.deliver_subject:
-            raise InputError(
-                f"Consumer {self.consumer} of {self.stream} is a push consumer.",
-                remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.",
-            )
+            what = f"Consumer {self.consumer} of {self.stream} is a push consumer."
+            raise InputError(what, remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.")
         self._loop = asyncio.get_running_loop()
         expires = min(self._expires, config.max_expires or self._expires)
         self._pulls = Pulls(
@@ -144,9 +138,7 @@ class Deliveries:
     async def close(self) -> None:
         """Stop pulling, and give back what was not read."""
         self._denial.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         self._tasks.clear()
         if self._subscription is not None and not self._client.is_closed:
             with suppress(PenstockError):  # the connection may end in this moment
@@ -215,9 +207,9 @@ class Deliveries:
             self._waiter = None
 
     async def take(self, count: int, *, wait: str | float = 5.0) -> list[Delivery]:
-        """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over."""
+        """Give up to `count` deliveries, as soon as they are there; fewer when `wait` is over, or no more will come."""
         taken: list[Delivery] = []
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, StopAsyncIteration):
             async with asyncio.timeout(parse_duration(wait, option="wait")):
                 while len(taken) < count:
                     taken.append(await anext(self))
@@ -312,7 +304,7 @@ class Deliveries:
         """Say that work goes on for what waits here, and for what is being worked on."""
         while True:
             await asyncio.sleep(interval)
-            held = [*self._queue, *([self._current] if self._current is not None else [])]
+            held = {*self._queue, *self.working, *([self._current] if self._current is not None else [])}
             with suppress(PenstockError):  # while disconnected nothing can be said; the watch deals with it
                 for delivery in held:
                     if not delivery.settled:

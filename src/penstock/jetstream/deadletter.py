@@ -33,7 +33,6 @@ __all__ = ["DeadLetter", "DeadLetters"]
 log = logging.getLogger("penstock.jetstream")
 
 _SUBJECT = "PENSTOCK.DEAD"
-_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 _HEAD = "Penstock-Dead-"
 _AGAIN = "Penstock-Redelivered"
 
@@ -66,18 +65,10 @@ class DeadLetter:
 
     def to_json(self) -> dict[str, Any]:
         """Give the letter for programs; the payload is base64."""
-        message = Message(subject=self.subject, data=self.data, headers=self.headers).to_json()
-        return {
-            "number": self.number,
-            "stream": self.stream,
-            "consumer": self.consumer,
-            "sequence": self.sequence,
-            "deliveries": self.deliveries,
-            "reason": self.reason,
-            "time": format_time(self.time),
-            "died": format_time(self.died) if self.died else None,
-            **message,
-        }
+        facts = ("number", "stream", "consumer", "sequence", "deliveries", "reason")
+        times = {"time": format_time(self.time), "died": format_time(self.died) if self.died else None}
+        message = Message(subject=self.subject, data=self.data, headers=self.headers)
+        return {**{name: getattr(self, name) for name in facts}, **times, **message.to_json()}
 
 
 class DeadLetters:
@@ -92,24 +83,18 @@ class DeadLetters:
 
     async def ensure(self) -> None:
         """Create the dead-letter stream if it is not there; as many replicas as the stream itself."""
-        subjects = [f"{_SUBJECT}.{self.stream}.>", f"{_ADVISORY}.{self.stream}.*"]
+        subjects = [f"{_SUBJECT}.{self.stream}.>", f"{names.MAX_DELIVERIES}.{self.stream}.*"]
         try:
             held = (await assets.stream_info(self._client, self.dead)).config
         except NotFoundError:
             replicas = (await assets.stream_info(self._client, self.stream)).config.num_replicas
-            made = Stream(
-                name=self.dead,
-                subjects=subjects,
-                num_replicas=replicas,
-                description=f"Messages of {self.stream} that no handler could do.",
-            )
+            about = f"Messages of {self.stream} that no handler could do."
+            made = Stream(name=self.dead, subjects=subjects, num_replicas=replicas, description=about)
             await assets.add_stream(self._client, made)
             return
         if missing := [subject for subject in subjects if subject not in held.subjects]:
-            raise InputError(
-                f"Stream {self.dead} is there and does not capture {', '.join(missing)}.",
-                remedy="Add the subjects to it, or name another stream for dead letters.",
-            )
+            what = f"Stream {self.dead} is there and does not capture {', '.join(missing)}."
+            raise InputError(what, remedy="Add the subjects to it, or name another stream for dead letters.")
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -151,15 +136,14 @@ class DeadLetters:
     async def collect(self) -> int:
         """Write letters for messages whose deliveries ran out unseen; give how many."""
         count = 0
-        async for number, message in self._messages(f"{_ADVISORY}.{self.stream}.*"):
+        async for number, message in self._messages(f"{names.MAX_DELIVERIES}.{self.stream}.*"):
             event = read_json(message.data)
             consumer, sequence = text(event, "consumer"), number_of(event, "stream_seq")
             try:
                 lost = await assets.get_message(self._client, self.stream, sequence)
             except NotFoundError:
-                log.warning(
-                    "Message %d of %s ran out of deliveries and is gone from the stream.", sequence, self.stream
-                )
+                gone = "Message %d of %s ran out of deliveries and is gone from the stream."
+                log.warning(gone, sequence, self.stream)
             else:
                 reason = "no answer to the last delivery: its client died, or did not answer in time"
                 await self._write(lost, consumer, number_of(event, "deliveries"), reason)
@@ -175,7 +159,7 @@ class DeadLetters:
         async def heard(_: object) -> None:
             news.set()
 
-        subscription = await self._client.subscribe(f"{_ADVISORY}.{self.stream}.{consumer}", cb=heard)
+        subscription = await self._client.subscribe(f"{names.MAX_DELIVERIES}.{self.stream}.{consumer}", cb=heard)
         try:
             while True:
                 await news.wait()
@@ -221,16 +205,13 @@ class DeadLetters:
                 message = await assets.get_message(self._client, self.dead, number, next_for=subject)
             except NotFoundError as error:
                 if error.err_code == 10059:  # no such stream, rather than no such message
-                    raise NotFoundError(
-                        f"There is no dead-letter stream {self.dead}.",
-                        remedy=f"Nothing of {self.stream} has died yet, or name the stream with --dead.",
-                        **error.facts,
-                    ) from None
+                    remedy = f"Nothing of {self.stream} has died yet, or name the stream with --dead."
+                    what = f"There is no dead-letter stream {self.dead}."
+                    raise NotFoundError(what, remedy=remedy, **error.facts) from None
                 return
             assert message.sequence is not None
-            number = message.sequence
-            yield number, message
-            number += 1
+            yield message.sequence, message
+            number = message.sequence + 1
 
     async def _drop(self, number: int) -> None:
         try:
@@ -261,6 +242,5 @@ def _letter(number: int, message: Message) -> DeadLetter:
             headers=read_json(fact("Headers").encode()),
         )
     except ValueError:
-        raise RemoteProtocolError(
-            f"Message {number} on {message.subject} is not a dead letter.", remedy="Did somebody else write there?"
-        ) from None
+        what = f"Message {number} on {message.subject} is not a dead letter."
+        raise RemoteProtocolError(what, remedy="Did somebody else write there?") from None

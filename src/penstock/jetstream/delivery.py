@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from penstock.connection import Msg
 from penstock.connection.messages import as_bytes
 from penstock.durations import parse_duration
-from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError, RemoteProtocolError
+from penstock.errors import DeadlineError, DisconnectedError, InputError, RemoteProtocolError
 from penstock.wire.jetstream import pull
 from penstock.wire.jetstream.names import ACK, MSG_ID
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -119,39 +120,34 @@ class Delivery(Msg):
         return self.headers.get(MSG_ID)
 
     def __repr__(self) -> str:
-        place = self.place
-        return (
-            f"<Delivery {place.stream} {place.sequence} on {self.subject}, {len(self.data)} bytes, #{place.delivered}>"
-        )
+        where = f"{self.place.stream} {self.sequence} on {self.subject}"
+        return f"<Delivery {where}, {len(self.data)} bytes, #{self.delivered}>"
 
     async def ack(self) -> None:
         """Say that it is done; the server may not hear it, and then delivers it again."""
-        await self._answer(b"+ACK", settles=True)
+        await self._answer(b"+ACK")
 
     async def ack_sync(self, *, timeout: str | float = 30.0) -> None:
         """Say that it is done, and wait until the server has confirmed it: it is never delivered again."""
-        await self._confirmed(b"+ACK", timeout, settles=True)
+        await self._answer(b"+ACK", timeout)
 
     async def nak(self, delay: str | float = 0.0, *, sync: bool = False, timeout: str | float = 30.0) -> None:
         """Give it back, to be delivered again, at once or after a delay; `sync` waits for the confirmation."""
         seconds = parse_duration(delay, option="delay")
         body = b"-NAK" + (json.dumps({"delay": round(seconds * _NANO)}).encode() if seconds else b"")
-        await (self._confirmed(body, timeout, settles=True) if sync else self._answer(body, settles=True))
+        await self._answer(body, timeout if sync else None)
 
     async def in_progress(self, *, sync: bool = False, timeout: str | float = 30.0) -> None:
         """Say that work goes on, which starts the ack wait anew; `sync` waits for the confirmation."""
-        await (self._confirmed(b"+WPI", timeout, settles=False) if sync else self._answer(b"+WPI", settles=False))
+        await self._answer(b"+WPI", timeout if sync else None, settles=False)
 
     async def term(self, reason: str = "", *, sync: bool = False, timeout: str | float = 30.0) -> None:
         """Say that it will never be done, so that it is not delivered again; the reason is in the server's advisory."""
         body = b"+TERM" + (b" " + " ".join(reason.split()).encode() if reason else b"")
-        await (self._confirmed(body, timeout, settles=True) if sync else self._answer(body, settles=True))
+        await self._answer(body, timeout if sync else None)
 
     async def ack_next(self, *, wait: str | float = 5.0, no_wait: bool = False) -> Delivery | None:
-        """Say that it is done and ask for the next message in one step; None where none comes in time.
-
-        `no_wait` asks only for what is there now.
-        """
+        """Say that it is done and ask for the next message; None if none comes in time, or is there with `no_wait`."""
         found = await self.ack_next_batch(1, wait=wait, no_wait=no_wait)
         return found[0] if found else None
 
@@ -185,35 +181,27 @@ class Delivery(Msg):
             raise InputError(f"Message {self.sequence} was answered for already.", remedy="Answer once.")
         self.settled = True
 
-    async def _answer(self, body: bytes, *, settles: bool) -> None:
+    async def _answer(self, body: bytes, timeout: str | float | None = None, *, settles: bool = True) -> None:
+        """Send an answer; with a timeout, repeat it until the server confirms it, which is harmless."""
+        seconds = None if timeout is None else parse_duration(timeout, option="timeout")
         if settles:
             self._settle()
-        if self._connection.is_full(self._connection.send_checked(self._reply, body)):
+        if seconds is not None:
+            await self._insist(body, seconds)
+        elif self._connection.is_full(self._connection.send_checked(self._reply, body)):
             await self._connection.written()
 
-    async def _confirmed(self, body: bytes, timeout: str | float, *, settles: bool) -> None:
-        """Repeat an answer until the server confirms it; repeating is harmless."""
-        seconds = parse_duration(timeout, option="timeout")
-        if settles:
-            self._settle()
-        loop = asyncio.get_running_loop()
-        end, attempt = loop.time() + seconds, 0.5
+    async def _insist(self, body: bytes, seconds: float) -> None:
+        deadline, attempt = Deadline(seconds), 0.5
         while True:
-            left = end - loop.time()
             try:
-                await self._connection.request(self.reply, body, timeout=max(min(attempt, left), 0.01))
+                await self._connection.request(self.reply, body, timeout=max(min(attempt, deadline.left), 0.01))
                 return
             except (DeadlineError, DisconnectedError) as error:
-                if self._connection.is_closed or loop.time() >= end:
-                    raise self._unconfirmed(body, seconds) from error
+                if self._connection.is_closed or not deadline.left:
+                    answer, message = body.split(b" ")[0].decode(), f"message {self.sequence} of {self.place.stream}"
+                    what = f"The server did not confirm {answer} for {message} in {seconds:g} s."
+                    remedy = "It may be delivered again."
+                    raise DeadlineError(what, remedy=remedy, seconds=seconds, subject=self.subject) from error
             attempt = min(attempt * 2, 5.0)
-            await asyncio.sleep(min(0.1, max(end - loop.time(), 0)))
-
-    def _unconfirmed(self, body: bytes, seconds: float) -> PenstockError:
-        return DeadlineError(
-            f"The server did not confirm {body.split(b' ')[0].decode()} for message {self.sequence} of "
-            f"{self.place.stream} in {seconds:g} s.",
-            remedy="It may be delivered again.",
-            seconds=seconds,
-            subject=self.subject,
-        )
+            await asyncio.sleep(min(0.1, deadline.left))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
@@ -15,15 +16,10 @@ __all__ = ["Outgoing"]
 _OURS = (names.MSG_ID, names.EXPECTED_PREFIX, names.TTL, names.BATCH_PREFIX)
 
 
-_known: set[str] = set()  # subjects that were found good lately
-
-
+@lru_cache(4096)
 def _check_subject(subject: str) -> None:
     if fault := subject_fault(subject, literal=True):
         raise InputError(f"The subject {subject!r} {fault}.", remedy="Publish to a plain subject.")
-    if len(_known) >= 4096:
-        _known.clear()
-    _known.add(subject)
 
 
 @dataclass(slots=True)
@@ -48,8 +44,7 @@ class Outgoing:
     """Store it only if the stream's last message has this id."""
 
     def __post_init__(self) -> None:
-        if self.subject not in _known:
-            _check_subject(self.subject)
+        _check_subject(self.subject)
         if not isinstance(self.data, bytes | bytearray | memoryview):
             raise InputError(f"The payload for {self.subject} is {type(self.data).__name__}.", remedy="Give bytes.")
         if self.headers or self.id is not None or self.ttl is not None or self.expects:

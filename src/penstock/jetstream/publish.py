@@ -14,14 +14,13 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream import assets
-from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast
-from penstock.jetstream.flow import Flow, Pending
+from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast, refuse_empty
+from penstock.jetstream.in_flight import InFlight, Pending
 from penstock.jetstream.outgoing import Outgoing
 from penstock.model import PubAck, Stream
 from penstock.wire.jetstream.atomic import MOST
@@ -34,6 +33,8 @@ __all__ = ["Publisher"]
 
 _LOOK = 30.0  # how long a stream may be without a leader when we first look at it
 _KNOWN = 1000  # subjects that are known to be the stream's
+# What a stream must allow for a batch, and what publishes it.
+_WAYS = {"atomic": ("allow_atomic", publish_atomic), "fast": ("allow_batched", publish_fast)}
 
 
 class Publisher:
@@ -68,7 +69,7 @@ class Publisher:
         self._asked_patience = None if patience is None else parse_duration(patience, option="patience")
         if self._ack_timeout <= 0:
             raise InputError("ack_timeout is zero.", remedy="Give some time, such as 5s.")
-        self._flow = Flow(
+        self._in_flight = InFlight(
             client,
             self.stream,
             strict=order == "strict",
@@ -82,17 +83,17 @@ class Publisher:
     @property
     def stored(self) -> int:
         """How many messages were stored, batches not counted."""
-        return self._flow.stored
+        return self._in_flight.stored
 
     @property
     def duplicates(self) -> int:
         """How many were there already, and added nothing."""
-        return self._flow.duplicates
+        return self._in_flight.duplicates
 
     @property
     def retries(self) -> int:
         """How often a message was sent again."""
-        return self._flow.retries
+        return self._in_flight.retries
 
     # -- opening and closing -----------------------------------------------------------------------
 
@@ -100,9 +101,7 @@ class Publisher:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 await self.flush()
@@ -114,28 +113,25 @@ class Publisher:
         await self._look()
         config = self._config
         if config.no_ack:
-            raise InputError(
-                f"Stream {self.stream} gives no acks (no_ack), so nobody can know what it stored.",
-                remedy="Publish with nc.publish, or let the stream ack.",
-            )
+            what = f"Stream {self.stream} gives no acks (no_ack), so nobody can know what it stored."
+            raise InputError(what, remedy="Publish with nc.publish, or let the stream ack.")
         if config.mirror is not None or config.sealed:
             what = "a mirror" if config.mirror else "sealed"
             raise InputError(f"Stream {self.stream} is {what} and takes no messages.", remedy="Choose another stream.")
         window, asked = config.duplicate_window or 0.0, self._asked_patience
         if asked is not None and asked > window:
-            raise InputError(
-                f"patience is {asked:g} s, and stream {self.stream} remembers ids for {window:g} s only.",
-                remedy="A later retry could store a message twice: shorten patience, or widen duplicate_window.",
-            )
+            what = f"patience is {asked:g} s, and stream {self.stream} remembers ids for {window:g} s only."
+            remedy = "A later retry could store a message twice: shorten patience, or widen duplicate_window."
+            raise InputError(what, remedy=remedy)
         self._patience = asked if asked is not None else min(60.0, window / 2)
-        await self._flow.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
+        await self._in_flight.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
 
     async def close(self) -> None:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
-        await self._flow.close()
+        await self._in_flight.close()
 
     async def _look(self) -> None:
-        info = await assets.patiently(lambda: assets.stream_info(self._client, self.stream), _LOOK)
+        info = await assets.stream_info(self._client, self.stream, patience=_LOOK)
         self._config: Stream = info.config
         self._captured: set[str] = set()
 
@@ -171,8 +167,7 @@ class Publisher:
     ) -> BatchAck:
         """Publish messages together: all or none (`atomic`), by fast ingest (`fast`), or one by one (`plain`).
 
-        Without `how` the stream decides: atomic where it allows it and there are at most 1,000, fast where it allows
-        that, plain elsewhere.
+        Without `how` the stream decides: atomic if it allows that and there are at most 1,000, or fast, or else plain.
         """
         self._check_open()
         await self._look()
@@ -182,44 +177,33 @@ class Publisher:
             how = "atomic" if fits else "fast" if self._config.allow_batched else "plain"
         if how == "plain":
             acks = [ack async for ack in self.publish_all(messages)]
-            _refuse_empty(acks)
+            refuse_empty(acks)
             return BatchAck(self.stream, "plain", len(acks), acks[-1].sequence, sum(ack.duplicate for ack in acks))
-        if how not in ("atomic", "fast"):
+        if how not in _WAYS:
             raise InputError(f"how is {how!r}.", remedy='Use "atomic", "fast" or "plain".')
-        field = "allow_atomic" if how == "atomic" else "allow_batched"
-        if not getattr(self._config, field):
-            raise InputError(
-                f"Stream {self.stream} takes no {how} batches.", remedy=f"Set {field} on the stream, or leave how out."
-            )
+        allowed, publish = _WAYS[how]
+        if not getattr(self._config, allowed):
+            remedy = f"Set {allowed} on the stream, or leave how out."
+            raise InputError(f"Stream {self.stream} takes no {how} batches.", remedy=remedy)
         route = Route(self._client, self.stream, self._ack_timeout, self._patience, self._checked_id)
-        if how == "fast":
-            async with self._flow.quiet():
-                return await publish_fast(route, messages)
-        messages = list(messages)
-        _refuse_empty(messages)
-        if len(messages) > MOST:
-            raise InputError(
-                f"An atomic batch of {len(messages):,} messages is too large; the server takes {MOST:,}.",
-                remedy="Split it, or use fast ingest.",
-            )
-        async with self._flow.quiet():
-            return await publish_atomic(route, messages)
+        async with self._in_flight.quiet():
+            return await publish(route, messages)
 
     async def flush(self) -> None:
         """Wait until everything sent has met its fate; raise the first failure of what was only sent."""
-        await self._flow.drained()
-        if self._flow.failures:
-            first, self._flow.failures = self._flow.failures[0], []
+        await self._in_flight.drained()
+        if self._in_flight.failures:
+            first, self._in_flight.failures = self._in_flight.failures[0], []
             raise first
 
     async def _send(self, out: Outgoing, *, awaited: bool) -> Pending:
         self._check_open()
         if not self._captures(out.subject):
             await self._look()  # the stream may have been edited
-        return await self._flow.send(out, self._checked_id(out), awaited=awaited)
+        return await self._in_flight.send(out, self._checked_id(out), awaited=awaited)
 
     def _check_open(self) -> None:
-        if not self._flow.is_open:
+        if not self._in_flight.is_open:
             raise InputError("The publisher is not open.", remedy="Use it with `async with`.")
 
     def _captures(self, subject: str) -> bool:
@@ -234,16 +218,12 @@ class Publisher:
     def _checked_id(self, out: Outgoing) -> str:
         """Refuse what the stream cannot take, before it is sent, and give the message's id."""
         if not self._captures(out.subject):  # nobody would ever answer
-            raise InputError(
-                f"Stream {self.stream} does not capture the subject {out.subject}.",
-                remedy=f"It captures {', '.join(self._config.subjects) or 'nothing'}.",
-            )
+            what = f"Stream {self.stream} does not capture the subject {out.subject}."
+            raise InputError(what, remedy=f"It captures {', '.join(self._config.subjects) or 'nothing'}.")
         most = self._client.max_payload
         if len(out.data) > most:
-            raise InputError(
-                f"The message for {out.subject} has {len(out.data):,} bytes; the server takes {most:,}.",
-                remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.",
-            )
+            what = f"The message for {out.subject} has {len(out.data):,} bytes; the server takes {most:,}."
+            raise InputError(what, remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.")
         if out.id is not None:
             return out.id
         if self._ids is None:
@@ -262,8 +242,3 @@ async def _each(messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> Async
     else:
         for out in messages:
             yield out
-
-
-def _refuse_empty(messages: list[Any]) -> None:
-    if not messages:
-        raise InputError("The batch is empty.", remedy="Give at least one message.")

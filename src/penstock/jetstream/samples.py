@@ -14,12 +14,12 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
-from penstock.model import parse_time
+from penstock.times import parse_time
+from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Msg, Subscription
@@ -28,26 +28,11 @@ __all__ = ["AckSample", "Advisory", "Figures", "Samples", "parse_event"]
 
 log = logging.getLogger("penstock.jetstream")
 
-METRIC = "$JS.EVENT.METRIC.CONSUMER.ACK"
-ADVISORY = "$JS.EVENT.ADVISORY"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _NANO = 1_000_000_000
 _KEPT = 10_000  # latencies of a consumer, and events that nobody read yet
 _SAMPLE = "io.nats.jetstream.metric.v1.consumer_ack"
 _ADVISORY = "io.nats.jetstream.advisory.v1."
-# What a consumer's advisories are about, as the last but two tokens of their subjects say it.
-_ABOUT_CONSUMERS = (
-    "MAX_DELIVERIES",
-    "MSG_NAKED",
-    "MSG_TERMINATED",
-    "PAUSE",
-    "LEADER_ELECTED",
-    "QUORUM_LOST",
-    "CREATED",
-    "DELETED",
-    "PINNED",
-    "UNPINNED",
-)
 
 
 @dataclass(frozen=True)
@@ -101,13 +86,7 @@ def parse_event(data: bytes) -> AckSample | Advisory:
                 ack_time=content["ack_time"] / _NANO,
                 time=time,
             )
-        return Advisory(
-            kind=kind.removeprefix(_ADVISORY),
-            stream=content.get("stream"),
-            consumer=content.get("consumer"),
-            time=time,
-            facts=content,
-        )
+        return Advisory(kind.removeprefix(_ADVISORY), content.get("stream"), content.get("consumer"), time, content)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RemoteProtocolError(f"This is no event of a NATS server: {data[:60]!r}.") from None
 
@@ -158,14 +137,9 @@ class Figures:
 
     def to_json(self) -> dict[str, Any]:
         """Give the figures for programs."""
-        names = ("samples", "redelivered", "most_deliveries", "naks", "terminated", "exceeded")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "ack_seconds": {
-                label: self.percentile(share)
-                for label, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
-            },
-        }
+        counts = ("samples", "redelivered", "most_deliveries", "naks", "terminated", "exceeded")
+        figures: dict[str, Any] = {name: getattr(self, name) for name in counts}
+        return {**figures, "ack_seconds": {label: self.percentile(share) for label, share in PERCENTILES.items()}}
 
 
 class Samples:
@@ -185,17 +159,14 @@ class Samples:
         self._subscriptions: list[Subscription] = []
 
     async def __aenter__(self) -> Self:
-        subjects = [f"{METRIC}.{self.stream}.{self.consumer}"]
-        if self._advisories:
-            subjects += [f"{ADVISORY}.CONSUMER.{about}.{self.stream}.{self.consumer}" for about in _ABOUT_CONSUMERS]
-        for subject in subjects:
-            self._subscriptions.append(await self._client.subscribe(subject, cb=self._heard))
+        about = [names.METRIC_ACK, *([f"{names.ADVISORY}.CONSUMER.*"] if self._advisories else [])]
+        for subject in about:
+            heard = f"{subject}.{self.stream}.{self.consumer}"
+            self._subscriptions.append(await self._client.subscribe(heard, cb=self._heard))
         await self._client.flush()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if not self._client.is_closed:
             with suppress(PenstockError):  # the connection may end in this moment
                 for subscription in self._subscriptions:

@@ -10,13 +10,12 @@ bytes for sequence and time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import InputError
 
-__all__ = ["Estimate", "estimate", "header_size", "record_size"]
+__all__ = ["Estimate", "estimate", "record_size"]
 
 FIXED = 4 + 8 + 8 + 2 + 8
 HEADER_LENGTH = 4
@@ -32,16 +31,6 @@ def record_size(subject: int, payload: int, headers: int = 0, *, storage: Litera
     if storage == "memory":
         return FIXED_IN_MEMORY + subject + payload + headers
     return FIXED + subject + payload + (HEADER_LENGTH + headers if headers else 0)
-
-
-def header_size(headers: Mapping[str, Sequence[str] | str]) -> int:
-    """Give the length of a header block: the version line, a line for each value, an empty line."""
-    if not headers:
-        return 0
-    pairs = [
-        (name, value) for name, values in headers.items() for value in ([values] if isinstance(values, str) else values)
-    ]
-    return len(b"NATS/1.0\r\n\r\n") + sum(len(f"{name}: {value}\r\n".encode()) for name, value in pairs)
 
 
 @dataclass(frozen=True)

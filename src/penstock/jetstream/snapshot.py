@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, InputError, JetStreamError, RemoteProtocolError
+from penstock.errors import DeadlineError, InputError, JetStreamError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.model import Stream
-from penstock.wire.jetstream.answers import api_error
+from penstock.wire.jetstream.answers import read_answer
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Msg
+    from penstock.connection import Connection, Subscription
 
 __all__ = ["backup", "restore"]
 
@@ -32,10 +32,6 @@ _SILENCE = 30.0
 _RESTORE = 3600.0  # the server unpacks everything before it answers the last chunk
 
 
-def _no_progress(size: int) -> None:
-    """Tell nobody."""
-
-
 async def backup(
     client: Connection,
     stream: str,
@@ -43,7 +39,7 @@ async def backup(
     *,
     consumers: bool = True,
     check: bool = False,
-    progress: Callable[[int], None] = _no_progress,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Write a stream, with its consumers, into an empty or new folder; `progress` gets the size of each chunk."""
     path = Path(folder)
@@ -51,14 +47,9 @@ async def backup(
     if info.config.storage == "memory":
         raise InputError(f"Stream {stream} is kept in memory, which the server does not back up.", remedy="Use file.")
     _make_folder(path)
-    chunks: asyncio.Queue[Msg] = asyncio.Queue()
-
-    async def heard(message: Msg) -> None:
-        chunks.put_nowait(message)
-
     inbox = client.new_inbox()
     # Never dropped: what the server sends ahead is bounded by the window.
-    subscription = await client.subscribe(inbox, cb=heard, pending_msgs_limit=0, pending_bytes_limit=0)
+    chunks = await client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
     try:
         body = {
             "deliver_subject": inbox,
@@ -71,12 +62,11 @@ async def backup(
         meta = {"config": answer["config"], "state": answer["state"]}
         size = await _receive(client, stream, chunks, path / DATA, progress)
     except BaseException:
-        for name in (DATA, META):
-            (path / name).unlink(missing_ok=True)
+        (path / DATA).unlink(missing_ok=True)
         raise
     finally:
         if not client.is_closed:
-            await subscription.unsubscribe()
+            await chunks.unsubscribe()
     part = path / f"{META}.part"
     part.write_text(json.dumps(meta, indent=2))
     os.replace(part, path / META)
@@ -93,30 +83,27 @@ def _make_folder(path: Path) -> None:
 
 
 async def _receive(
-    client: Connection, stream: str, chunks: asyncio.Queue[Msg], path: Path, progress: Callable[[int], None]
+    client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None] | None
 ) -> int:
     size = 0
     with path.open("xb") as file:
         while True:
             try:
-                async with asyncio.timeout(_SILENCE):
-                    message = await chunks.get()
-            except TimeoutError:
-                raise DeadlineError(
-                    f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s.",
-                    remedy="Is the server running? What was written is removed.",
-                ) from None
+                message = await chunks.next_msg(_SILENCE)
+            except DeadlineError:
+                what = f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s."
+                raise DeadlineError(what, remedy="Is the server running? What was written is removed.") from None
             if message.reply:
                 await client.publish(message.reply)
             if not message.data:
-                status = (message.headers or {}).get("Status", "204")
-                if status != "204":
-                    text = (message.headers or {}).get("Description", "")
-                    raise JetStreamError(f"The server broke the backup of {stream} off: {status} {text}.")
-                break
+                if message.status in (None, 204):
+                    break
+                said = f"{message.status} {message.description}"
+                raise JetStreamError(f"The server broke the backup of {stream} off: {said}.")
             await asyncio.to_thread(file.write, message.data)
             size += len(message.data)
-            progress(len(message.data))
+            if progress is not None:
+                progress(len(message.data))
         file.flush()
         await asyncio.to_thread(os.fsync, file.fileno())
     return size
@@ -128,7 +115,7 @@ async def restore(
     *,
     config: Stream | None = None,
     replicas: int | None = None,
-    progress: Callable[[int], None] = _no_progress,
+    progress: Callable[[int], None] | None = None,
 ) -> StreamInfo:
     """Make a stream anew from a backup; `config` changes its configuration, but not its name."""
     path = Path(folder)
@@ -136,10 +123,8 @@ async def restore(
     wanted = dict(meta["config"] if config is None else config.to_json())
     name = meta["config"]["name"]
     if wanted["name"] != name:
-        raise InputError(
-            f"The backup is of stream {name} and cannot become {wanted['name']}: the server keeps the name.",
-            remedy="Restore it under its name, and copy it with sources.",
-        )
+        what = f"The backup is of stream {name} and cannot become {wanted['name']}: the server keeps the name."
+        raise InputError(what, remedy="Restore it under its name, and copy it with sources.")
     if replicas is not None:
         wanted["num_replicas"] = replicas
     body = {"config": wanted, "state": meta["state"]}
@@ -148,13 +133,12 @@ async def restore(
     with (path / DATA).open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             reply = await client.request(subject, chunk, timeout=_SILENCE)
-            if reply.data and (error := _error(reply.data)):
-                raise api_error(error)
-            progress(len(chunk))
+            if reply.data:
+                read_answer(reply.data)  # it may hold an error
+            if progress is not None:
+                progress(len(chunk))
     reply = await client.request(subject, b"", timeout=_RESTORE)
-    if error := _error(reply.data):
-        raise api_error(error)
-    return StreamInfo.from_json(json.loads(reply.data))
+    return StreamInfo.from_json(read_answer(reply.data))
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -169,11 +153,3 @@ def read_meta(path: Path) -> dict[str, Any]:
             f"{path} holds no complete backup.", remedy=f"A backup is a folder with {META} and {DATA}."
         ) from None
     return dict(meta)
-
-
-def _error(data: bytes) -> dict[str, Any] | None:
-    try:
-        content = json.loads(data)
-    except ValueError:
-        raise RemoteProtocolError(f"What answered the restore is unknown: {data[:40]!r}.") from None
-    return content.get("error") if isinstance(content, dict) else None

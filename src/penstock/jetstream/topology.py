@@ -18,22 +18,21 @@ unless it says `ephemeral = true`. Everything is checked before anything is sent
 from __future__ import annotations
 
 import difflib
+import itertools
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
-from penstock.info import ConsumerInfo, StreamInfo
+from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.jetstream.changes import Plan, Step, consumer_step, stream_step
-from penstock.jetstream.rules import (
-    check_consumer,
-    check_consumers_together,
-    check_stream,
-    check_streams_together,
-)
+from penstock.jetstream.rules import check_consumer, check_consumers_together, check_stream, check_streams_together
 from penstock.model import Consumer, Stream
 from penstock.sizes import parse_size
 
@@ -45,8 +44,13 @@ __all__ = ["Topology", "apply", "plan"]
 _SIZES = {"max_bytes", "max_msg_size"}
 
 
+@dataclass(init=False, repr=False)
 class Topology:
     """Streams and their consumers as they are meant to be; checked whole when it is made."""
+
+    streams: dict[str, Stream]
+    consumers: dict[str, dict[str, Consumer]]
+    """By stream, and by name."""
 
     def __init__(
         self, streams: Iterable[Stream] = (), consumers: Mapping[str, Iterable[Consumer]] | None = None
@@ -56,38 +60,27 @@ class Topology:
         for stream in listed:
             check_stream(stream)
         check_streams_together(listed)
-        self.streams: dict[str, Stream] = {stream.name: stream for stream in listed}
-        self.consumers: dict[str, dict[str, Consumer]] = {name: {} for name in self.streams}
+        self.streams = {stream.name: stream for stream in listed}
+        self.consumers = {name: {} for name in self.streams}
         for stream_name, items in (consumers or {}).items():
             self._add_consumers(stream_name, items)
 
     def _add_consumers(self, stream_name: str, items: Iterable[Consumer]) -> None:
         if stream_name not in self.streams:
             near = difflib.get_close_matches(stream_name, self.streams, n=1)
-            raise InputError(
-                f"There are consumers for stream {stream_name}, which is not declared.",
-                remedy=f"Did you mean {near[0]}?" if near else "Declare the stream, too.",
-            )
+            what = f"There are consumers for stream {stream_name}, which is not declared."
+            raise InputError(what, remedy=f"Did you mean {near[0]}?" if near else "Declare the stream, too.")
         stream, known = self.streams[stream_name], self.consumers[stream_name]
         for consumer in items:
             name = consumer.durable or consumer.name
             if name is None:
-                raise InputError(
-                    f"A consumer of stream {stream_name} has no name.",
-                    remedy="What is declared can be found again: give it a durable name, or a name.",
-                )
+                what = f"A consumer of stream {stream_name} has no name."
+                raise InputError(what, remedy="What is declared can be found again: give it a durable name, or a name.")
             if name in known:
                 raise InputError(f"Consumer {name} of {stream_name} is declared twice.", remedy="Leave one out.")
             check_consumer(consumer, stream)
             known[name] = consumer
         check_consumers_together(stream, known)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Topology):
-            return NotImplemented
-        return self.streams == other.streams and self.consumers == other.consumers
-
-    __hash__ = None  # type: ignore[assignment]  # it holds dicts; equal topologies must not hash apart
 
     def __repr__(self) -> str:
         return f"<Topology of {', '.join(self.streams) or 'nothing'}>"
@@ -117,7 +110,10 @@ class Topology:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Topology:
         """Read what a TOML file holds."""
-        _refuse_other_keys("The topology", content, {"streams"})
+        if other := [key for key in content if key != "streams"]:
+            near = difflib.get_close_matches(other[0], ["streams"])
+            remedy = f"Did you mean {near[0]!r}?" if near else "Known: streams."
+            raise InputError(f"The topology has no {other[0]!r}.", remedy=remedy)
         streams, consumers = [], {}
         for name, table in _tables("streams", content.get("streams", {})).items():
             fields = {key: value for key, value in table.items() if key != "consumers"}
@@ -135,16 +131,6 @@ def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
         raise InputError(f"{where} is not a table of tables.", remedy=f"Write [{where}.NAME] above its fields.")
     return value
-
-
-def _refuse_other_keys(what: str, content: Mapping[str, Any], known: set[str]) -> None:
-    for key in content:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            raise InputError(
-                f"{what} has no {key!r}.",
-                remedy=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(known))}.",
-            )
 
 
 def _readable(where: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,10 +157,8 @@ def _consumer(stream: str, name: str, table: Mapping[str, Any]) -> Consumer:
         raise InputError(f"Consumer {name} of {stream}: ephemeral is {ephemeral!r}.", remedy="Write true or false.")
     for key in ("name", "durable"):
         if key in fields:
-            raise InputError(
-                f"Consumer {name} of {stream} says {key}.",
-                remedy="Its key is its name; write ephemeral = true for one that is not durable.",
-            )
+            what = f"Consumer {name} of {stream} says {key}."
+            raise InputError(what, remedy="Its key is its name; write ephemeral = true for one that is not durable.")
     fields["name" if ephemeral else "durable"] = name
     return Consumer(**fields)
 
@@ -185,21 +169,15 @@ def _consumer(stream: str, name: str, table: Mapping[str, Any]) -> Consumer:
 async def plan(client: Connection, topology: Topology, *, prune: bool = False) -> Plan:
     """Compare a topology with the server, field by field; nothing is changed.
 
-    `prune` also plans to delete consumers of declared streams that the topology does not name. Streams are never
-    deleted.
+    `prune` also plans to delete consumers of declared streams that the topology does not name; never a stream.
     """
     everywhere = {info.name: info for info in await assets.streams(client)}
     _check_others(topology, everywhere)
-    first: list[Step] = []
-    later: list[Step] = []
-    removed: list[Step] = []
-    undeclared: list[str] = []
+    first, removed, later, undeclared = [], [], [], []
     for name in _in_order(topology.streams):
         stream, there = topology.streams[name], everywhere.get(name)
         first.append(stream_step(stream, there))
-        known: dict[str, ConsumerInfo] = {}
-        if there is not None:
-            known = {info.name: info for info in await assets.consumers(client, name)}
+        known = {} if there is None else {info.name: info for info in await assets.consumers(client, name)}
         declared = topology.consumers[name]
         others = {key: info for key, info in known.items() if key not in declared}
         if prune:
@@ -213,35 +191,25 @@ async def plan(client: Connection, topology: Topology, *, prune: bool = False) -
 
 def _in_order(streams: Mapping[str, Stream]) -> list[str]:
     """Put streams behind those that they copy."""
-    done: list[str] = []
-
-    def visit(name: str, way: tuple[str, ...]) -> None:
-        if name in way:
-            circle = " > ".join((*way[way.index(name) :], name))
-            raise InputError(f"Streams copy each other in a circle: {circle}.", remedy="Break the circle.")
-        if name in done or name not in streams:
-            return
-        stream = streams[name]
-        for source in [*stream.sources, *([stream.mirror] if stream.mirror else [])]:
-            if source.external is None:
-                visit(source.name, (*way, name))
-        done.append(name)
-
-    for name in streams:
-        visit(name, ())
-    return done
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for name, stream in streams.items():
+        copied = [*stream.sources, *([stream.mirror] if stream.mirror else [])]
+        order.add(name, *(source.name for source in copied if source.external is None and source.name in streams))
+    try:
+        return list(order.static_order())
+    except CycleError as error:
+        circle = " > ".join(reversed(error.args[1]))
+        raise InputError(f"Streams copy each other in a circle: {circle}.", remedy="Break the circle.") from None
 
 
 def _check_others(topology: Topology, everywhere: Mapping[str, StreamInfo]) -> None:
     """Refuse subjects that a stream outside of the topology captures already."""
-    for name, info in everywhere.items():
-        if name in topology.streams:
-            continue
-        for stream in topology.streams.values():
-            try:
-                check_streams_together([stream, info.config])
-            except InputError as error:
-                raise InputError(f"{error.what} {name} is on the server already.", remedy=error.remedy) from None
+    others = [info for name, info in everywhere.items() if name not in topology.streams]
+    for info, stream in itertools.product(others, topology.streams.values()):
+        try:
+            check_streams_together([stream, info.config])
+        except InputError as error:
+            raise InputError(f"{error.what} {info.name} is on the server already.", remedy=error.remedy) from None
 
 
 async def apply(client: Connection, topology: Topology, *, prune: bool = False, may_lose_data: bool = False) -> Plan:
@@ -266,27 +234,20 @@ async def apply(client: Connection, topology: Topology, *, prune: bool = False, 
     left = await plan(client, topology, prune=prune)
     if not left.empty:
         differs = "; ".join(f"{step.title}: {change}" for step in left.steps for change in step.changes)
-        raise JetStreamError(
-            f"The server took the topology and kept something else: {differs}.",
-            remedy="Declare what it keeps.",
-        )
+        what = f"The server took the topology and kept something else: {differs}."
+        raise JetStreamError(what, remedy="Declare what it keeps.")
     return made
 
 
 async def _take(client: Connection, step: Step) -> None:
-    if step.action == "create" and isinstance(step.target, Stream):
-        sealed = step.target.sealed
-        await assets.add_stream(client, step.target.model_copy(update={"sealed": False}))
-        if sealed:  # no stream is born sealed
-            await assets.edit_stream(client, step.target)
-    elif step.action == "update" and isinstance(step.target, Stream):
-        await assets.edit_stream(client, step.target)
-    elif step.action == "create" and isinstance(step.target, Consumer):
-        await assets.add_consumer(client, step.stream, step.target)
-    elif step.action == "update" and isinstance(step.target, Consumer):
-        await assets.edit_consumer(client, step.stream, step.target)
-    elif step.action == "delete":
-        try:
+    target = step.target
+    if step.action == "delete":
+        with suppress(NotFoundError):  # gone already, as was wanted
             await assets.delete_consumer(client, step.stream, step.name)
-        except NotFoundError:
-            return  # gone already, as was wanted
+    elif isinstance(target, Consumer) and step.action != "none":
+        await assets.add_consumer(client, step.stream, target, action=step.action)
+    elif isinstance(target, Stream) and step.action != "none":
+        if step.action == "create":
+            await assets.add_stream(client, target.model_copy(update={"sealed": False}))
+        if step.action == "update" or target.sealed:  # no stream is born sealed
+            await assets.edit_stream(client, target)

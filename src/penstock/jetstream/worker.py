@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, InputError, LinkError, PenstockError
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.deadletter import DeadLetters
@@ -100,10 +101,8 @@ class Worker:
             config = deliveries.info.config
             self._check(config)
             self._backoff, self._max_deliver = tuple(config.backoff) or _BACKOFF, config.max_deliver
-            beside: list[asyncio.Task[Any]] = [
-                asyncio.ensure_future(self._keep(min([config.ack_wait or 30.0, *config.backoff]) / 3)),
-                stopped := asyncio.ensure_future(self._stop.wait()),
-            ]
+            deliveries.working = self._running.values()
+            beside: list[asyncio.Task[Any]] = [stopped := asyncio.ensure_future(self._stop.wait())]
             if self._dead is not None:
                 beside.append(asyncio.ensure_future(self._dead.collect_for_ever(deliveries.consumer)))
             try:
@@ -118,24 +117,18 @@ class Worker:
                 while self._tasks:
                     await asyncio.wait(set(self._tasks))
             finally:
-                for task in [*self._tasks, *beside]:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, *beside, return_exceptions=True)
+                await end([*self._tasks, *beside])
         if self._fault is not None:
             raise self._fault
         return self.counts
 
     def _check(self, config: Consumer) -> None:
         if config.ack_policy == "none":
-            raise InputError(
-                f"Consumer {self._deliveries.consumer} takes no acks, so nothing can be handled once.",
-                remedy="Use a consumer with explicit acks.",
-            )
+            what = f"Consumer {self._deliveries.consumer} takes no acks, so nothing can be handled once."
+            raise InputError(what, remedy="Use a consumer with explicit acks.")
         if config.ack_policy == "all" and self._workers > 1:
-            raise InputError(
-                "With ack_policy = all, the ack of one message acknowledges those that others still work on.",
-                remedy="Use one worker, or explicit acks.",
-            )
+            what = "With ack_policy = all, the ack of one message acknowledges those that others still work on."
+            raise InputError(what, remedy="Use one worker, or explicit acks.")
 
     def _worked(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -151,19 +144,7 @@ class Worker:
             return wanted.result() if wanted.done() else None
         finally:
             if not wanted.done():
-                wanted.cancel()
-                await asyncio.gather(wanted, return_exceptions=True)
-
-    async def _keep(self, interval: float) -> None:
-        """Say that work goes on for every handler that runs."""
-        while True:
-            await asyncio.sleep(interval)
-            for delivery in list(self._running.values()):
-                if not delivery.settled:
-                    try:
-                        await delivery.in_progress()
-                    except PenstockError as error:
-                        log.debug("no progress ack for %s: %s", delivery.sequence, error)
+                await end([wanted])
 
     async def _work(self, delivery: Delivery) -> None:
         sequence = delivery.sequence

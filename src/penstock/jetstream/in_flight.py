@@ -1,4 +1,4 @@
-"""The flow of messages into a stream: what is on its way, in which order, and what becomes of each.
+"""Messages on their way into a stream: what is in flight, in which order, and what becomes of each.
 
 ::
 
@@ -17,9 +17,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.messages import as_bytes
+from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, JetStreamError, PenstockError
 from penstock.jetstream.batch import find_stored
 from penstock.jetstream.outgoing import Outgoing
@@ -32,7 +34,7 @@ from penstock.wire.protocol import decode_status, encode_headers
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
 
-__all__ = ["Flow", "Pending"]
+__all__ = ["InFlight", "Pending"]
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -46,33 +48,26 @@ _CHECKS = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """One message between its first sending and its fate."""
 
-    __slots__ = (
-        "attempts",
-        "awaited",
-        "chained",
-        "failure",
-        "future",
-        "id",
-        "lost",
-        "number",
-        "out",
-        "sent",
-    )
-
-    def __init__(self, number: int, out: Outgoing, message_id: str, future: asyncio.Future[PubAck]) -> None:
-        self.number, self.out, self.id, self.future = number, out, message_id, future
-        self.attempts = 0
-        self.sent = 0.0
-        self.chained = False
-        self.lost = False  # whether an attempt got no answer, so that it may have been stored
-        self.awaited = False  # whether somebody waits for it alone, and will see its failure
-        self.failure: PenstockError | None = None  # why the last attempt failed; None while it is on its way
+    number: int
+    out: Outgoing
+    id: str
+    future: asyncio.Future[PubAck]
+    awaited: bool
+    """Whether somebody waits for it alone, and will see its failure."""
+    chained: bool
+    attempts: int = 0
+    sent: float = 0.0
+    lost: bool = False
+    """Whether an attempt got no answer, so that it may have been stored."""
+    failure: PenstockError | None = None
+    """Why the last attempt failed; None while it is on its way."""
 
 
-class Flow:
+class InFlight:
     """Everything of one publisher that is on its way, bounded, and the task that mends what fails."""
 
     def __init__(
@@ -87,8 +82,7 @@ class Flow:
         self._base: str | None = None  # what the stream ends with once all that is on its way is stored
         # How many messages go one by one after the order check failed, and how long the chain has held since.
         self._alone, self._alone_next, self._run = 0, _ALONE_FIRST, 0
-        self._turn, self._clear, self._changed = asyncio.Lock(), asyncio.Event(), asyncio.Event()
-        self._clear.set()
+        self._turn, self._changed = asyncio.Lock(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
         self.is_open = False
@@ -111,9 +105,7 @@ class Flow:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
         self.is_open = False
         self._denials.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         for item in self._window.items():
             self._fail(item, DisconnectedError(f"The publisher was closed before {item.id} was acknowledged."))
         if self._subscription is not None and not self._client.is_closed:
@@ -153,10 +145,8 @@ class Flow:
 
     def _begin(self, out: Outgoing, message_id: str, awaited: bool, alone: bool) -> Pending:
         self._number += 1
-        item = Pending(self._number, out, message_id, self._loop.create_future())
-        item.awaited = awaited
+        item = Pending(self._number, out, message_id, self._loop.create_future(), awaited, self._strict and not alone)
         self._window.add(item, item.number, out.size, self._loop.time())
-        item.chained = self._strict and not alone
         if out.subject not in self._subjects:
             self._heed(out.subject)
         self._launch(item)
@@ -178,7 +168,7 @@ class Flow:
 
     async def drained(self) -> None:
         """Wait until nothing is on its way."""
-        while len(self._window) or not self._clear.is_set():
+        while len(self._window) or self._mending:
             self._changed.clear()
             await self._changed.wait()
 
@@ -195,7 +185,7 @@ class Flow:
         if not self.is_open:
             raise DisconnectedError("The publisher was closed.")
         alone = (self._strict and (not self._chain or self._base is None or self._alone > 0)) or out.expects
-        if self._clear.is_set() and (not len(self._window) or (not alone and self._window.fits(out.size))):
+        if not self._mending and (not len(self._window) or (not alone and self._window.fits(out.size))):
             return alone
         return None
 
@@ -292,7 +282,7 @@ class Flow:
         """Notice acks that do not come, and a connection that is closed for good."""
         while True:
             await asyncio.sleep(min(self._ack_timeout / 4, 0.25))
-            now = asyncio.get_running_loop().time()
+            now = self._loop.time()
             denied = self._subscription.error if self._subscription is not None else None
             if self._client.is_closed or denied is not None:
                 for item in self._window.items():
@@ -302,11 +292,10 @@ class Flow:
                 self._break(others=False)
 
     def _break(self, *, others: bool) -> None:
-        """Stop the flow, and mend it; `others` says that the order check failed and nothing else."""
+        """Send nothing more, and mend what is in flight; `others` says that the order check failed and nothing else."""
         if self._mending:
             return
         self._mending = True
-        self._clear.clear()
         self._base, self._run = None, 0
         if others:
             self._alone, self._alone_next = self._alone_next, min(self._alone_next * 2, _ALONE_MOST)
@@ -314,35 +303,27 @@ class Flow:
 
     async def _mend(self) -> None:
         """Wait for the fate of all that is on its way, then send what has none again, one by one, in order."""
-        loop = asyncio.get_running_loop()
-        while waiting := [item for item in self._window.items() if item.failure is None]:
-            left = min(item.sent for item in waiting) + self._ack_timeout - loop.time()
-            if left <= 0:
-                for item in waiting:
-                    if loop.time() - item.sent >= self._ack_timeout:
-                        self._lose(item)
-                continue
-            await self._next_change(left)
+        for item in self._window.items():
+            await self._fate(item)
         for item in self._window.items():
             await self._redo(item)
         self._mending = False
-        self._clear.set()
         self._changed.set()
 
-    def _lose(self, item: Pending) -> None:
-        item.lost = True
-        item.failure = DeadlineError(f"No ack for {item.id} in {self._ack_timeout:g} s.")
-
-    async def _next_change(self, seconds: float) -> None:
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            pass  # the caller looks at the clock itself
+    async def _fate(self, item: Pending) -> None:
+        """Wait until a message is acknowledged or has failed; without an answer in time its ack counts as lost."""
+        while item.number in self._window and item.failure is None:
+            left = item.sent + self._ack_timeout - self._loop.time()
+            if left <= 0:
+                item.lost = True
+                item.failure = DeadlineError(f"No ack for {item.id} in {self._ack_timeout:g} s.")
+                return
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
 
     async def _redo(self, item: Pending) -> None:
-        loop = asyncio.get_running_loop()
         item.chained = False
         attempt = -1
         while item.number in self._window:
@@ -353,28 +334,19 @@ class Flow:
                 if not await self._was_stored(item):
                     self._fail(item, error)
                 return
-            if not self._window.is_safe(loop.time()):
+            if not self._window.is_safe(self._loop.time()):
                 self._fail(item, _unknown(item, self._window.safe, error))
                 return
             if attempt:
-                await asyncio.sleep(_BACKOFF[min(attempt - 1, len(_BACKOFF) - 1)])
+                await asyncio.sleep(_BACKOFF[min(attempt, len(_BACKOFF)) - 1])
             self.retries += 1
             self._launch(item)
-            deadline = loop.time() + self._ack_timeout
-            while item.number in self._window and item.failure is None:
-                left = deadline - loop.time()
-                if left <= 0:
-                    self._lose(item)
-                    break
-                await self._next_change(left)
+            await self._fate(item)
 
     async def _was_stored(self, item: Pending) -> bool:
-        """Find out whether a condition fails because an earlier attempt, whose ack was lost, is the last message.
-
-        A stream with one replica checks conditions before ids.
-        """
+        """Find out whether a condition fails because an earlier attempt, whose ack was lost, is the last message."""
         if not item.out.expects or item.attempts < 2 or self._replicas > 1:
-            return False
+            return False  # several replicas check ids before conditions
         try:
             found = await find_stored(self._client, self._stream, item.out.subject, item.id, self._ack_timeout)
         except PenstockError as error:
@@ -387,9 +359,6 @@ class Flow:
 
 def _unknown(item: Pending, patience: float, error: PenstockError | None) -> DeadlineError:
     reason = f" The last attempt: {error}" if error else ""
-    return DeadlineError(
-        f"No ack for message {item.id} on {item.out.subject} in {patience:g} s; it may be stored or not.{reason}",
-        remedy="Publish it again with the same id once the server answers.",
-        seconds=patience,
-        subject=item.out.subject,
-    )
+    what = f"No ack for message {item.id} on {item.out.subject} in {patience:g} s; it may be stored or not.{reason}"
+    remedy = "Publish it again with the same id once the server answers."
+    return DeadlineError(what, remedy=remedy, seconds=patience, subject=item.out.subject)

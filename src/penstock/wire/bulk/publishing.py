@@ -213,7 +213,7 @@ class Job:
                 elif end.left == 0 or not link.receive_some():
                     return
             elif not isinstance(event, protocol.Message):
-                link.handle(event)
+                link.handle(event, self.deadline)
             elif event.sid == sid:
                 waits = False
                 take(event)

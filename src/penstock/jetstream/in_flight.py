@@ -29,7 +29,7 @@ from penstock.model import PubAck
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import Window
 from penstock.wire.jetstream.verdicts import may_ask_again
-from penstock.wire.protocol import decode_status, encode_headers
+from penstock.wire.protocol import decode_status
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
@@ -87,6 +87,7 @@ class InFlight:
         self._mending = False
         self.is_open = False
         self._subscription: Subscription | None = None
+        self._unsent = 0  # bytes that wait at the connection since the last message
         self._subjects: set[str] = set()  # of what was sent, so that a denial of one is heard
         self._denials = ExitStack()
 
@@ -131,24 +132,26 @@ class InFlight:
 
     async def send(self, out: Outgoing, message_id: str, *, awaited: bool) -> Pending:
         """Wait for room, and send; callers get their turn in the order in which they came."""
-        if self._turn.locked() or (alone := self._goes(out)) is None:
+        size = out.size
+        if self._turn.locked() or (alone := self._goes(out, size)) is None:
             async with self._turn:
-                while (alone := self._goes(out)) is None:
+                while (alone := self._goes(out, size)) is None:
                     self._changed.clear()
                     await self._changed.wait()
-                item = self._begin(out, message_id, awaited, alone)
+                item = self._begin(out, message_id, awaited, alone, size)
         else:
-            item = self._begin(out, message_id, awaited, alone)
-        if self._client.is_full(self._client.pending_data_size):
+            item = self._begin(out, message_id, awaited, alone, size)
+        if self._client.is_full(self._unsent):
+            self._unsent = 0
             await self._client.written()
         return item
 
-    def _begin(self, out: Outgoing, message_id: str, awaited: bool, alone: bool) -> Pending:
+    def _begin(self, out: Outgoing, message_id: str, awaited: bool, alone: bool, size: int) -> Pending:
         self._number += 1
         item = Pending(self._number, out, message_id, self._loop.create_future(), awaited, self._strict and not alone)
-        self._window.add(item, item.number, out.size, self._loop.time())
         if out.subject not in self._subjects:
             self._heed(out.subject)
+        self._window.add(item, item.number, size, self._loop.time())
         self._launch(item)
         return item
 
@@ -180,21 +183,20 @@ class InFlight:
             self._base = None
             yield
 
-    def _goes(self, out: Outgoing) -> bool | None:
+    def _goes(self, out: Outgoing, size: int) -> bool | None:
         """Tell whether a message goes alone; None while it may not go."""
         if not self.is_open:
             raise DisconnectedError("The publisher was closed.")
         alone = (self._strict and (not self._chain or self._base is None or self._alone > 0)) or out.expects
-        if not self._mending and (not len(self._window) or (not alone and self._window.fits(out.size))):
+        if not self._mending and (not len(self._window) or (not alone and self._window.fits(size))):
             return alone
         return None
 
     def _launch(self, item: Pending) -> None:
         """Send one message, for the first time or again."""
-        out = item.out
-        headers = out.wire_headers(item.id)
+        out, expected = item.out, None
         if item.chained and self._base is not None:
-            headers[_CHECKS[self._chain][0]] = self._base
+            expected = (_CHECKS[self._chain][0], self._base)
             self._base = item.id if self._chain == "id" else str(int(self._base) + 1)
         item.attempts += 1
         item.failure = None
@@ -202,7 +204,8 @@ class InFlight:
         reply = b"%b%d.%d" % (self._answers, item.number, item.attempts)
         try:
             data = out.data if type(out.data) is bytes else bytes(out.data)
-            self._client.send_checked(as_bytes(out.subject), data, reply, encode_headers(headers))
+            block = out.header_block(item.id, expected)
+            self._unsent = self._client.send_checked(as_bytes(out.subject), data, reply, block)
         except PenstockError as error:
             self._refused(item, error)
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.wire.jetstream import names
+from penstock.wire.protocol import encode_headers
 from penstock.wire.subjects import subject_fault
 
 __all__ = ["Outgoing"]
@@ -90,6 +91,16 @@ class Outgoing:
         if self.expect_last_id is not None:
             headers[names.EXPECTED_LAST_ID] = self.expect_last_id
         return headers
+
+    def header_block(self, message_id: str, expected: tuple[str, str] | None = None) -> bytes:
+        """Give the headers as they are sent; `expected` is a further condition, as a header."""
+        plain = message_id.isascii() and message_id.isprintable()
+        if plain and not self.headers and self.ttl is None and not self.expects:
+            # What nearly every message has: an id, and perhaps a condition that is ours.
+            more = "" if expected is None else f"{expected[0]}: {expected[1]}\r\n"
+            return f"NATS/1.0\r\n{names.MSG_ID}: {message_id}\r\n{more}\r\n".encode()
+        headers = self.wire_headers(message_id)
+        return encode_headers(headers if expected is None else headers | {expected[0]: expected[1]})
 
     @property
     def size(self) -> int:

@@ -118,7 +118,10 @@ class Window(Generic[Item]):
     def add(self, item: Item, number: int, size: int, now: float, count: int = 1) -> None:
         """Note that `count` messages are sent for the first time, numbered from `number`, `size` bytes in all."""
         sending = _Sending(item, count, size, now)
-        self._waiting.update(dict.fromkeys(range(number, number + count), sending))
+        if count == 1:
+            self._waiting[number] = sending
+        else:
+            self._waiting.update(dict.fromkeys(range(number, number + count), sending))
         self.size += size
 
     def read(self, payload: bytes, status: int | None = None) -> tuple[int, bool]:

@@ -24,6 +24,7 @@ __all__ = ["Deployment", "ForeignNode", "Node", "is_port_clash"]
 _POLL = 0.01
 _HTTP_TIMEOUT = 2.0
 _LOG_LINES = 20
+_DOWN = ("exited", "none")
 
 
 @dataclass(repr=False)
@@ -59,8 +60,10 @@ class Node:
         self._config = run / f"{self.name}.conf"
         self._output = run / f"{self.name}.out"
         self._ports_dir = run / f"{self.name}.ports"
-        self._store = deployment.root if options.nodes == 1 else deployment.root / self.name
-        self._log = (run if options.root is None else deployment.root) / f"{self.name}.log"
+        self.store = deployment.root if options.nodes == 1 else deployment.root / self.name
+        """The folder of this node's streams."""
+        self.log = (run if options.root is None else deployment.root) / f"{self.name}.log"
+        """The log file. It goes with a temporary store, and stays with one that was named."""
         self._log_start = 0
 
     # -- reading -----------------------------------------------------------------------------------
@@ -82,20 +85,10 @@ class Node:
         return f"http://127.0.0.1:{self._monitor_port}"
 
     @property
-    def log(self) -> Path:
-        """The log file. It goes with a temporary store, and stays with one that was named."""
-        return self._log
-
-    @property
-    def store(self) -> Path:
-        """The folder of this node's streams."""
-        return self._store
-
-    @property
     def pid(self) -> int | None:
         """The process id, None while the node is down."""
         facts = self._facts()
-        return facts["pid"] if facts["state"] in ("running", "paused") else None
+        return None if facts["state"] in _DOWN else facts["pid"]
 
     @property
     def alive(self) -> bool:
@@ -120,25 +113,25 @@ class Node:
 
     def kill(self) -> None:
         """Kill the process at once (SIGKILL), as a crash would; return when it is gone."""
-        self._signal(signal.SIGKILL, ("exited", "none"))
+        self._signal(signal.SIGKILL, *_DOWN)
 
     def pause(self) -> None:
         """Freeze the process (SIGSTOP): it keeps its connections and answers nothing."""
-        self._signal(signal.SIGSTOP, ("paused", "exited", "none"))
+        self._signal(signal.SIGSTOP, "paused", *_DOWN)
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT)."""
-        self._signal(signal.SIGCONT, ("running", "exited", "none"))
+        self._signal(signal.SIGCONT, "running", *_DOWN)
 
     def stop(self) -> None:
         """Stop the process gracefully, and kill it when it has not ended after ten seconds."""
-        if not self._deployment.guard.signal(self.name, signal.SIGTERM, ("exited", "none").__contains__, GRACE):
+        if not self._deployment.guard.signal(self.name, signal.SIGTERM, _DOWN, GRACE):
             self.kill()
 
     def start(self) -> None:
         """Start the process again, with the same ports and store, and wait until it is healthy."""
         # Asking raises where the whole server was stopped: nothing may be written to its folders then.
-        if self._deployment.guard.state(self.name)["state"] in ("running", "paused"):
+        if self._deployment.guard.state(self.name)["state"] not in _DOWN:
             return
         deadline = time.monotonic() + self._deployment.options.start_timeout
         clash: StartError | None = None
@@ -146,6 +139,7 @@ class Node:
             self._launch()
             try:
                 self._wait_ready(deadline)
+                return
             except StartError as error:
                 # A client that tries to reconnect can hold our port for a moment, as its own end.
                 if not is_port_clash(error, (self._port, self._monitor_port, *self._route_ports())):
@@ -157,11 +151,9 @@ class Node:
                     raise
                 clash = error
                 time.sleep(0.1)
-            else:
-                return
 
-    def _signal(self, number: signal.Signals, states: tuple[str, ...]) -> None:
-        if not self._deployment.guard.signal(self.name, number, states.__contains__, GRACE):
+    def _signal(self, number: signal.Signals, *states: str) -> None:
+        if not self._deployment.guard.signal(self.name, number, states, GRACE):
             raise ServerError(f"Node {self.name} did not take {number.name} within {GRACE:g} s.")
 
     def _route_ports(self) -> tuple[int, ...]:
@@ -172,19 +164,19 @@ class Node:
     def _launch(self) -> None:
         """Write the configuration and start the process, without waiting for it."""
         deployment = self._deployment
-        self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ports_dir.mkdir(mode=0o700, exist_ok=True)
         for stale in self._ports_dir.glob("*.ports"):
             stale.unlink()
         self._output.write_text("")
-        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         text = render(
             deployment.options,
             index=self._index,
             port=self._port,
             monitor_port=self._monitor_port,
-            store=self._store,
-            log=self._log,
+            store=self.store,
+            log=self.log,
             ports_dir=self._ports_dir,
             token=deployment.token,
             routes=deployment.routes,
@@ -198,7 +190,7 @@ class Node:
         reason = "it did not say on which ports it listens"
         while True:
             facts = self._deployment.guard.state(self.name)
-            if facts["state"] in ("exited", "none"):
+            if facts["state"] in _DOWN:
                 self._fail(f"ended with status {facts['status']}", facts["status"])
             if self._read_ports():
                 # Where the others are down there is no quorum to be healthy in; this node must still start.
@@ -251,8 +243,8 @@ class Node:
 
     def _tail(self) -> list[str]:
         text = ""
-        if self._log.exists():
-            with self._log.open("rb") as file:
+        if self.log.exists():
+            with self.log.open("rb") as file:
                 size = file.seek(0, 2)
                 # A log that was rotated since is read from wherever its end is.
                 file.seek(max(self._log_start if self._log_start <= size else 0, size - 65536))
@@ -261,82 +253,40 @@ class Node:
         return self._deployment.scrub(text).splitlines()[-_LOG_LINES:]
 
 
+# What a node of ours can do, and one of somebody else cannot.
+_OURS_ALONE = {
+    "monitor_url": "tell the monitoring address",
+    "log": "read the log",
+    "store": "tell the store",
+    "pid": "tell the process",
+    "alive": "watch the process",
+    "paused": "watch the process",
+    "kill": "kill a node",
+    "pause": "pause a node",
+    "resume": "resume a node",
+    "stop": "stop a node",
+    "start": "start a node",
+}
+
+
 class ForeignNode(Node):
     """One address of a server that somebody else runs: it can be reached, and not be touched."""
 
+    address = url = ""  # given here, where a node of ours finds them out
+
     def __init__(self, name: str, address: str, url: str) -> None:
-        self.name = name
-        self._address = address
-        self._url = url
-
-    @property
-    def address(self) -> str:
-        """The host and port that clients connect to."""
-        return self._address
-
-    @property
-    def url(self) -> str:
-        """The URL of this node, with its login."""
-        return self._url
+        self.name, self.address, self.url = name, address, url
 
     def __repr__(self) -> str:
         return f"<Node {self.name} at {self.address}, not ours>"
 
-    def _not_ours(self, what: str) -> NoReturn:
-        raise ServerError(
-            f"Server.at() cannot {what}: the server at {self.address} was not started here.",
-            remedy="Use penstock.Server() for a server of your own.",
-        )
-
-    @property
-    def monitor_url(self) -> str:
-        """Unknown here."""
-        self._not_ours("tell the monitoring address")
-
-    @property
-    def log(self) -> Path:
-        """Unknown here."""
-        self._not_ours("read the log")
-
-    @property
-    def store(self) -> Path:
-        """Unknown here."""
-        self._not_ours("tell the store")
-
-    @property
-    def pid(self) -> int | None:
-        """Unknown here."""
-        self._not_ours("tell the process")
-
-    @property
-    def alive(self) -> bool:
-        """Unknown here."""
-        self._not_ours("watch the process")
-
-    @property
-    def paused(self) -> bool:
-        """Unknown here."""
-        self._not_ours("watch the process")
-
-    def kill(self) -> None:
-        """Refused."""
-        self._not_ours("kill a node")
-
-    def pause(self) -> None:
-        """Refused."""
-        self._not_ours("pause a node")
-
-    def resume(self) -> None:
-        """Refused."""
-        self._not_ours("resume a node")
-
-    def stop(self) -> None:
-        """Refused."""
-        self._not_ours("stop a node")
-
-    def start(self) -> None:
-        """Refused."""
-        self._not_ours("start a node")
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OURS_ALONE:
+            raise ServerError(
+                f"Server.at() cannot {_OURS_ALONE[name]}: the server at {self.address} was not started here.",
+                remedy="Use penstock.Server() for a server of your own.",
+            )
+        return super().__getattribute__(name)
 
 
 def is_port_clash(error: StartError, ports: Iterable[int]) -> bool:

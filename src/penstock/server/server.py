@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import secrets
+import shutil
 import socket
 import tempfile
 import threading
 import time
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -157,8 +159,7 @@ class Server:
             try:
                 guard = GuardProcess(run)
             except BaseException:
-                (run / "guard.out").unlink(missing_ok=True)
-                run.rmdir()
+                shutil.rmtree(run)
                 raise
             try:
                 root = options.root or run / "store"
@@ -195,8 +196,7 @@ class _Elsewhere(Server):
     """A server that somebody else runs."""
 
     def __init__(self, url: str) -> None:
-        self._connection = ConnectionOptions(url)
-        options = self._connection
+        options = self._connection = ConnectionOptions(url)
         login = ""
         if options.token is not None:
             login = quote(options.token, safe="") + "@"
@@ -280,27 +280,23 @@ def _greeting_version(plain: str) -> str:
 
 def _check_listen(options: ServerOptions) -> None:
     """Find out whether we may listen on the ports that were asked for, before anything is started."""
-    for port in [options.port + offset for offset in range(options.nodes)] if options.port else [0]:
-        family = socket.AF_INET6 if ":" in options.bind else socket.AF_INET
+    family = socket.AF_INET6 if ":" in options.bind else socket.AF_INET
+    for port in range(options.port, options.port + options.nodes) if options.port else [0]:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((options.bind, port))
             except OSError as error:
+                what = f"Nothing can listen on {options.bind} port {port}: {error.strerror}."
                 if error.errno == errno.EADDRINUSE:
-                    raise OptionError(
-                        f"Port {port} on {options.bind} is in use by another program.",
-                        remedy="Stop that program, choose another port, or leave port out for a free one.",
-                        option="port",
-                        value=port,
-                    ) from None
-                name = "port" if error.errno == errno.EACCES else "host"
-                raise OptionError(
-                    f"Nothing can listen on {options.bind} port {port}: {error.strerror}.",
-                    remedy="Choose a port above 1023." if name == "port" else "Use an address of this machine.",
-                    option=name,
-                    value=port if name == "port" else options.host,
-                ) from None
+                    what = f"Port {port} on {options.bind} is in use by another program."
+                    remedy = "Stop that program, choose another port, or leave port out for a free one."
+                elif error.errno == errno.EACCES:
+                    remedy = "Choose a port above 1023."
+                else:
+                    remedy = "Use an address of this machine."
+                    raise OptionError(what, remedy=remedy, option="host", value=options.host) from None
+                raise OptionError(what, remedy=remedy, option="port", value=port) from None
 
 
 def _bring_up(deployment: Deployment) -> None:
@@ -317,25 +313,21 @@ def _bring_up(deployment: Deployment) -> None:
                 node._wait_ready(deadline)
             if deployment.routes is not None:
                 _wait_for_leader(deployment, deadline)
+            return
         except StartError as error:
             if deployment.routes is None or attempt == _CLASHES or not is_port_clash(error, deployment.routes.ports):
                 raise
             for node in deployment.nodes:
                 node.kill()
-        else:
-            return
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
     """Choose ports that are free now; where one is taken before it is used, the caller tries again."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return tuple(probe.getsockname()[1] for probe in probes)
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def _wait_for_leader(deployment: Deployment, deadline: float) -> None:

@@ -67,8 +67,7 @@ def _start_local(given: Assignment) -> tuple[Any, str]:
         "spark.connect.grpc.binding.port": "0",
     }
     classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(settings.items()))))
-    port = connect_port(given.folder / "events")
-    return classic, f"sc://localhost:{port}"
+    return classic, f"sc://localhost:{connect_port(given.folder / 'events')}"
 
 
 def _reason(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from penstock.options import ConnectionOptions
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.project import Project
 
-__all__ = ["NAME", "ProgressFile", "RunState", "progress_folder", "read_progress"]
+__all__ = ["NAME", "ProgressFile", "RunState", "process_facts", "progress_folder", "read_progress"]
 
 NAME = "progress.json"
 VERSION = 1
@@ -116,10 +116,17 @@ def read_progress(folder: Path) -> dict[str, Any] | None:
     return content
 
 
+def process_facts(pid: object) -> list[str]:
+    """Give what the kernel tells of a process that lives, from its state on; nothing of one that is gone or dead."""
+    try:
+        # The name of a program may hold spaces: what counts stands behind its bracket.
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if facts[0] in "ZX" else facts
+
+
 def _since(pid: object) -> str | None:
     """Give the moment at which a process began, as the kernel counts it; a number of its own is used again one day."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    facts = process_facts(pid)
+    return facts[19] if facts else None

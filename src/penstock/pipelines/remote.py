@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 from penstock.contexts import load_options
 from penstock.errors import InputError, NotFoundError, OptionError, PipelineError
+from penstock.options import ConnectionOptions
 from penstock.spark.sessions import Executor, refuse_lacking
 
-__all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages"]
+__all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages", "stream_infos"]
 
 DEFAULT_PORT = 15002
 _PATIENCE = 10.0  # seconds for a connection to a Connect server
@@ -27,13 +28,9 @@ _TASKS = 4
 
 
 @dataclass(frozen=True)
-class Sight:
+class Sight(Executor):
     """What the driver of a Connect server finds on its machine."""
 
-    host: str
-    python: str
-    penstock: str | None
-    pyarrow: str | None
     named: bool
     """Whether its environment names a NATS server."""
     problem: str | None
@@ -63,18 +60,24 @@ def check_remote(url: str) -> None:
         ) from None
 
 
-def stream_ages(names: Iterable[str]) -> dict[str, str | None]:
-    """Ask the NATS server that the environment names when each stream was made: two streams never share that."""
+def stream_infos(options: ConnectionOptions, names: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+    """Ask a NATS server what it tells of each stream; None of one that is not there."""
     from penstock.wire.bulk import BulkConnection
 
-    found: dict[str, str | None] = {}
-    with BulkConnection(load_options()) as bulk:
+    found: dict[str, dict[str, Any] | None] = {}
+    with BulkConnection(options) as bulk:
         for name in names:
             try:
-                found[name] = str(bulk.api(f"STREAM.INFO.{name}")["created"])
+                found[name] = bulk.api(f"STREAM.INFO.{name}")
             except NotFoundError:
                 found[name] = None
     return found
+
+
+def stream_ages(names: Iterable[str]) -> dict[str, str | None]:
+    """Ask the NATS server that the environment names when each stream was made: two streams never share that."""
+    infos = stream_infos(load_options(), names)
+    return {name: None if info is None else str(info["created"]) for name, info in infos.items()}
 
 
 def look(spark: Any, names: Iterable[str]) -> Sight:
@@ -86,8 +89,7 @@ def look(spark: Any, names: Iterable[str]) -> Sight:
     executors = {Executor(row["host"], row["python"], row["penstock"], row["pyarrow"]) for row in rows}
     ours = importlib.metadata.version("penstock")
     try:
-        refuse_lacking([Executor(sight.host, sight.python, sight.penstock, sight.pyarrow)], ours)
-        refuse_lacking(sorted(executors, key=str), ours)
+        refuse_lacking([sight, *sorted(executors, key=str)], ours)
     except InputError as error:
         what = error.what.replace("The executor on", "Spark on").replace("the driver", "this machine")
         raise InputError(what, remedy="Install the same 'penstock[spark]' for the Connect server's Python.") from None

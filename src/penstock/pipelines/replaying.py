@@ -27,7 +27,7 @@ from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
 from penstock.pipelines.replays import begun_replay, beside, check_can_switch, database, keep_replay, switch
-from penstock.pipelines.running import apply_topology, blocking
+from penstock.pipelines.running import apply_topology, blocking, follow
 from penstock.spark.markers import is_marker, marker_filter
 from penstock.spark.positions import parse_position
 
@@ -108,15 +108,7 @@ def replay(
         database=database(project, name, remote),
         conf=dict(conf or {}),
     )
-    run = PipelineRun(place, found, order)
-    try:
-        run.start()
-        while run.poll():
-            if watch is not None:
-                watch(run.outcome)
-        outcome = run.check()
-    finally:
-        run.close()
+    outcome = follow(PipelineRun(place, found, order).start(), watch)
     compared = tuple(compare_streams(found, old, new) for old, new in pairs.items())
     if switch_to_it:
         switch(project, name)
@@ -139,14 +131,12 @@ def _check_targets(project: Project, pairs: Mapping[str, str]) -> None:
 async def _make_streams(project: Project, options: ConnectionOptions, pairs: Mapping[str, str], fresh: bool) -> None:
     from penstock.connection import connect
 
-    client = await connect(options)
-    try:
-        made = []
+    made = []
+    async with await connect(options) as client:
         for old, new in pairs.items():
             config = await _config(client, project, old)
             try:
-                there = await assets.stream_info(client, new)
-                held = there.messages
+                held = (await assets.stream_info(client, new)).messages
             except NotFoundError:
                 held = 0
             if fresh and held:
@@ -156,8 +146,6 @@ async def _make_streams(project: Project, options: ConnectionOptions, pairs: Map
                 )
             made.append(_beside(config, new))
         await apply(client, Topology(made))
-    finally:
-        await client.close()
 
 
 async def _config(client: Any, project: Project, name: str) -> Stream:
@@ -169,9 +157,8 @@ async def _config(client: Any, project: Project, name: str) -> Stream:
 def _beside(config: Stream, name: str) -> Stream:
     """Give the configuration of the stream that takes the place of another."""
     subjects = [f"{name}.{subject}" for subject in config.subjects or [config.name] if not is_marker(subject)]
-    told = {
-        key: text for key, text in config.metadata.items() if not key.startswith("_nats.")
-    }  # the rest is the server's
+    # Metadata that begins so is the server's.
+    told = {key: text for key, text in config.metadata.items() if not key.startswith("_nats.")}
     update = {"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None, "metadata": told}
     return config.model_copy(update=update)
 

@@ -105,8 +105,8 @@ def read_replay(project: Project, name: str) -> KeptReplay | None:
     found = _read(path) if path is not None else None
     if found is None:
         return None
-    texts = [found.get(key) for key in ("name", "asked", "start")]
     into = found.get("into")
+    texts = [found.get(key) for key in ("name", "asked", "start")]
     if isinstance(into, dict) and all(isinstance(text, str) for text in (*texts, *into.values())):
         with contextlib.suppress(TypeError):
             return KeptReplay(**found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -49,19 +49,24 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
+def _text(kind: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
 def _frame(title: str, top: float, step: float, body: list[str], ticks: Sequence[tuple[float, str]]) -> str:
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
-    value = 0.0
-    while value <= top + step / 1000:
+    for value in _steps(0.0, top + step / 1000, step):
         y = _y(value, top)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>')
-        value += step
-    parts += [
-        f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="middle">{escape(text)}</text>'
-        for x, text in ticks
-    ]
+        parts.append(_text("tick", LEFT - 8, y + 4, _short(value), "end"))
+    parts += [_text("tick", x, HEIGHT - 12, text) for x, text in ticks]
     return "".join([*parts, *body, "</svg>"])
+
+
+def _steps(low: float, high: float, step: float) -> Iterator[float]:
+    while low <= high:
+        yield low
+        low += step
 
 
 def _y(value: float, top: float) -> float:
@@ -73,9 +78,7 @@ def _legend(items: Sequence[tuple[str, str]]) -> str:
     return f'<div class="legend">{keys}</div>'
 
 
-def lines(
-    title: str, series: Sequence[Line], bands: Sequence[Band] = (), label: Callable[[float], str] = lambda x: f"{x:g} s"
-) -> str:
+def lines(title: str, series: Sequence[Line], bands: Sequence[Band] = ()) -> str:
     """Draw lines over time."""
     ends = [x for line in series for x, _ in line.points]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
@@ -92,24 +95,15 @@ def lines(
             f'<rect class="band" x="{left:.1f}" y="{TOP}" width="{max(right - left, 2):.1f}" '
             f'height="{HEIGHT - TOP - BOTTOM}"/>'
         )
-        body.append(
-            f'<text class="band" x="{(left + right) / 2:.1f}" y="{TOP + 14}" text-anchor="middle">'
-            f"{escape(band.text)}</text>"
-        )
+        body.append(_text("mark", (left + right) / 2, TOP + 14, band.text))
     for line in series:
         path = " ".join(f"{x_of(x):.1f},{_y(y, top):.1f}" for x, y in line.points)
         if line.fill and line.points:
-            first, last = x_of(line.points[0][0]), x_of(line.points[-1][0])
-            base = HEIGHT - BOTTOM
-            body.append(
-                f'<polygon points="{first:.1f},{base} {path} {last:.1f},{base}" fill="{line.colour}" opacity="0.22"/>'
-            )
+            first, last = (f"{x_of(x):.1f},{HEIGHT - BOTTOM}" for x, _ in (line.points[0], line.points[-1]))
+            body.append(f'<polygon points="{first} {path} {last}" fill="{line.colour}" opacity="0.22"/>')
         body.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="2.4"/>')
     _, wide = _nice(span, 8)
-    ticks, value = [], math.ceil(low / wide) * wide
-    while value <= high:
-        ticks.append((x_of(value), label(value)))
-        value += wide
+    ticks = [(x_of(value), f"{value:g} s") for value in _steps(math.ceil(low / wide) * wide, high, wide)]
     return _frame(title, top, step, body, ticks) + _legend([(line.name, line.colour) for line in series])
 
 

@@ -53,14 +53,9 @@ class Ongoing:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until `stop` is set. Spark is killed then: whoever goes on in its storage finds where it was."""
-        spark = asyncio.create_task(self._spark(stop))
-        traffic = asyncio.create_task(self._traffic(stop))
-        try:
-            await asyncio.gather(spark, traffic)
-        finally:
-            for task in (spark, traffic):
-                task.cancel()
-            await asyncio.gather(spark, traffic, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._spark(stop))
+            tasks.create_task(self._traffic(stop))
 
     # -- Spark -----------------------------------------------------------------------------------------------------
 
@@ -78,7 +73,9 @@ class Ongoing:
                 await stop.wait()
                 return
             self._say(f"Spark ended: {reason}. Starting it again; it goes on where it was.")
-            await _wait(stop, REST)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REST):
+                    await stop.wait()
 
     async def _run_once(self, stop: asyncio.Event) -> Outcome:
         run = PipelineRun(self._play.project, self._play.options, RunOrder(True, self._pause, conf=CONF))
@@ -120,16 +117,10 @@ class Ongoing:
             await asyncio.wait({sending, stopped}, timeout=LEAVE)
 
     async def _send(self) -> None:
-        async with Traffic(self._url, self._play.ledger) as traffic:
+        async with Traffic.open(self._url, self._play.ledger) as traffic:
             while self.sent < self._orders:
                 await traffic.send([self._play.ledger.draw_next(datetime.now(UTC))])
                 self.sent += 1
                 await asyncio.sleep(self._every)
             self._say(f"{self.sent:,} more orders are in, and no more come by themselves; the pipeline goes on.")
             await asyncio.Event().wait()
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stop.wait()

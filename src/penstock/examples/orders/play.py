@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.bus import Bus
 from penstock.connection import connect
@@ -19,7 +19,6 @@ from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, 
 from penstock.examples.orders.ledger import Ledger, Volume
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
-from penstock.options import ConnectionOptions
 from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import MicroBatch, Outcome
 from penstock.pipelines.process import PipelineRun
@@ -47,7 +46,6 @@ class Moment:
     at: float
     published: int
     read: int
-    running: bool
 
 
 @dataclass
@@ -63,7 +61,7 @@ class Result:
     begun: float = 0.0
     seconds: float = 0.0
     duplicates: int = 0
-    top: list[dict[str, object]] = field(default_factory=list)
+    top: list[dict[str, Any]] = field(default_factory=list)
     revenue: list[tuple[str, str, int, int]] = field(default_factory=list)
     """Region, minute, cents and orders of each message in the stream REVENUE."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -102,17 +100,13 @@ class Play:
         self.project = Project.load(FOLDER, storage=folder / "storage")
         self.result = Result(self.ledger)
         self._url, self._say, self._watch = url, say, watch
-        self._options = load_options(url)
+        self.options = load_options(url)
+        """How to reach the server that it plays on."""
         self._kills = kills
         self._pace = pace  # how much time the producers take, against what is nice to look at
         self._read = 0
         self._marks: dict[str, int] = {}
         self._warm = asyncio.Event()
-
-    @property
-    def options(self) -> ConnectionOptions:
-        """How to reach the server that it plays on."""
-        return self._options
 
     @property
     def warehouse(self) -> Path:
@@ -125,8 +119,8 @@ class Play:
         """Play it."""
         self.result.begun = time.time()
         self._begin = time.monotonic()
-        await asyncio.to_thread(apply_topology, self.project, self._options)
-        async with Traffic(self._url, self.ledger) as traffic:
+        await asyncio.to_thread(apply_topology, self.project, self.options)
+        async with Traffic.open(self._url, self.ledger) as traffic:
             await traffic.send_customers()
             early = int(len(self.ledger.orders) * EARLY)
             await traffic.send_orders(early)
@@ -165,14 +159,14 @@ class Play:
         deadline = time.monotonic() + PATIENCE
         for attempt in range(self._kills + 1):
             order = RunOrder(continuous=True, pause=0.2, conf=CONF)
-            run = PipelineRun(self.project, self._options, order)
+            run = PipelineRun(self.project, self.options, order)
             try:
                 await in_thread(run.start)
                 await self._follow(run, traffic, coming, attempt < self._kills, deadline)
             finally:
                 await in_thread(run.close)
                 self.result.batches += run.outcome.history
-                self._moment(traffic, False)
+                self._moment(traffic)
             if attempt < self._kills:
                 self.note(f"Killed Spark (pid {run.pid}) with SIGKILL in the middle of a batch; starting it again.")
 
@@ -182,7 +176,7 @@ class Play:
         ready, stopping, fresh = False, False, 0
         while await in_thread(run.poll, 0.2):
             outcome = run.outcome
-            self._moment(traffic, True)
+            self._moment(traffic)
             self._take(outcome)
             self._watch(outcome, traffic.position - self._read)
             if outcome.spark and not ready:
@@ -222,10 +216,9 @@ class Play:
             self._marks |= flow.streams
             self._read = sum(mark - 1 for mark in self._marks.values())
 
-    def _moment(self, traffic: Traffic, running: bool) -> None:
-        self.result.moments.append(
-            Moment(time.monotonic() - self._begin, traffic.position, min(self._read, traffic.position), running)
-        )
+    def _moment(self, traffic: Traffic) -> None:
+        at, published = time.monotonic() - self._begin, traffic.position
+        self.result.moments.append(Moment(at, published, min(self._read, published)))
 
     # -- what is asked of the results --------------------------------------------------------------------------------
 
@@ -233,24 +226,23 @@ class Play:
     async def service(self) -> AsyncIterator[Bus]:
         """Serve the results on the bus, and give a bus to ask on."""
         shop = Shop(self.warehouse)
-        client = await connect(self._options.replace(name="shop service"))
-        following = asyncio.create_task(shop.follow())
-        try:
-            async with Bus(client, {QUEUE: 1}) as bus, bus.serve(QUEUE, shop):
-                yield bus
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            await client.close()
+        async with await connect(self.options.replace(name="shop service")) as client:
+            following = asyncio.create_task(shop.follow())
+            try:
+                async with Bus(client, {QUEUE: 1}) as bus, bus.serve(QUEUE, shop):
+                    yield bus
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
 
     async def _audit(self, bus: Bus) -> None:
         sums = self.ledger.top()
         customer = max(sums, key=lambda name: sums[name])
         orders = await ask(bus, "orders", customer=customer)
         top = await ask(bus, "top-customers", limit="10")
-        self.result.top = list(top)
+        self.result.top = top
         self.note(f"The service on the bus answered: {customer} has {len(orders)} orders.")
-        self.result.revenue = await asyncio.to_thread(read_revenue, self._options)
-        streams = await asyncio.to_thread(audit_streams, self.ledger, self._options)
+        self.result.revenue = await asyncio.to_thread(read_revenue, self.options)
+        streams = await asyncio.to_thread(audit_streams, self.ledger, self.options)
         tables = await asyncio.to_thread(audit_tables, self.ledger, self.warehouse)
         self.result.stages = [*streams[:3], *tables, streams[3], *audit_answers(self.ledger, customer, orders, top)]

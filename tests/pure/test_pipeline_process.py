@@ -236,12 +236,12 @@ def test_flows_that_are_queries_are_counted():
 
 def test_every_progress_is_told_and_nothing_else():
     """A progress is handed on as Spark wrote it; beginnings and idle queries are not."""
-    told: list[dict[str, Any]] = []
-    listening = Listening(None, told.append)
+    told: list[tuple[str, dict[str, Any]]] = []
+    listening = Listening(None, lambda kind, **fields: told.append((kind, fields)))
     listening._take(_event("QUERY_PROGRESS_EVENT", {"progress": {"batchId": 3, "name": "raw"}}))
     for kind in ("QUERY_IDLE_EVENT", "QUERY_PROGRESS_UNSPECIFIED", "QUERY_TERMINATED_EVENT"):
         listening._take(_event(kind, {"progress": {"batchId": 4}}))
-    assert told == [{"batchId": 3, "name": "raw"}]
+    assert told == [("progress", {"progress": {"batchId": 3, "name": "raw"}})]
 
 
 def _event(kind: str, content: object = None) -> Any:

@@ -16,8 +16,8 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -74,12 +74,9 @@ def _reason(error: BaseException) -> str:
     """Find the sentence that a person needs in what Spark says."""
     if isinstance(error, PenstockError):
         return str(error)
-    text = str(error)
-    for line in text.splitlines():
-        if line.startswith(_OURS):
-            return line.partition(": ")[2]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    ours = [line.partition(": ")[2] for line in lines if line.startswith(_OURS)]
+    return next(iter(ours or lines), type(error).__name__).strip()
 
 
 def _settings(spark: Any, given: Mapping[str, str], mouth: _Mouth, ours: bool) -> dict[str, str]:
@@ -124,7 +121,7 @@ def _update(
     cli.register_definitions(path, registry, spec, spark, graph)
     mouth.say("registered")
     # For each update anew: a server keeps the beginning of every query for a listener until that is gone.
-    with nullcontext() if listening is None else _heard(listening, mouth):
+    with listening or nullcontext():
         events = start_run(
             spark,
             graph,
@@ -140,17 +137,6 @@ def _update(
                 mouth.say("event", message=message)
                 if listening is not None:
                     listening.hear(message)
-
-
-@contextmanager
-def _heard(listening: Listening, mouth: _Mouth) -> Iterator[None]:
-    """Listen, and say whether everything can be heard and was."""
-    with listening:
-        if listening.problem is None:
-            mouth.say("listening")
-        yield
-    if listening.problem is not None:
-        mouth.say("deaf", reason=listening.problem)
 
 
 def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
@@ -177,7 +163,7 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
         settings = _settings(spark, wanted, mouth, ours=classic is not None)
         listening = None
         if classic is None and not order.dry:  # a Spark of our own writes an event log, which tells more
-            listening = Listening(spark, lambda progress: mouth.say("progress", progress=progress))
+            listening = Listening(spark, mouth.say)
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)

@@ -13,8 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock.pipelines.outcome import OBSERVED
 
@@ -26,9 +25,9 @@ _STATE = re.compile(r"Flow (.+) is (PLANNING|RUNNING)\.")
 class Listening:
     """Follows the queries of a session while an update runs; a context manager, for one update after the other."""
 
-    def __init__(self, spark: Any, tell: Callable[[dict[str, Any]], None], *, patience: float = 60.0) -> None:
+    def __init__(self, spark: Any, say: Callable[..., None], *, patience: float = 60.0) -> None:
         self._spark = spark
-        self._tell = tell
+        self._say = say  # a kind, and fields: that it listens, each progress, and what it could not hear
         self._patience = patience  # seconds for what the server was asked for, or has on its way
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -41,24 +40,24 @@ class Listening:
         self._over = 0
         self._added = False
         self._closing = False
-        self.problem: str | None = None
-        """Why not everything was heard; None where it was."""
+        self._problem: str | None = None  # why not everything was heard
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         if self._refused:
-            return self
+            return
         self._begin()
         self._thread = threading.Thread(target=self._follow, name="penstock-listening", daemon=True)
         self._thread.start()
         with self._change:
             # What begins once the server has answered is heard. It has one listener for a session, and lets a second
             # one wait for ever: the files of a pipeline may have one of their own.
-            self._change.wait_for(lambda: self._added or self.problem is not None, self._patience)
+            self._change.wait_for(lambda: self._added or self._problem is not None, self._patience)
             if not self._added:
-                self.problem = self.problem or "it has taken no listener; do the pipeline's files add one?"
+                self._problem = self._problem or "it has taken no listener; do the pipeline's files add one?"
                 self._refused, self._closing = True, True
                 self._thread = None
-        return self
+        if self._problem is None:
+            self._say("listening")
 
     def hear(self, message: str) -> None:
         """Take in an event of the pipeline: each flow that runs, and was not planned as a batch, is a query."""
@@ -70,33 +69,32 @@ class Listening:
                 elif name not in self._batch:
                     self._begun += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *about: object) -> None:
         # An update that failed may have lost its server, and ends the session, which ends the listener there.
-        if self._thread is None or kind is not None:
+        if kind is not None:
             return
-        # The server hands events on from a queue of its own; the end of a query is behind its last progress.
-        with self._change:
-            if not self._change.wait_for(self._heard_all, self._patience):
-                self.problem = "it did not tell the end of every query in time"
-        self._stop()
+        if self._thread is not None:
+            # The server hands events on from a queue of its own; the end of a query is behind its last progress.
+            with self._change:
+                if not self._change.wait_for(self._heard_all, self._patience):
+                    self._problem = "it did not tell the end of every query in time"
+                self._closing = True
+            self._stop(self._thread)
+        if self._problem is not None:
+            self._say("deaf", reason=self._problem)
 
     def _heard_all(self) -> bool:
-        return self.problem is not None or self._over >= self._begun
+        return self._problem is not None or self._over >= self._begun
 
-    def _stop(self) -> None:
+    def _stop(self, thread: threading.Thread) -> None:
         from pyspark.errors import PySparkException
 
-        assert self._thread is not None
-        with self._change:
-            self._closing = True
         try:
             for _ in self._command(add=False):
                 pass
-            self._thread.join(self._patience)
+            thread.join(self._patience)
         except PySparkException as error:
-            self.problem = self.problem or _first_line(error)
+            self._problem = self._problem or _first_line(error)
 
     def _follow(self) -> None:
         problem = "it stopped telling"
@@ -113,14 +111,14 @@ class Listening:
             problem = _first_line(error)
         with self._change:
             if not self._closing:
-                self.problem = problem
+                self._problem = problem
             self._change.notify_all()
 
     def _take(self, event: Any) -> None:
         from pyspark.sql.connect.proto import StreamingQueryEventType as Kind
 
         if event.event_type == Kind.QUERY_PROGRESS_EVENT:
-            self._tell(json.loads(event.event_json)["progress"])
+            self._say("progress", progress=json.loads(event.event_json)["progress"])
         elif event.event_type == Kind.QUERY_TERMINATED_EVENT:
             with self._change:
                 self._over += 1

@@ -13,7 +13,6 @@ import time
 import weakref
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlsplit
 
@@ -142,9 +141,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.stop()
 
     def start(self) -> Self:

@@ -98,6 +98,8 @@ class Play:
     ) -> None:
         self.ledger = Ledger.draw(volume or Volume())
         self.project = Project.load(FOLDER, storage=folder / "storage")
+        self.warehouse = folder / "storage" / "warehouse"
+        """Where the tables are."""
         self.result = Result(self.ledger)
         self._url, self._say, self._watch = url, say, watch
         self.options = load_options(url)
@@ -107,13 +109,6 @@ class Play:
         self._read = 0
         self._marks: dict[str, int] = {}
         self._warm = asyncio.Event()
-
-    @property
-    def warehouse(self) -> Path:
-        """Where the tables are."""
-        warehouse = self.project.warehouse
-        assert warehouse is not None, "the play's storage is a folder"
-        return warehouse
 
     async def run(self) -> Result:
         """Play it."""
@@ -149,17 +144,15 @@ class Play:
         # The rest comes while Spark has work in hand, so that a kill hits it in the middle.
         await self._warm.wait()
         await traffic.send_orders(len(self.ledger.orders), seconds=6.0 * self._pace)
-        self.note(
-            f"All {len(self.ledger.orders):,} orders are in; {traffic.duplicates:,} repeats were known by their id."
-        )
+        orders, repeats = len(self.ledger.orders), traffic.duplicates
+        self.note(f"All {orders:,} orders are in; {repeats:,} repeats were known by their id.")
 
     # -- the pipeline and its death ----------------------------------------------------------------------------------
 
     async def _pipeline(self, traffic: Traffic, coming: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + PATIENCE
         for attempt in range(self._kills + 1):
-            order = RunOrder(continuous=True, pause=0.2, conf=CONF)
-            run = PipelineRun(self.project, self.options, order)
+            run = PipelineRun(self.project, self.options, RunOrder(continuous=True, pause=0.2, conf=CONF))
             try:
                 await in_thread(run.start)
                 await self._follow(run, traffic, coming, attempt < self._kills, deadline)

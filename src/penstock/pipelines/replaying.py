@@ -134,7 +134,10 @@ async def _make_streams(project: Project, options: ConnectionOptions, pairs: Map
     made = []
     async with await connect(options) as client:
         for old, new in pairs.items():
-            config = await _config(client, project, old)
+            if project.topology is not None and old in project.topology.streams:
+                config = project.topology.streams[old]
+            else:
+                config = (await assets.stream_info(client, old)).config
             try:
                 held = (await assets.stream_info(client, new)).messages
             except NotFoundError:
@@ -146,12 +149,6 @@ async def _make_streams(project: Project, options: ConnectionOptions, pairs: Map
                 )
             made.append(_beside(config, new))
         await apply(client, Topology(made))
-
-
-async def _config(client: Any, project: Project, name: str) -> Stream:
-    if project.topology is not None and name in project.topology.streams:
-        return project.topology.streams[name]
-    return (await assets.stream_info(client, name)).config
 
 
 def _beside(config: Stream, name: str) -> Stream:

@@ -183,23 +183,22 @@ def _look(folder: Path) -> _Look:
 
 
 def _look_plain(folder: Path) -> _Look:
-    files, newest, busy = list[Path](), 0, False
-    folders, waiting = list[os.stat_result](), [folder]
-    while waiting:
-        place = waiting.pop()
-        for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
-            if entry.is_dir():
-                busy = busy or entry.name == "_temporary"
-                waiting.append(Path(entry.path))
-                continue
-            newest = max(newest, entry.stat().st_mtime_ns)
-            if entry.name.endswith(".parquet") and not entry.name.startswith(("_", ".")):
-                files.append(Path(entry.path))
+    files, newest, busy, folders = list[Path](), 0, False, list[os.stat_result]()
+    for place, inner, names in os.walk(folder, onerror=_raise):
+        busy = busy or "_temporary" in inner
+        for path in (Path(place, name) for name in names):
+            newest = max(newest, path.stat().st_mtime_ns)
+            if path.suffix == ".parquet" and not path.name.startswith(("_", ".")):
+                files.append(path)
         # After its list was read: a file that goes now makes the folder younger than what is left in it.
-        folders.append(place.stat())
+        folders.append(os.stat(place))
     changed = max(status.st_mtime_ns for status in folders)
     settled = changed <= newest or time.time() - changed / 1e9 > _STILL
     return _Look(tuple(sorted(files)), bool(files) and settled and not busy, (folders[0].st_ino, changed))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _read(folder: Path, files: Sequence[Path], columns: Sequence[str] | None) -> pa.Table:
@@ -229,17 +228,11 @@ def _logged(batches: Path, folder: Path) -> set[Path]:
         for line in lines[1:]:
             entry = json.loads(line)
             # The folder may have been moved since: only the name inside it counts.
-            inside = folder / _inside(Path(unquote(urlsplit(entry["path"]).path)), folder)
+            path = unquote(urlsplit(entry["path"]).path)
+            _, found, inside = path.rpartition(f"/{folder.name}/")
+            file = folder / (inside if found else Path(path).name)
             if entry["action"] == "add":
-                files.add(inside)
+                files.add(file)
             elif entry["action"] == "delete":
-                files.discard(inside)
+                files.discard(file)
     return files
-
-
-def _inside(path: Path, folder: Path) -> Path:
-    parts = path.parts
-    if folder.name in parts:
-        last = len(parts) - 1 - parts[::-1].index(folder.name)
-        return Path(*parts[last + 1 :])
-    return Path(path.name)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from penstock.durations import parse_duration
 from penstock.errors import ServerError, StartError
 from penstock.server.binary import Binary
 from penstock.server.guard_process import GRACE, GuardProcess
-from penstock.server.options import Routes, ServerOptions, render
+from penstock.server.options import Routes, ServerOptions, take_blocks
 
 __all__ = ["Deployment", "ForeignNode", "Node", "is_port_clash"]
 
@@ -142,7 +143,8 @@ class Node:
                 return
             except StartError as error:
                 # A client that tries to reconnect can hold our port for a moment, as its own end.
-                if not is_port_clash(error, (self._port, self._monitor_port, *self._route_ports())):
+                routes = self._deployment.routes
+                if not is_port_clash(error, (self._port, self._monitor_port, *(routes.ports if routes else ()))):
                     self.kill()
                     if clash is not None and error.status is None:  # the time was up in the middle of another try
                         raise clash from None
@@ -156,9 +158,6 @@ class Node:
         if not self._deployment.guard.signal(self.name, number, states, GRACE):
             raise ServerError(f"Node {self.name} did not take {number.name} within {GRACE:g} s.")
 
-    def _route_ports(self) -> tuple[int, ...]:
-        return self._deployment.routes.ports if self._deployment.routes else ()
-
     # -- starting ----------------------------------------------------------------------------------
 
     def _launch(self) -> None:
@@ -170,20 +169,50 @@ class Node:
             stale.unlink()
         self._output.write_text("")
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        text = render(
-            deployment.options,
-            index=self._index,
-            port=self._port,
-            monitor_port=self._monitor_port,
-            store=self.store,
-            log=self.log,
-            ports_dir=self._ports_dir,
-            token=deployment.token,
-            routes=deployment.routes,
-        )
         self._config.touch(mode=0o600)
-        self._config.write_text(text)
+        self._config.write_text(self._configuration())
         deployment.guard.start(self.name, [str(deployment.binary.path), "-c", str(self._config)], self._output)
+
+    def _configuration(self) -> str:
+        """Write what nats-server is told; a port of 0 lets the server choose."""
+        options, token, routes = self._deployment.options, self._deployment.token, self._deployment.routes
+        # A second block of jetstream would replace ours whole, so its inside joins ours.
+        extra, jetstream = take_blocks(options.config, "jetstream")
+        sync = options.sync
+        if sync != "always":  # our durations know days and weeks, the server's do not
+            sync = _text(f"{round(parse_duration(sync) * 1000)}ms")
+        lines = [
+            f"server_name: {self.name}",
+            f"host: {_text(options.bind)}",
+            f"port: {self._port or -1}",
+            f'http: "127.0.0.1:{self._monitor_port or -1}"',
+            f"ports_file_dir: {_text(self._ports_dir)}",
+            f"log_file: {_text(self.log)}",
+            "logfile_size_limit: 64MB",
+            "logfile_max_num: 2",
+            f"jetstream {{\n  store_dir: {_text(self.store)}\n  sync_interval: {sync}",
+            *jetstream,
+            "}",
+        ]
+        if options.max_payload is not None:
+            lines.append(f"max_payload: {options.max_payload}")
+        if token is not None:
+            lines.append(f"authorization {{ token: {_text(token)} }}")
+        if options.secure:
+            files = {"cert_file": options.tls_cert, "key_file": options.tls_key, "ca_file": options.tls_ca}
+            inner = [f"{key}: {_text(Path(file).expanduser().absolute())}" for key, file in files.items() if file]
+            verify = ["verify: true"] if options.tls_ca is not None else []
+            lines.append("\n  ".join(["tls {", *inner, *verify]) + "\n}")
+        if routes is not None:
+            login = f'authorization {{ user: route, password: "{routes.password}", timeout: 5 }}'
+            others = [f'"nats-route://route:{routes.password}@127.0.0.1:{other}"' for other in routes.ports]
+            # Our URL names every node already. Addresses that the server advertises carry no token, and clients that
+            # found the token in a URL would knock there in vain.
+            lines.append(
+                f'cluster {{\n  name: penstock\n  listen: "127.0.0.1:{routes.ports[self._index]}"\n  {login}\n'
+                f"  no_advertise: true\n  routes: [{', '.join(others)}]\n}}"
+            )
+        return "\n".join([*lines, extra, ""])
 
     def _wait_ready(self, deadline: float) -> None:
         """Wait until the server listens and calls itself healthy."""
@@ -287,6 +316,10 @@ class ForeignNode(Node):
                 remedy="Use penstock.Server() for a server of your own.",
             )
         return super().__getattribute__(name)
+
+
+def _text(value: str | Path) -> str:
+    return json.dumps(str(value), ensure_ascii=False)
 
 
 def is_port_clash(error: StartError, ports: Iterable[int]) -> bool:

@@ -1,9 +1,8 @@
-"""What a server can be asked for, checked before anything is started, and the configuration made of it."""
+"""What a server can be asked for, checked before anything is started."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 
-__all__ = ["Routes", "ServerOptions", "Statement", "render", "statements"]
+__all__ = ["Routes", "ServerOptions", "Statement", "statements", "take_blocks"]
 
 _LARGEST_PAYLOAD = 64 * 1024 * 1024  # nats-server's max_pending, which it does not let max_payload pass
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{1,512}")
@@ -230,61 +229,11 @@ class Routes:
     password: str
 
 
-def render(
-    options: ServerOptions,
-    *,
-    index: int,
-    port: int,
-    monitor_port: int,
-    store: Path,
-    log: Path,
-    ports_dir: Path,
-    token: str | None,
-    routes: Routes | None,
-) -> str:
-    """Write the configuration of node `index`; a port of 0 lets the server choose."""
-    extra, jetstream = options.config, []
-    for statement in reversed(list(statements(options.config))):
-        if statement.key == "jetstream":  # a second block would replace ours whole, so its inside joins ours
-            jetstream.append(statement.body or "")
-            extra = extra[: statement.start] + extra[statement.end :]
-    sync = options.sync
-    if sync != "always":  # our durations know days and weeks, the server's do not
-        sync = json.dumps(f"{round(parse_duration(sync) * 1000)}ms")
-    lines = [
-        f"server_name: n{index + 1}",
-        f"host: {_text(options.bind)}",
-        f"port: {port or -1}",
-        f'http: "127.0.0.1:{monitor_port or -1}"',
-        f"ports_file_dir: {_text(ports_dir)}",
-        f"log_file: {_text(log)}",
-        "logfile_size_limit: 64MB",
-        "logfile_max_num: 2",
-        f"jetstream {{\n  store_dir: {_text(store)}\n  sync_interval: {sync}",
-        *jetstream,
-        "}",
-    ]
-    if options.max_payload is not None:
-        lines.append(f"max_payload: {options.max_payload}")
-    if token is not None:
-        lines.append(f"authorization {{ token: {_text(token)} }}")
-    if options.tls_cert is not None and options.tls_key is not None:
-        files = {"cert_file": options.tls_cert, "key_file": options.tls_key, "ca_file": options.tls_ca}
-        inner = [f"{key}: {_text(Path(file).expanduser().absolute())}" for key, file in files.items() if file]
-        if options.tls_ca is not None:
-            inner.append("verify: true")
-        lines.append("\n  ".join(["tls {", *inner]) + "\n}")
-    if routes is not None:
-        login = f'authorization {{ user: route, password: "{routes.password}", timeout: 5 }}'
-        others = [f'"nats-route://route:{routes.password}@127.0.0.1:{other}"' for other in routes.ports]
-        # Our URL names every node already. Addresses that the server advertises carry no token, and clients that
-        # found the token in a URL would knock there in vain.
-        lines.append(
-            f'cluster {{\n  name: penstock\n  listen: "127.0.0.1:{routes.ports[index]}"\n  {login}\n'
-            f"  no_advertise: true\n  routes: [{', '.join(others)}]\n}}"
-        )
-    return "\n".join([*lines, extra, ""])
-
-
-def _text(value: str | Path) -> str:
-    return json.dumps(str(value), ensure_ascii=False)
+def take_blocks(text: str, key: str) -> tuple[str, list[str]]:
+    """Take the blocks of a key out of a configuration: give the rest, and the inside of each of them."""
+    inner = []
+    for statement in reversed(list(statements(text))):
+        if statement.key == key:
+            inner.append(statement.body or "")
+            text = text[: statement.start] + text[statement.end :]
+    return text, inner

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, urlsplit
@@ -72,10 +72,12 @@ class Server:
             binary=binary,
             start_timeout=start_timeout,
         )
-        self._token = token or (secrets.token_urlsafe(24) if auth else None)
+        self.token = token or (secrets.token_urlsafe(24) if auth else None)
+        """The token that clients must show; None with `auth=False`."""
+        self.nodes: tuple[Node, ...] = ()
+        """The nodes, in the order of their names; none before the first start."""
         self._lock = threading.RLock()
         self._deployment: Deployment | None = None
-        self._finalizer: weakref.finalize[[], Server] | None = None
 
     @classmethod
     def at(cls, url: str) -> Server:
@@ -83,11 +85,6 @@ class Server:
         return _Elsewhere(url)
 
     # -- reading -----------------------------------------------------------------------------------
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes, in the order of their names; none before the first start."""
-        return tuple(self._deployment.nodes) if self._deployment else ()
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -103,11 +100,6 @@ class Server:
     def monitor_urls(self) -> tuple[str, ...]:
         """The monitoring address of each node, on loopback."""
         return tuple(node.monitor_url for node in self._started().nodes)
-
-    @property
-    def token(self) -> str | None:
-        """The token that clients must show; None with `auth=False`."""
-        return self._token
 
     @property
     def version(self) -> str:
@@ -152,31 +144,22 @@ class Server:
             options = self._options
             binary = find_binary(options.binary)
             _check_listen(options)
-            run = Path(tempfile.mkdtemp(prefix="penstock-"))
-            try:
-                guard = GuardProcess(run)
-            except BaseException:
-                shutil.rmtree(run)
-                raise
-            try:
+            with ExitStack() as undo:
+                run = Path(tempfile.mkdtemp(prefix="penstock-"))
+                undo.callback(shutil.rmtree, run, ignore_errors=True)
+                guard = undo.enter_context(closing(GuardProcess(run)))
                 root = options.root or run / "store"
                 try:
                     root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 except OSError as error:
-                    raise OptionError(
-                        f"The store {root} cannot be made: {error.strerror}.",
-                        remedy="Name another folder.",
-                        option="store",
-                        value=str(root),
-                    ) from None
+                    what = f"The store {root} cannot be made: {error.strerror}."
+                    raise OptionError(what, remedy="Name another folder.", option="store", value=str(root)) from None
                 guard.hold(options.root)
-                deployment = Deployment(options, binary, guard, root, self._token, None)
+                deployment = Deployment(options, binary, guard, root, self.token, None)
                 _bring_up(deployment)
-            except BaseException:
-                guard.close()
-                raise
-            self._deployment = deployment
-            self._finalizer = weakref.finalize(self, guard.close)
+                undo.pop_all()
+            self._deployment, self.nodes = deployment, tuple(deployment.nodes)
+            weakref.finalize(self, guard.close)
             return self
 
     def stop(self) -> None:
@@ -184,9 +167,6 @@ class Server:
         with self._lock:
             if self._deployment is not None:
                 self._deployment.guard.close()
-            if self._finalizer is not None:
-                self._finalizer.detach()
-                self._finalizer = None
 
 
 class _Elsewhere(Server):
@@ -199,21 +179,16 @@ class _Elsewhere(Server):
             login = quote(options.token, safe="") + "@"
         elif options.user is not None:
             login = f"{quote(options.user, safe='')}:{quote(options.password or '', safe='')}@"
-        self._token = options.token
-        self._foreign = tuple(
+        self.token = options.token
+        self.nodes = tuple(
             ForeignNode(f"n{count}", urlsplit(plain).netloc, plain.replace("://", f"://{login}", 1))
             for count, plain in enumerate(options.urls, start=1)
         )
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
-        """One for each address; they can be reached, and not be touched."""
-        return self._foreign
-
-    @property
     def urls(self) -> tuple[str, ...]:
         """The addresses that were given, with their login."""
-        return tuple(node.url for node in self._foreign)
+        return tuple(node.url for node in self.nodes)
 
     @property
     def monitor_urls(self) -> tuple[str, ...]:
@@ -244,7 +219,7 @@ class _Elsewhere(Server):
             return False
 
     def __repr__(self) -> str:
-        return f"<Server at {', '.join(node.address for node in self._foreign)}, not ours>"
+        return f"<Server at {', '.join(node.address for node in self.nodes)}, not ours>"
 
     def start(self) -> Self:
         """Do nothing: the server is not ours to start."""

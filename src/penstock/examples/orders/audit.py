@@ -45,28 +45,16 @@ def compare(name: str, expected: Iterable[Hashable], found: Iterable[Hashable]) 
 
 def audit_streams(ledger: Ledger, options: ConnectionOptions) -> list[Stage]:
     """Look into the streams: what producers stored, and what the pipeline wrote."""
+    today = (order.encode() for order in ledger.orders if order.way != "legacy")
+    old = (order.encode() for order in ledger.legacy)
+    documents = ((name, size) for name, (size, _, _) in ledger.digests.items())
+    revenue = ((*key, *sums) for key, sums in ledger.revenue().items())
     with BulkConnection(options) as bulk:
         return [
-            compare(
-                "orders in the stream ORDERS",
-                (order.encode() for order in ledger.orders if order.way != "legacy"),
-                _data(bulk, "ORDERS"),
-            ),
-            compare(
-                "orders of old clients in their channel",
-                (order.encode() for order in ledger.legacy),
-                _data(bulk, CHANNEL_STREAM),
-            ),
-            compare(
-                "documents in the stream DOCUMENTS",
-                ((name, size) for name, (size, _, _) in ledger.digests.items()),
-                _documents(bulk),
-            ),
-            compare(
-                "revenue in the stream REVENUE",
-                ((*key, *sums) for key, sums in ledger.revenue().items()),
-                _revenue(bulk),
-            ),
+            compare("orders in the stream ORDERS", today, _data(bulk, "ORDERS")),
+            compare("orders of old clients in their channel", old, _data(bulk, CHANNEL_STREAM)),
+            compare("documents in the stream DOCUMENTS", documents, _documents(bulk)),
+            compare("revenue in the stream REVENUE", revenue, _revenue(bulk)),
         ]
 
 
@@ -108,41 +96,29 @@ def read_revenue(options: ConnectionOptions) -> list[tuple[str, str, int, int]]:
 def audit_tables(ledger: Ledger, warehouse: Path) -> list[Stage]:
     """Look into the tables that the pipeline wrote."""
     regions = ledger.regions()
+    messages = ((order.encode().decode(),) for order in ledger.orders)
+    whole = ((o.order_id, o.customer, regions[o.customer], o.cents, o.ordered) for o in ledger.whole)
+    broken = ((order.encode().decode(), order.fault) for order in ledger.orders if order.fault is not None)
+    documents = ((name, *facts, True) for name, facts in ledger.digests.items())
+    customers = ((customer, *sums) for customer, sums in ledger.top().items())
+
+    def rows(table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        return _rows(warehouse / table, columns.split())
+
     return [
+        compare("messages read by the pipeline", messages, rows("incoming", "text")),
+        compare("whole orders, joined with customers", whole, rows("orders", "order_id customer region cents ordered")),
+        compare("broken ones in quarantine", broken, rows("quarantine", "text fault")),
         compare(
-            "messages read by the pipeline",
-            ((order.encode().decode(),) for order in ledger.orders),
-            _rows(warehouse, "incoming", "text"),
+            "documents put together and verified", documents, rows("documents", "document size sha256 pages verified")
         ),
-        compare(
-            "whole orders, joined with customers",
-            (
-                (order.order_id, order.customer, regions[order.customer], order.cents, order.ordered)
-                for order in ledger.whole
-            ),
-            _rows(warehouse, "orders", "order_id", "customer", "region", "cents", "ordered"),
-        ),
-        compare(
-            "broken ones in quarantine",
-            ((order.encode().decode(), order.fault) for order in ledger.orders if order.fault is not None),
-            _rows(warehouse, "quarantine", "text", "fault"),
-        ),
-        compare(
-            "documents put together and verified",
-            ((name, *facts, True) for name, facts in ledger.digests.items()),
-            _rows(warehouse, "documents", "document", "size", "sha256", "pages", "verified"),
-        ),
-        compare(
-            "customers with their sums",
-            ((customer, *sums) for customer, sums in ledger.top().items()),
-            _rows(warehouse, "top_customers", "customer", "cents", "orders"),
-        ),
+        compare("customers with their sums", customers, rows("top_customers", "customer cents orders")),
     ]
 
 
-def _rows(warehouse: Path, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+def _rows(table: Path, columns: list[str]) -> Iterator[tuple[Any, ...]]:
     try:
-        rows = Table(warehouse / table, patience=0.0).rows(columns)
+        rows = Table(table, patience=0.0).rows(columns)
     except (InputError, PipelineError):
         return  # no whole table, no row: the comparison says how many are lost
     for row in rows:
@@ -160,15 +136,10 @@ def audit_answers(
     """Look at what the service on the bus answered."""
     sums = ledger.top()
     best = sorted(sums, key=lambda name: (-sums[name][0], name))[: len(top) or 10]
+    theirs = ((order.order_id, order.cents) for order in ledger.whole if order.customer == customer)
+    answered = ((row["order_id"], row["cents"]) for row in orders)
+    most = ((name, sums[name][0]) for name in best)
     return [
-        compare(
-            f"bus: orders of customer {customer}",
-            ((order.order_id, order.cents) for order in ledger.whole if order.customer == customer),
-            ((row["order_id"], row["cents"]) for row in orders),
-        ),
-        compare(
-            "bus: top customers",
-            ((name, sums[name][0]) for name in best),
-            ((row["customer"], row["cents"]) for row in top),
-        ),
+        compare(f"bus: orders of customer {customer}", theirs, answered),
+        compare("bus: top customers", most, ((row["customer"], row["cents"]) for row in top)),
     ]

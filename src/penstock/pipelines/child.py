@@ -59,14 +59,7 @@ def _start_local(given: Assignment) -> tuple[Any, str]:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    settings = {
-        **given.spark,
-        "spark.master": given.order.master,
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-    }
-    classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(settings.items()))))
+    classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(given.spark.items()))))
     return classic, f"sc://localhost:{connect_port(given.folder / 'events')}"
 
 

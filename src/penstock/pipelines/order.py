@@ -78,7 +78,7 @@ class Assignment:
     streams: tuple[str, ...]
     """The streams of the topology, which a Connect server must see, too."""
     spark: Mapping[str, str]
-    """The settings that a Spark of our own is started with."""
+    """All settings that a Spark of our own is started with."""
     order: RunOrder
 
     __pydantic_config__: ClassVar[Any] = _EXACT

@@ -114,11 +114,9 @@ class PipelineRun:
     @property
     def log_path(self) -> Path:
         """Where Spark's own log goes."""
-        local = self.project.local_storage
-        if local is not None:
-            return local / "spark.log"
-        assert self._folder is not None
-        return self._folder / "spark.log"
+        folder = self.project.local_storage or self._folder
+        assert folder is not None, "the run is not started"
+        return folder / "spark.log"
 
     def stop(self) -> None:
         """Ask the child to end after the update in hand."""
@@ -236,8 +234,12 @@ def _conf(project: Project, order: RunOrder, folder: Path) -> dict[str, str]:
     if java in given:
         given[java] = f"{conf[java]} {given[java]}"
     conf |= given
-    # Last, because the progress that we show comes from it.
+    # Last: the child talks to Spark through its Connect server, and the progress that we show comes from its log.
     conf |= {
+        "spark.master": order.master,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (folder / "events").as_uri(),
         "spark.eventLog.compress": "false",

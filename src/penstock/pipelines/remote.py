@@ -124,18 +124,13 @@ def _source() -> Any:
         import importlib.metadata
         import platform
 
-        def version(package: str) -> str | None:
+        found: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
+        for package in ("penstock", "pyarrow"):
             try:
-                return importlib.metadata.version(package)
+                found[package] = importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
-                return None
-
-        return {
-            "host": platform.node(),
-            "python": platform.python_version(),
-            "penstock": version("penstock"),
-            "pyarrow": version("pyarrow"),
-        }
+                found[package] = None
+        return found
 
     class Reader(DataSourceReader):
         def __init__(self, options: Any) -> None:
@@ -152,9 +147,8 @@ def _source() -> Any:
                 from penstock.pipelines.remote import stream_ages
 
                 try:
-                    facts["named"] = bool(
-                        os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT") or selected_context()
-                    )
+                    named = os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT") or selected_context()
+                    facts["named"] = bool(named)
                     facts["streams"] = stream_ages(self.names)
                 except PenstockError as error:
                     facts["problem"] = str(error)
@@ -162,8 +156,7 @@ def _source() -> Any:
 
         def read(self, partition: InputPartition) -> Any:
             """Run by the executors."""
-            found = packages()
-            yield partition.value, found["host"], found["python"], found["penstock"], found["pyarrow"]
+            yield partition.value, *packages().values()
 
     class Look(DataSource):
         @classmethod

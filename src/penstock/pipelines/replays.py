@@ -77,8 +77,9 @@ def begun_replay(project: Project, name: str, asked: str, into: Mapping[str, str
     """Give the replay to go on with, None for a new one; refused if it was begun otherwise, as its state was, too."""
     before = read_replay(project, name)
     if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
+        pairs = ", ".join(f"{old}={new}" for old, new in before.into.items()) or "no stream"
         raise InputError(
-            f"The replay {name} was begun from {before.asked} into {_pairs(before.into)}.",
+            f"The replay {name} was begun from {before.asked} into {pairs}.",
             remedy="Say the same again to go on with it, or give this one another name.",
         )
     return before
@@ -173,10 +174,6 @@ def switch_back(project: Project) -> None:
     if is_running(beside(project, kept)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     (local / "switched.json").unlink()
-
-
-def _pairs(into: Mapping[str, str]) -> str:
-    return ", ".join(f"{old}={new}" for old, new in into.items()) or "no stream"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -62,7 +62,11 @@ class Guard:
         self.remove: list[str] = []
         self.grace = 10.0
         self.ending = False
-        self.prctl = _find_prctl()
+        self.prctl: Any = None
+        if sys.platform.startswith("linux"):
+            import ctypes
+
+            self.prctl = ctypes.CDLL(None).prctl
         self.wake, wake_end = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_end, False)
@@ -262,14 +266,6 @@ def _exists(pid: int) -> bool:
             return file.read().rpartition(b") ")[2][:1] != b"Z"  # a zombie holds nothing any more
     except OSError:
         return True
-
-
-def _find_prctl() -> Any:
-    if not sys.platform.startswith("linux"):
-        return None
-    import ctypes
-
-    return ctypes.CDLL(None).prctl
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -223,7 +223,9 @@ class Node:
                 self._fail(f"ended with status {facts['status']}", facts["status"])
             if self._read_ports():
                 # Where the others are down there is no quorum to be healthy in; this node must still start.
-                page = "/healthz" if self._has_quorum() else "/healthz?js-enabled-only=true"
+                running = [node for node in self._deployment.nodes if node._facts()["state"] == "running"]
+                quorum = len(running) * 2 > self._deployment.options.nodes
+                page = "/healthz" if quorum else "/healthz?js-enabled-only=true"
                 status, body = self._monitor(page)
                 if status == 200:
                     return
@@ -234,20 +236,14 @@ class Node:
 
     def _monitor(self, page: str) -> tuple[int, dict[str, Any]]:
         """Read a page of the monitoring port: its status and its JSON; (0, {}) where nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)
-        try:
-            connection.request("GET", page)
-            response = connection.getresponse()
-            body = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError):
-            return 0, {}  # not up yet, or frozen: the caller asks again until its deadline
-        finally:
-            connection.close()
+        with closing(HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)) as connection:
+            try:
+                connection.request("GET", page)
+                response = connection.getresponse()
+                body = json.loads(response.read())
+            except (OSError, HTTPException, ValueError):
+                return 0, {}  # not up yet, or frozen: the caller asks again until its deadline
         return response.status, body if isinstance(body, dict) else {}
-
-    def _has_quorum(self) -> bool:
-        running = [node for node in self._deployment.nodes if node._facts()["state"] == "running"]
-        return len(running) * 2 > self._deployment.options.nodes
 
     def _read_ports(self) -> bool:
         for file in self._ports_dir.glob("*.ports"):

@@ -73,11 +73,8 @@ def connect_port(folder: Path, patience: float = 60.0) -> int:
             if str(event["Event"]).endswith(_CONNECT.decode()):
                 return int(event["bindingPort"])
         if time.monotonic() > deadline:  # Spark logs from a queue of its own, a moment later
-            raise PipelineError(
-                f"Spark did not say within {patience:g} s where its Connect server listens.",
-                remedy="Look into its log.",
-                log=None,
-            )
+            what = f"Spark did not say within {patience:g} s where its Connect server listens."
+            raise PipelineError(what, remedy="Look into its log.", log=None)
         time.sleep(0.05)
 
 

@@ -98,10 +98,8 @@ class Assignment:
             # The values stay out: settings of Spark may hold keys.
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
             place = ".".join(str(part) for part in first["loc"])
-            raise PipelineError(
-                f"The child of a pipeline cannot read its order: {f'{place}: ' if place else ''}{first['msg']}.",
-                remedy="Install one version of Penstock where pipelines run.",
-            ) from None
+            what = f"The child of a pipeline cannot read its order: {f'{place}: ' if place else ''}{first['msg']}."
+            raise PipelineError(what, remedy="Install one version of Penstock where pipelines run.") from None
 
     def hand_over(self, connection: ConnectionOptions) -> tuple[Path, Path]:
         """Write the order and the connection for the child, for this user's eyes; give the paths of both files."""

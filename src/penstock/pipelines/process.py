@@ -173,21 +173,15 @@ class PipelineRun:
         while self.poll():
             if deadline is not None and time.monotonic() > deadline:
                 self.kill()
-                raise PipelineError(
-                    f"The pipeline {self.project.name} is not done after {timeout:g} s.",
-                    remedy="Give it more time, or look into its log.",
-                    log=str(self.log_path),
-                )
+                what = f"The pipeline {self.project.name} is not done after {timeout:g} s."
+                raise PipelineError(what, remedy="Give it more time, or look into its log.", log=str(self.log_path))
         return self.outcome
 
     def check(self) -> Outcome:
         """Give the outcome of a run that is over; PipelineError where it failed."""
         if not self.outcome.ok:
-            raise PipelineError(
-                f"The pipeline {self.project.name} failed: {(self.outcome.failure or 'it was ended').rstrip('.')}.",
-                remedy=f"Spark's log is {self.log_path}.",
-                log=str(self.log_path),
-            )
+            what = f"The pipeline {self.project.name} failed: {(self.outcome.failure or 'it was ended').rstrip('.')}."
+            raise PipelineError(what, remedy=f"Spark's log is {self.log_path}.", log=str(self.log_path))
         return self.outcome
 
     def _read_pipe(self, timeout: float) -> bool:
@@ -290,10 +284,8 @@ def _take_lock(project: Project, patience: float = 1.0) -> int | None:
                 time.sleep(0.05)
                 continue
             os.close(handle)
-            raise InputError(
-                f"The pipeline {project.name} runs already, with its storage in {storage}.",
-                remedy="Wait for it, stop it, or name another storage.",
-            ) from None
+            what = f"The pipeline {project.name} runs already, with its storage in {storage}."
+            raise InputError(what, remedy="Wait for it, stop it, or name another storage.") from None
 
 
 def is_running(project: Project) -> bool:

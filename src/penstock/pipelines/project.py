@@ -92,10 +92,8 @@ def _find(path: Path) -> Path:
         )
     found = [path / name for name in SPEC_NAMES if (path / name).is_file()]
     if not found:
-        raise InputError(
-            f"There is no {SPEC_NAMES[0]} in {path.resolve()}.",
-            remedy="Name the folder of a pipeline, or make one: penstock pipeline new.",
-        )
+        what = f"There is no {SPEC_NAMES[0]} in {path.resolve()}."
+        raise InputError(what, remedy="Name the folder of a pipeline, or make one: penstock pipeline new.")
     if len(found) > 1:
         raise InputError(f"{path} holds {' and '.join(SPEC_NAMES)}.", remedy="Keep one of them.")
     return found[0].resolve()
@@ -170,10 +168,8 @@ def _uri(storage: str, folder: Path) -> str:
     named = storage if urlsplit(storage).scheme else f"file://{(folder / Path(storage).expanduser()).resolve()}"
     local = _local(named)
     if local is not None and (mistaken := _MISTAKEN.search(str(local))):
-        raise InputError(
-            f"The storage {local} has {mistaken.group()!r} in its path, which Spark gets wrong.",
-            remedy="Name a folder without it, in the spec or with --storage.",
-        )
+        what = f"The storage {local} has {mistaken.group()!r} in its path, which Spark gets wrong."
+        raise InputError(what, remedy="Name a folder without it, in the spec or with --storage.")
     return named
 
 

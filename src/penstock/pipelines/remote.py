@@ -54,10 +54,8 @@ def check_remote(url: str) -> None:
     try:
         socket.create_connection((host, port), _PATIENCE).close()
     except OSError as error:
-        raise PipelineError(
-            f"The Spark Connect server at {host}:{port} cannot be reached: {error.strerror or error}.",
-            remedy="Start it, or mend the address.",
-        ) from None
+        what = f"The Spark Connect server at {host}:{port} cannot be reached: {error.strerror or error}."
+        raise PipelineError(what, remedy="Start it, or mend the address.") from None
 
 
 def stream_infos(options: ConnectionOptions, names: Iterable[str]) -> dict[str, dict[str, Any] | None]:
@@ -100,10 +98,8 @@ def refuse_other(sight: Sight, ours: Mapping[str, str | None]) -> None:
     """Refuse a Connect server whose NATS is not the one that holds our streams."""
     if sight.problem is not None:
         if sight.named:
-            raise InputError(
-                f"The Spark Connect server on {sight.host} cannot ask NATS: {sight.problem}",
-                remedy="Set NATS_URL or NATS_CONTEXT where that server is started.",
-            )
+            what = f"The Spark Connect server on {sight.host} cannot ask NATS: {sight.problem}"
+            raise InputError(what, remedy="Set NATS_URL or NATS_CONTEXT where that server is started.")
         return  # the files may say where their streams are; if they do not, the source says what is missing
     for name, made in ours.items():
         if sight.streams.get(name) != made:

@@ -120,10 +120,8 @@ def _check_targets(project: Project, pairs: Mapping[str, str]) -> None:
     own = {*pairs, *(project.topology.streams if project.topology is not None else ())}
     for old, new in pairs.items():
         if new in own:
-            raise InputError(
-                f"The replay would write into {new}, which is a stream of the pipeline itself.",
-                remedy=f"Name a new stream: --into {old}=NEW.",
-            )
+            what = f"The replay would write into {new}, which is a stream of the pipeline itself."
+            raise InputError(what, remedy=f"Name a new stream: --into {old}=NEW.")
     if len(set(pairs.values())) < len(pairs):
         raise InputError("The replay would write two streams into one.", remedy="Name a new stream for each.")
 
@@ -143,10 +141,8 @@ async def _make_streams(project: Project, options: ConnectionOptions, pairs: Map
             except NotFoundError:
                 held = 0
             if fresh and held:
-                raise InputError(
-                    f"The stream {new} holds {held:,} messages already, and this replay is new.",
-                    remedy="Write into a stream that is not there yet, or purge it.",
-                )
+                what = f"The stream {new} holds {held:,} messages already, and this replay is new."
+                raise InputError(what, remedy="Write into a stream that is not there yet, or purge it.")
             made.append(_beside(config, new))
         await apply(client, Topology(made))
 

@@ -78,10 +78,8 @@ def begun_replay(project: Project, name: str, asked: str, into: Mapping[str, str
     before = read_replay(project, name)
     if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
         pairs = ", ".join(f"{old}={new}" for old, new in before.into.items()) or "no stream"
-        raise InputError(
-            f"The replay {name} was begun from {before.asked} into {pairs}.",
-            remedy="Say the same again to go on with it, or give this one another name.",
-        )
+        what = f"The replay {name} was begun from {before.asked} into {pairs}."
+        raise InputError(what, remedy="Say the same again to go on with it, or give this one another name.")
     return before
 
 
@@ -123,10 +121,8 @@ def current_replay(project: Project) -> KeptReplay | None:
     name = str(switched.get("name", "without a name"))
     kept = read_replay(project, name)
     if kept is None:
-        raise InputError(
-            f"The pipeline {project.name} was switched to its replay {name}, which is gone.",
-            remedy="Switch back: penstock pipeline switch --back.",
-        )
+        what = f"The pipeline {project.name} was switched to its replay {name}, which is gone."
+        raise InputError(what, remedy="Switch back: penstock pipeline switch --back.")
     return kept
 
 

@@ -60,11 +60,8 @@ def run(
             option="remote",
         )
     if continuous and (dry or full_refresh or full_refresh_all):
-        raise OptionError(
-            "A continuous run can be neither dry nor a full refresh.",
-            remedy="Run once first, then continuously.",
-            option="continuous",
-        )
+        what = "A continuous run can be neither dry nor a full refresh."
+        raise OptionError(what, remedy="Run once first, then continuously.", option="continuous")
     order = RunOrder(
         continuous=continuous,
         pause=pause,

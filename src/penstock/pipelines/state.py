@@ -102,10 +102,8 @@ def state_paths(project: Project) -> list[Path]:
     """Give what a reset deletes, as far as it is there: of the replay, where the pipeline was switched to one."""
     project = place(project)
     if project.local_storage is None:
-        raise InputError(
-            f"The storage of {project.name} is {project.storage}, which is not on this machine.",
-            remedy="Look at it with the tools of that storage.",
-        )
+        what = f"The storage of {project.name} is {project.storage}, which is not on this machine."
+        raise InputError(what, remedy="Look at it with the tools of that storage.")
     names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)
     paths = [project.local_storage / name for name in names]
     if project.warehouse is not None:

@@ -67,12 +67,8 @@ class GuardProcess:
         if "held" in answer:
             pid = answer["held"]
             who = "this process" if pid == os.getpid() else f"process {pid}" if pid else "another process"
-            raise StoreInUseError(
-                f"The store {root} is in use by a server of {who}.",
-                remedy="Stop that server, or use another folder.",
-                store=str(root),
-                pid=pid,
-            )
+            what = f"The store {root} is in use by a server of {who}."
+            raise StoreInUseError(what, remedy="Stop that server, or use another folder.", store=str(root), pid=pid)
 
     def start(self, node: str, argv: list[str], output: Path) -> None:
         """Start a node."""
@@ -95,10 +91,8 @@ class GuardProcess:
     def ask(self, verb: str, **request: Any) -> dict[str, Any]:
         """Send one request and give its answer."""
         if os.getpid() != self._owner:
-            raise ServerError(
-                f"This server belongs to process {self._owner}, of which this one is a fork.",
-                remedy="Use its URL here, and start and stop it there.",
-            )
+            what = f"This server belongs to process {self._owner}, of which this one is a fork."
+            raise ServerError(what, remedy="Use its URL here, and start and stop it there.")
         with self._lock:
             self._count += 1
             line = json.dumps({"do": verb, "id": self._count, **request}).encode() + b"\n"

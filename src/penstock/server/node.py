@@ -307,10 +307,8 @@ class ForeignNode(Node):
 
     def __getattribute__(self, name: str) -> Any:
         if name in _OURS_ALONE:
-            raise ServerError(
-                f"Server.at() cannot {_OURS_ALONE[name]}: the server at {self.address} was not started here.",
-                remedy="Use penstock.Server() for a server of your own.",
-            )
+            what = f"Server.at() cannot {_OURS_ALONE[name]}: the server at {self.address} was not started here."
+            raise ServerError(what, remedy="Use penstock.Server() for a server of your own.")
         return super().__getattribute__(name)
 
 

@@ -204,11 +204,8 @@ class _Elsewhere(Server):
                 return _greeting_version(plain)
             except (OSError, ValueError) as error:
                 failures.append(f"{plain}: {error}")
-        raise UnreachableError(
-            f"No NATS server answers: {'; '.join(failures)}.",
-            remedy="Check the address, and that the server runs.",
-            urls=self._connection.urls,
-        )
+        what = f"No NATS server answers: {'; '.join(failures)}."
+        raise UnreachableError(what, remedy="Check the address, and that the server runs.", urls=self._connection.urls)
 
     @property
     def running(self) -> bool:

@@ -190,11 +190,8 @@ class Play:
                     self.note("Everything is read and written; stopping Spark.")
                     run.stop()
             if time.monotonic() > deadline:
-                raise PipelineError(
-                    f"The pipeline is not done after {PATIENCE:g} s.",
-                    remedy=f"See {run.log_path}.",
-                    log=str(run.log_path),
-                )
+                what = f"The pipeline is not done after {PATIENCE:g} s."
+                raise PipelineError(what, remedy=f"See {run.log_path}.", log=str(run.log_path))
         self._take(run.outcome)
         run.check()
 

@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 from penstock.examples.orders import FOLDER
 from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, audit_tables, read_revenue
 from penstock.examples.orders.ledger import Ledger, Volume
-from penstock.examples.orders.play import Moment, Result
+from penstock.examples.orders.play import Result
 from penstock.examples.orders.report import write_report
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
@@ -204,7 +204,7 @@ class Tags(HTMLParser):
 
 def result_of(*stages: Stage) -> Result:
     made = Result(Ledger.draw(VOLUME, START), stages=list(stages), begun=1_772_000_000.0, seconds=12.3, duplicates=7)
-    made.moments = [Moment(0.0, 0, 0), Moment(5.0, 200, 50)]
+    made.moments = [(0.0, 0, 0), (5.0, 200, 50)]
     made.notes = [(1.0, "Killed Spark with SIGKILL <b>&"), (3.0, "Spark 4 is up")]
     made.top = [{"customer": "c-1", "name": "<script>alert(1)</script>", "orders": 3, "cents": 12345}]
     made.revenue = [("north", "2026-03-01T12:00:00Z", 500, 2), ("west", "2026-03-01T12:01:00Z", 700, 1)]

@@ -10,22 +10,20 @@ as a context, which `penstock.contexts` writes and reads, named by `NATS_CONTEXT
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from penstock import credentials
 from penstock.contexts import to_context
 from penstock.errors import OptionError, PipelineError
 from penstock.options import ConnectionOptions
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 __all__ = ["Assignment", "RunOrder"]
 
@@ -85,15 +83,13 @@ class Assignment:
 
     def to_json(self) -> str:
         """Write it, with every field."""
-        return _adapter().dump_json(self).decode()
+        return _ADAPTER.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Assignment:
         """Read what `to_json` wrote; PipelineError if it is anything else."""
-        from pydantic import ValidationError
-
         try:
-            return _adapter().validate_json(text)
+            return _ADAPTER.validate_json(text)
         except ValidationError as error:
             # The values stay out: settings of Spark may hold keys.
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
@@ -111,11 +107,7 @@ class Assignment:
         return order, context
 
 
-@functools.cache
-def _adapter() -> TypeAdapter[Assignment]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Assignment)
+_ADAPTER = TypeAdapter(Assignment)
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -89,18 +89,14 @@ def _installed() -> list[Path]:
 def _version(path: Path, inode: int, changed: int, size: int) -> str:
     """Ask the program for its version; a file that changed on disk is asked again."""
     try:
+        asked = [str(path), "--version"]
         done = subprocess.run(
-            [str(path), "--version"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_VERSION_TIMEOUT,
-            check=False,
+            asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=_VERSION_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = error.strerror if isinstance(error, OSError) else f"no answer in {_VERSION_TIMEOUT:g} s"
         raise _no_good(f"{path} does not tell its version: {reason}.", path) from error
-    said = done.stdout.decode(errors="replace")
+    said = (done.stdout + done.stderr).decode(errors="replace")
     match = re.search(r"\bv?(\d+\.\d+\.\d+\S*)", said)
     if done.returncode != 0 or match is None:
         what = f"it ended with status {done.returncode} and said {said[:200].strip()!r}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Band", "Line", "bars", "columns", "lines"]
+__all__ = ["Line", "bars", "columns", "lines"]
 
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -23,15 +23,6 @@ class Line:
     points: Sequence[tuple[float, float]]
     colour: str
     fill: bool = False
-
-
-@dataclass(frozen=True)
-class Band:
-    """Something that happened from one time to another, shown as a band; the legend says what it is."""
-
-    start: float
-    end: float
-    text: str
 
 
 def _top(values: Iterable[float]) -> float:
@@ -62,14 +53,14 @@ def _rect(x: float, y: float, width: float, height: float, colour: str, title: s
     return f'<rect {place} fill="{colour}"><title>{escape(title)}</title></rect>'
 
 
-def lines(title: str, series: Sequence[Line], bands: Sequence[Band] = ()) -> str:
-    """Draw lines over time, from zero on."""
+def lines(title: str, series: Sequence[Line], bands: Sequence[tuple[float, float, str]] = ()) -> str:
+    """Draw lines over time, from zero on; a band shows what was so from one time to another."""
     right = max((x for line in series for x, _ in line.points), default=0.0) or 1.0
     top = _top(y for line in series for _, y in line.points)
     body = []
-    for band in bands:
-        start, end = 100 * band.start / right, 100 * min(band.end, right) / right
-        body.append(_rect(start, 0, max(end - start, 0.2), 100, "var(--band)", band.text))
+    for start, end, text in bands:
+        left, width = 100 * start / right, 100 * (min(end, right) - start) / right
+        body.append(_rect(left, 0, max(width, 0.2), 100, "var(--band)", text))
     for line in series:
         points = [(f"{100 * x / right:.2f}", f"{100 - 100 * y / top:.2f}") for x, y in line.points]
         path = " ".join(f"{x},{y}" for x, y in points)
@@ -77,7 +68,7 @@ def lines(title: str, series: Sequence[Line], bands: Sequence[Band] = ()) -> str
             area = f"{points[0][0]},100 {path} {points[-1][0]},100"
             body.append(f'<polygon points="{area}" fill="{line.colour}" opacity="0.22"/>')
         body.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}"/>')
-    legend = dict([(line.name, line.colour) for line in series] + [(band.text, "var(--band)") for band in bands])
+    legend = dict([(line.name, line.colour) for line in series] + [(text, "var(--band)") for _, _, text in bands])
     return _chart(title, top, (f"{right * part:.0f} s" for part in _QUARTERS), body, legend.items())
 
 

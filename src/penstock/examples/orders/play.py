@@ -25,7 +25,7 @@ from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 
-__all__ = ["CONF", "Moment", "Play", "Result", "in_thread"]
+__all__ = ["CONF", "Play", "Result", "in_thread"]
 
 EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
@@ -39,22 +39,14 @@ PATIENCE = 600.0  # seconds for the whole pipeline
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Moment:
-    """How things stood at some time of the play, in seconds from its beginning."""
-
-    at: float
-    published: int
-    read: int
-
-
 @dataclass
 class Result:
     """What the play came to."""
 
     ledger: Ledger
     stages: list[Stage] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[tuple[float, int, int]] = field(default_factory=list)
+    """How things stood at some time from the beginning: orders published, and orders read."""
     batches: list[MicroBatch] = field(default_factory=list)
     notes: list[tuple[float, str]] = field(default_factory=list)
     """What happened when, in seconds from the beginning."""
@@ -208,7 +200,7 @@ class Play:
 
     def _moment(self, traffic: Traffic) -> None:
         at, published = time.monotonic() - self._begin, traffic.position
-        self.result.moments.append(Moment(at, published, min(self._read, published)))
+        self.result.moments.append((at, published, min(self._read, published)))
 
     # -- what is asked of the results --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from penstock.examples.orders import FOLDER
-from penstock.examples.orders.charts import Band, Line, bars, columns, lines
+from penstock.examples.orders.charts import Line, bars, columns, lines
 from penstock.examples.orders.ledger import REGIONS
 from penstock.examples.orders.play import Result
 
@@ -55,9 +55,9 @@ def _texts(result: Result) -> dict[str, str]:
 
 def _parts(result: Result) -> dict[str, str]:
     """Give what is markup itself: rows of the table, charts, and the list of what happened."""
-    published = [(moment.at, moment.published) for moment in result.moments]
-    read = [(moment.at, moment.read) for moment in result.moments]
-    waiting = [(moment.at, moment.published - moment.read) for moment in result.moments]
+    published = [(at, published) for at, published, _ in result.moments]
+    read = [(at, read) for at, _, read in result.moments]
+    waiting = [(at, published - read) for at, published, read in result.moments]
     deaths = _deaths(result)
     return {
         "audit": _audit(result),
@@ -84,14 +84,14 @@ def _audit(result: Result) -> str:
     )
 
 
-def _deaths(result: Result) -> list[Band]:
+def _deaths(result: Result) -> list[tuple[float, float, str]]:
     """Find the times without Spark: from a kill until Spark is up again."""
     bands, killed = [], None
     for at, text in result.notes:
         if "SIGKILL" in text:
             killed = at
         elif killed is not None and "is up" in text:
-            bands.append(Band(killed, at, "killed, restarting"))
+            bands.append((killed, at, "killed, restarting"))
             killed = None
     return bands
 
@@ -102,10 +102,10 @@ def _batches(result: Result) -> str:
         if batch.rows:
             flows.setdefault(batch.flow, []).append(batch.seconds)
     means = {name: sum(times) / len(times) for name, times in flows.items()}
-    return bars(
-        [(name, means[name], f"{means[name]:.2f} s on average, {len(flows[name])} batches") for name in sorted(flows)],
-        "var(--d)",
-    )
+    rows = [
+        (name, mean, f"{mean:.2f} s on average, {len(flows[name])} batches") for name, mean in sorted(means.items())
+    ]
+    return bars(rows, "var(--d)")
 
 
 def _revenue(result: Result) -> str:

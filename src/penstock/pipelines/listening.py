@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from penstock.pipelines.outcome import OBSERVED
 
@@ -40,24 +40,26 @@ class Listening:
         self._over = 0
         self._added = False
         self._closing = False
-        self._problem: str | None = None  # why not everything was heard
+        self.problem: str | None = None
+        """Why not everything was heard; None where it was."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         if self._refused:
-            return
+            return self
         self._begin()
         self._thread = threading.Thread(target=self._follow, name="penstock-listening", daemon=True)
         self._thread.start()
         with self._change:
             # What begins once the server has answered is heard. It has one listener for a session, and lets a second
             # one wait for ever: the files of a pipeline may have one of their own.
-            self._change.wait_for(lambda: self._added or self._problem is not None, self._patience)
+            self._change.wait_for(lambda: self._added or self.problem is not None, self._patience)
             if not self._added:
-                self._problem = self._problem or "it has taken no listener; do the pipeline's files add one?"
+                self.problem = self.problem or "it has taken no listener; do the pipeline's files add one?"
                 self._refused, self._closing = True, True
                 self._thread = None
-        if self._problem is None:
+        if self.problem is None:
             self._say("listening")
+        return self
 
     def hear(self, message: str) -> None:
         """Take in an event of the pipeline: each flow that runs, and was not planned as a batch, is a query."""
@@ -77,14 +79,14 @@ class Listening:
             # The server hands events on from a queue of its own; the end of a query is behind its last progress.
             with self._change:
                 if not self._change.wait_for(self._heard_all, self._patience):
-                    self._problem = "it did not tell the end of every query in time"
+                    self.problem = "it did not tell the end of every query in time"
                 self._closing = True
             self._stop(self._thread)
-        if self._problem is not None:
-            self._say("deaf", reason=self._problem)
+        if self.problem is not None:
+            self._say("deaf", reason=self.problem)
 
     def _heard_all(self) -> bool:
-        return self._problem is not None or self._over >= self._begun
+        return self.problem is not None or self._over >= self._begun
 
     def _stop(self, thread: threading.Thread) -> None:
         from pyspark.errors import PySparkException
@@ -94,7 +96,7 @@ class Listening:
                 pass
             thread.join(self._patience)
         except PySparkException as error:
-            self._problem = self._problem or _first_line(error)
+            self.problem = self.problem or _first_line(error)
 
     def _follow(self) -> None:
         problem = "it stopped telling"
@@ -111,7 +113,7 @@ class Listening:
             problem = _first_line(error)
         with self._change:
             if not self._closing:
-                self._problem = problem
+                self.problem = problem
             self._change.notify_all()
 
     def _take(self, event: Any) -> None:

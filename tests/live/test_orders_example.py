@@ -62,7 +62,7 @@ def sent(shop: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ledger
             assert traffic.position == 100
             await traffic.send_orders(10_000)
             assert traffic.position == len(ledger.orders)
-            return traffic.duplicates
+            return traffic.orders.duplicates
 
     return ledger, asyncio.run(send())
 

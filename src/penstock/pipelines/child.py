@@ -18,6 +18,7 @@ import traceback
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -90,12 +91,7 @@ def _settings(spark: Any, given: Mapping[str, str], mouth: _Mouth, ours: bool) -
 
 
 def _update(
-    spark: Any,
-    given: Assignment,
-    settings: dict[str, str],
-    mouth: _Mouth,
-    listening: Listening | None,
-    refresh: bool,
+    spark: Any, given: Assignment, settings: dict[str, str], mouth: _Mouth, listening: Listening | None
 ) -> None:
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
@@ -104,12 +100,8 @@ def _update(
 
     path, order = given.spec, given.order
     spec = cli.load_pipeline_spec(path)
-    graph = create_dataflow_graph(
-        spark,
-        default_catalog=spec.catalog,
-        default_database=order.database or spec.database,
-        sql_conf=settings,
-    )
+    database = order.database or spec.database
+    graph = create_dataflow_graph(spark, default_catalog=spec.catalog, default_database=database, sql_conf=settings)
     registry = SparkConnectGraphElementRegistry(spark, graph) if listening is None else counting_registry(spark, graph)
     cli.register_definitions(path, registry, spec, spark, graph)
     mouth.say("registered")
@@ -118,8 +110,8 @@ def _update(
         events = start_run(
             spark,
             graph,
-            full_refresh=order.full_refresh if refresh else [],
-            full_refresh_all=order.full_refresh_all and refresh,
+            full_refresh=order.full_refresh,
+            full_refresh_all=order.full_refresh_all,
             refresh=[],
             dry=order.dry,
             storage=given.storage,
@@ -160,11 +152,12 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)
-            _update(spark, given, settings, mouth, listening, refresh=number == 0)
+            _update(spark, given, settings, mouth, listening)
             mouth.say("updated", number=number)
             if not order.continuous:
                 break
             number += 1
+            given = replace(given, order=replace(order, full_refresh=(), full_refresh_all=False))
             stop.wait(order.pause)
     finally:
         spark.stop()

@@ -16,13 +16,13 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from penstock.options import ConnectionOptions
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.project import Project
 
-__all__ = ["NAME", "ProgressFile", "RunState", "process_facts", "progress_folder", "read_progress"]
+__all__ = ["NAME", "ProgressFile", "process_facts", "progress_folder", "read_progress"]
 
 NAME = "progress.json"
 VERSION = 1
@@ -30,7 +30,6 @@ _EVERY = 1.0
 _BATCHES = 100  # of the newest ones
 _MOST = 4 * 2**20  # bytes of a file that is read back
 
-RunState = Literal["running", "done", "failed", "stopped", "cut off"]
 log = logging.getLogger("penstock.pipelines")
 
 
@@ -83,7 +82,8 @@ class ProgressFile:
             self._path = None
 
 
-def _state(outcome: Outcome, over: bool) -> RunState:
+def _state(outcome: Outcome, over: bool) -> str:
+    """Give the state of a run as its file tells it; whoever reads that adds "cut off"."""
     if not over:
         return "running"
     return "failed" if outcome.failure else "done" if outcome.ended else "stopped"

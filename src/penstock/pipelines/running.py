@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -82,23 +84,21 @@ def follow(
     timeout: float | None = None,
 ) -> Outcome:
     """Follow a run to its end, however that comes, and close it; PipelineError where it failed."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     asked = False
-    try:
+    with closing(begun):
         while begun.poll():
             if watch is not None:
                 watch(begun.outcome)
             if stop is not None and stop.is_set() and not asked:
                 asked = True
                 begun.stop()
-            if deadline is not None and time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 begun.outcome.failure = f"it is not done after {timeout:g} s"
                 break
         if watch is not None:
             watch(begun.outcome)
         return begun.check()
-    finally:
-        begun.close()
 
 
 def start(

@@ -155,14 +155,9 @@ class Ledger:
         )[0]
         fault = dice.choice(BROKEN) if dice.random() < volume.broken else None
         customer = f"c-{min(int(dice.expovariate(4 / volume.customers)), volume.customers - 1):03}"
-        return Order(
-            order_id=f"o-{number:06}",
-            customer="c-unknown" if fault == "unknown customer" else customer,
-            cents=dice.randrange(100, 50_000),
-            ordered=ordered,
-            way=way,
-            fault=fault,
-        )
+        if fault == "unknown customer":
+            customer = "c-unknown"
+        return Order(f"o-{number:06}", customer, dice.randrange(100, 50_000), ordered, way, fault)
 
     def draw_next(self, now: datetime) -> Order:
         """Draw one more order after all others, and enter it into the books.

@@ -39,12 +39,6 @@ class Ongoing:
     sent: int = 0
     """How many orders are out."""
 
-    @property
-    def command(self) -> str:
-        """The command that does what this does with Spark."""
-        project = self.play.project
-        return f"penstock pipeline run {project.folder} --storage {project.local_storage} --continuous -s {self.url}"
-
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until `stop` is set. Spark is killed then: whoever goes on in its storage finds where it was."""
         async with asyncio.TaskGroup() as tasks:
@@ -63,7 +57,9 @@ class Ongoing:
             reason = self.play.options.scrub(outcome.failure or "it was ended").rstrip(".")
             if failures >= TRIES:
                 self.say(f"Spark ended: {reason}. {TRIES} starts came to no update: it is left. To start it yourself:")
-                self.say(f"  {self.command}")
+                project = self.play.project
+                where = f"{project.folder} --storage {project.local_storage}"
+                self.say(f"  penstock pipeline run {where} --continuous -s {self.url}")
                 await stop.wait()
                 return
             self.say(f"Spark ended: {reason}. Starting it again; it goes on where it was.")

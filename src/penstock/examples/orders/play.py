@@ -118,7 +118,7 @@ class Play:
             finally:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
-            self.result.duplicates = traffic.duplicates
+            self.result.duplicates = traffic.orders.duplicates
         async with self.service() as bus:
             await self._audit(bus)
         self.result.seconds = time.monotonic() - self._begin
@@ -136,7 +136,7 @@ class Play:
         # The rest comes while Spark has work in hand, so that a kill hits it in the middle.
         await self._warm.wait()
         await traffic.send_orders(len(self.ledger.orders), seconds=6.0 * self._pace)
-        orders, repeats = len(self.ledger.orders), traffic.duplicates
+        orders, repeats = len(self.ledger.orders), traffic.orders.duplicates
         self.note(f"All {orders:,} orders are in; {repeats:,} repeats were known by their id.")
 
     # -- the pipeline and its death ----------------------------------------------------------------------------------

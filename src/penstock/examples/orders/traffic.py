@@ -47,13 +47,6 @@ class Traffic:
         ):
             yield cls(ledger, url, client, orders, legacy)
 
-    @property
-    def duplicates(self) -> int:
-        """How many repeats the server recognised."""
-        return self.orders.duplicates
-
-    # -- what goes out -------------------------------------------------------------------------------------------------
-
     async def send_customers(self) -> None:
         """Publish the table of customers."""
         async with Publisher(self.client, "CUSTOMERS") as publisher:

@@ -49,11 +49,10 @@ log = logging.getLogger("penstock.pipelines")
 
 @dataclass(frozen=True)
 class _Look:
-    """What a folder holds at a moment."""
+    """What a folder holds at a moment at which it is whole."""
 
-    files: tuple[Path, ...]
-    whole: bool
-    stamp: tuple[int, int] | None
+    files: list[Path]
+    stamp: tuple[int, int]
     """Which state of the folder it is: another one has another stamp."""
 
 
@@ -77,7 +76,7 @@ class Table:
     def files(self) -> list[Path]:
         """Give the files that count at this moment; none while the table is being rewritten."""
         look = _look(self.folder)
-        return list(look.files) if look.whole else []
+        return [] if look is None else look.files
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the table, or some columns of it."""
@@ -85,7 +84,7 @@ class Table:
         def take() -> pa.Table | None:
             look = _look(self.folder)
             with contextlib.suppress(FileNotFoundError):  # its files go at this moment: look again
-                return _read(self.folder, look.files, columns) if look.whole else None
+                return None if look is None else _read(self.folder, look.files, columns)
             return None
 
         return _wait_for(take, self.folder, self.patience)
@@ -130,7 +129,7 @@ class KeptTable:
         """Read what is new, keep it if it is small enough, and give the newest rows that are known."""
         with self._lock:
             look = _look(self.folder)
-            if not look.whole or (self._kept is not None and look.stamp == self._stamp):
+            if look is None or (self._kept is not None and look.stamp == self._stamp):
                 return self._kept
             try:
                 found = _read(self.folder, look.files, None)
@@ -169,20 +168,19 @@ def _wait_for(take: Callable[[], pa.Table | None], folder: Path, patience: float
     return found
 
 
-def _look(folder: Path) -> _Look:
-    """See which files count, and whether they are all there."""
+def _look(folder: Path) -> _Look | None:
+    """See which files count; None where they are not all there."""
     try:
         batches = folder / "_spark_metadata"
-        if batches.is_dir():
-            status = batches.stat()  # before the log is read: whatever comes later has another one
-            files = tuple(sorted(_logged(batches, folder)))
-            return _Look(files, True, (status.st_ino, status.st_mtime_ns))
-        return _look_plain(folder)
+        if not batches.is_dir():
+            return _look_plain(folder)
+        status = batches.stat()  # before the log is read: whatever comes later has another one
+        return _Look(sorted(_logged(batches, folder)), (status.st_ino, status.st_mtime_ns))
     except FileNotFoundError:
-        return _Look((), False, None)  # something goes away while we look
+        return None  # something goes away while we look
 
 
-def _look_plain(folder: Path) -> _Look:
+def _look_plain(folder: Path) -> _Look | None:
     files, newest, busy, folders = list[Path](), 0, False, list[os.stat_result]()
     for place, inner, names in os.walk(folder, onerror=_raise):
         busy = busy or "_temporary" in inner
@@ -194,7 +192,7 @@ def _look_plain(folder: Path) -> _Look:
         folders.append(os.stat(place))
     changed = max(status.st_mtime_ns for status in folders)
     settled = changed <= newest or time.time() - changed / 1e9 > _STILL
-    return _Look(tuple(sorted(files)), bool(files) and settled and not busy, (folders[0].st_ino, changed))
+    return _Look(sorted(files), (folders[0].st_ino, changed)) if files and settled and not busy else None
 
 
 def _raise(error: OSError) -> None:

@@ -45,8 +45,6 @@ class Ongoing:
             tasks.create_task(self._spark(stop))
             tasks.create_task(self._traffic(stop))
 
-    # -- Spark -----------------------------------------------------------------------------------------------------
-
     async def _spark(self, stop: asyncio.Event) -> None:
         failures = 0
         while not stop.is_set():
@@ -86,8 +84,6 @@ class Ongoing:
         finally:
             await in_thread(run.close)
         return run.outcome
-
-    # -- orders ----------------------------------------------------------------------------------------------------
 
     async def _traffic(self, stop: asyncio.Event) -> None:
         """Send orders until stopped; the producers stay open, and with them the gateway for old clients."""

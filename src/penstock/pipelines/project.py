@@ -87,9 +87,8 @@ def _find(path: Path) -> Path:
     if path.is_file():
         return path.resolve()
     if not path.is_dir():
-        raise InputError(
-            f"There is no pipeline at {path}.", remedy="Name a folder, or make one: penstock pipeline new."
-        )
+        what = f"There is no pipeline at {path}."
+        raise InputError(what, remedy="Name a folder, or make one: penstock pipeline new.")
     found = [path / name for name in SPEC_NAMES if (path / name).is_file()]
     if not found:
         what = f"There is no {SPEC_NAMES[0]} in {path.resolve()}."
@@ -103,9 +102,8 @@ def _read(spec: Path) -> dict[str, Any]:
     try:
         import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
     except ImportError:
-        raise InputError(
-            "Pipelines need pyspark with its pipelines extra.", remedy="Run: pip install 'penstock[spark]'."
-        ) from None
+        what = "Pipelines need pyspark with its pipelines extra."
+        raise InputError(what, remedy="Run: pip install 'penstock[spark]'.") from None
     try:
         content = yaml.safe_load(spec.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -24,7 +24,6 @@ __all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages", "stre
 
 DEFAULT_PORT = 15002
 _PATIENCE = 10.0  # seconds for a connection to a Connect server
-_TASKS = 4
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,8 @@ def check_remote(url: str) -> None:
         host, port = None, 0
     if parts.scheme != "sc" or not host:
         # What follows the host may hold a token.
-        raise OptionError(
-            f"{url.partition('/;')[0]!r} is no Spark Connect address.", remedy="Write sc://host:15002.", option="remote"
-        )
+        what = f"{url.partition('/;')[0]!r} is no Spark Connect address."
+        raise OptionError(what, remedy="Write sc://host:15002.", option="remote")
     try:
         socket.create_connection((host, port), _PATIENCE).close()
     except OSError as error:
@@ -114,8 +112,6 @@ def _source() -> Any:
     """Make the source. Its classes are local, so that they are carried by value: Penstock may be missing there."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    tasks = _TASKS
-
     def packages() -> dict[str, Any]:
         import importlib.metadata
         import platform
@@ -148,7 +144,7 @@ def _source() -> Any:
                     facts["streams"] = stream_ages(self.names)
                 except PenstockError as error:
                     facts["problem"] = str(error)
-            return [InputPartition(json.dumps(facts)) for _ in range(tasks)]
+            return [InputPartition(json.dumps(facts))] * 4  # so many tasks look around, on as many executors
 
         def read(self, partition: InputPartition) -> Any:
             """Run by the executors."""

@@ -221,8 +221,7 @@ class Play:
         sums = self.ledger.top()
         customer = max(sums, key=lambda name: sums[name])
         orders = await ask(bus, "orders", customer=customer)
-        top = await ask(bus, "top-customers", limit="10")
-        self.result.top = top
+        top = self.result.top = await ask(bus, "top-customers", limit="10")
         self.note(f"The service on the bus answered: {customer} has {len(orders)} orders.")
         self.result.revenue = await asyncio.to_thread(read_revenue, self.options)
         streams = await asyncio.to_thread(audit_streams, self.ledger, self.options)

@@ -183,8 +183,7 @@ class Outcome:
             flow.rows_out = (flow.rows_out or 0) + int(written)
 
     def _read_progress(self, progress: Mapping[str, Any]) -> None:
-        name = progress.get("name") or progress["id"]
-        flow = self._flow(name)
+        flow = self._flow(progress.get("name") or progress["id"])
         seconds = float((progress.get("durationMs") or {}).get("triggerExecution") or 0) / 1000
         rows = sum(int(source.get("numInputRows") or 0) for source in progress.get("sources") or [])
         flow.batches += 1

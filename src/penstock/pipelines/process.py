@@ -220,9 +220,8 @@ def _conf(project: Project, order: RunOrder, folder: Path) -> dict[str, str]:
         conf["spark.sql.warehouse.dir"] = str(project.warehouse)
         # The catalog must outlive the run, or the next one finds tables on disk that it does not know.
         conf["spark.sql.catalogImplementation"] = "hive"
-        conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
-            f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
-        )
+        catalog = f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
+        conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = catalog
         conf[java] += f' "-Dderby.stream.error.file={storage / "derby.log"}"'
     given = {**project.configuration, **order.conf}
     if java in given:

@@ -79,8 +79,7 @@ def stream_ages(names: Iterable[str]) -> dict[str, str | None]:
 def look(spark: Any, names: Iterable[str]) -> Sight:
     """Look at the Connect server behind a session and at its executors; InputError says what is amiss where."""
     spark.dataSource.register(_source())
-    frame = spark.read.format("penstock_look").option("streams", json.dumps(sorted(names))).load()
-    rows = frame.collect()
+    rows = spark.read.format("penstock_look").option("streams", json.dumps(sorted(names))).load().collect()
     sight = Sight(**json.loads(rows[0]["driver"]))
     executors = {Executor(row["host"], row["python"], row["penstock"], row["pyarrow"]) for row in rows}
     ours = importlib.metadata.version("penstock")

@@ -70,10 +70,6 @@ class GuardProcess:
             what = f"The store {root} is in use by a server of {who}."
             raise StoreInUseError(what, remedy="Stop that server, or use another folder.", store=str(root), pid=pid)
 
-    def start(self, node: str, argv: list[str], output: Path) -> None:
-        """Start a node."""
-        self.ask("start", node=node, argv=argv, output=str(output))
-
     def state(self, node: str) -> dict[str, Any]:
         """Tell the pid of a node, its state and its exit status."""
         return self.ask("state", node=node)

@@ -171,7 +171,8 @@ class Node:
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._config.touch(mode=0o600)
         self._config.write_text(self._configuration())
-        deployment.guard.start(self.name, [str(deployment.binary.path), "-c", str(self._config)], self._output)
+        argv = [str(deployment.binary.path), "-c", str(self._config)]
+        deployment.guard.ask("start", node=self.name, argv=argv, output=str(self._output))
 
     def _configuration(self) -> str:
         """Write what nats-server is told; a port of 0 lets the server choose."""

@@ -11,7 +11,7 @@ import random
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 __all__ = ["BROKEN", "Customer", "Document", "Ledger", "Order", "Volume"]
 
@@ -72,18 +72,11 @@ class Order:
 
     def encode(self) -> bytes:
         """Give the message, broken in the way that its fault says."""
-        content: dict[str, Any] = {
-            "order_id": self.order_id,
-            "customer": self.customer,
-            "cents": self.cents,
-            "ordered": self.ordered.isoformat().replace("+00:00", "Z"),
-        }
         if self.fault == "not an order":
             return f"<order id={self.order_id!r}/>".encode()
-        if self.fault == "no amount":
-            content["cents"] = "a lot"
-        if self.fault == "no time":
-            content["ordered"] = "yesterday"
+        cents = "a lot" if self.fault == "no amount" else self.cents
+        ordered = "yesterday" if self.fault == "no time" else self.ordered.isoformat().replace("+00:00", "Z")
+        content = {"order_id": self.order_id, "customer": self.customer, "cents": cents, "ordered": ordered}
         return json.dumps(content).encode()
 
 

@@ -104,8 +104,7 @@ def state_paths(project: Project) -> list[Path]:
     if project.local_storage is None:
         what = f"The storage of {project.name} is {project.storage}, which is not on this machine."
         raise InputError(what, remedy="Look at it with the tools of that storage.")
-    names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)
-    paths = [project.local_storage / name for name in names]
+    paths = [project.local_storage / name for name in ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)]
     if project.warehouse is not None:
         paths.append(project.warehouse)
     return [path for path in paths if path.exists()]

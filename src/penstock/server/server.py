@@ -130,8 +130,7 @@ class Server:
     # -- starting and stopping ---------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        return self.start()
 
     def __exit__(self, *about: object) -> None:
         self.stop()

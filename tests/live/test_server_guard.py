@@ -278,12 +278,12 @@ def test_an_answer_that_nobody_waits_for_any_more_is_passed_over(tmp_path: Path)
     try:
         process._count += 1
         process._socket.sendall(json.dumps({"do": "state", "node": "left", "id": process._count}).encode() + b"\n")
-        output = tmp_path / "n1.out"
-        process.start("n1", list(SLEEP), output)
+        start = {"node": "n1", "argv": list(SLEEP), "output": str(tmp_path / "n1.out")}
+        process.ask("start", **start)
         assert process.state("n1")["state"] == "running"
         with pytest.raises(ServerError, match="could not start: n1 is running already"):
-            process.start("n1", list(SLEEP), output)
-        assert process.signal("n1", signal.SIGKILL, ("exited",).__contains__, 20.0)
-        assert not process.signal("n1", signal.SIGTERM, ("running",).__contains__, 0.05), "it does not come back"
+            process.ask("start", **start)
+        assert process.signal("n1", signal.SIGKILL, ("exited",), 20.0)
+        assert not process.signal("n1", signal.SIGTERM, ("running",), 0.05), "it does not come back"
     finally:
         process.close()

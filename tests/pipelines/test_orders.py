@@ -130,8 +130,8 @@ def test_everything_goes_on_running_with_the_console_on_it(
             client = await penstock.connect(shop.url)
             try:
                 for minutes in (2, 14):
-                    ordered, number = last + timedelta(minutes=minutes), len(ledger.orders)
-                    ledger.orders.append(Order(number, f"mine-{minutes}", "c-001", 990, ordered, "once"))
+                    ordered = last + timedelta(minutes=minutes)
+                    ledger.orders.append(Order(f"mine-{minutes}", "c-001", 990, ordered, "once"))
                     await client.publish("orders.c-001", ledger.orders[-1].encode())
                 await client.flush()
             finally:

@@ -189,23 +189,28 @@ spark = SparkSession.builder.remote(sys.argv[1]).create()
 told = []
 
 
+def say(kind, progress=None, reason=None):
+    if kind == "progress":
+        told.append(progress)
+
+
 def query(rows):
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
     begun = frame.writeStream.format("noop").trigger(availableNow=True).start()
     begun.awaitTermination(300)
 
 
-with Listening(spark, told.append) as first:
+with Listening(spark, say) as first:
     assert first.problem is None, first.problem
     first.hear("Flow kinds is PLANNING.")
     first.hear("Flow kinds is RUNNING.")
     first.hear("Flow rows is RUNNING.")
-    with Listening(spark, told.append, patience=1.0) as second:
+    with Listening(spark, say, patience=1.0) as second:
         print("a second one:", second.problem)
     query(7)
 print("all heard:", first.problem, sum(source["numInputRows"] for item in told for source in item["sources"]))
 
-with Listening(spark, told.append) as cut:
+with Listening(spark, say) as cut:
     cut.hear("Flow rows is RUNNING.")
     list(cut._command(add=False))  # as a server does that gives a listener up
 print("cut:", cut.problem)

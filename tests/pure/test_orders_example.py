@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from penstock.examples.orders.audit import compare
-from penstock.examples.orders.charts import Band, Line, bars, columns, lines
+from penstock.examples.orders.charts import Line, bars, columns, lines
 from penstock.examples.orders.ledger import Document, Ledger, Volume
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -78,7 +78,7 @@ def test_differences_are_counted(found: str, lost: int, repeated: int):
 def test_charts_are_well_formed():
     """Every chart is XML, also of nothing at all, and text in it is escaped."""
     drawn = [
-        lines("t", [Line("a<b", [(0, 0), (1, 5000)], "red", fill=True)], [Band(0.2, 0.4, "killed & back")]),
+        lines("t", [Line("a<b", [(0, 0), (1, 5000)], "red", fill=True)], [(0.2, 0.4, "killed & back")]),
         lines("t", [Line("a", [], "red")]),
         columns("t", ["1", "2"], {"north": [1, 2.5], "south": [0, 3]}, ["red", "blue"]),
         columns("t", [], {}, []),

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ import pytest
 
 from penstock.errors import DataLossError, InputError, NotFoundError, OptionError, PipelineError
 from penstock.options import ConnectionOptions
-from penstock.pipelines import start
+from penstock.pipelines import running, start
 from penstock.pipelines.child import _Mouth, _reason
 from penstock.pipelines.listening import Listening, _first_line
 from penstock.pipelines.new_project import write_project
 from penstock.pipelines.order import RunOrder
 from penstock.pipelines.process import PipelineRun, _conf, _kill_session, _session, _sudden, _take_lock, is_running
 from penstock.pipelines.project import Project
-from penstock.pipelines.running import _order, blocking
+from penstock.pipelines.running import blocking
 
 JAVA = "spark.driver.extraJavaOptions"
 NOWHERE = ConnectionOptions("nats://127.0.0.1:1")
@@ -236,12 +236,12 @@ def test_flows_that_are_queries_are_counted():
 
 def test_every_progress_is_told_and_nothing_else():
     """A progress is handed on as Spark wrote it; beginnings and idle queries are not."""
-    told: list[dict[str, Any]] = []
-    listening = Listening(None, told.append)
+    told: list[tuple[str, dict[str, Any]]] = []
+    listening = Listening(None, lambda kind, **fields: told.append((kind, fields)))
     listening._take(_event("QUERY_PROGRESS_EVENT", {"progress": {"batchId": 3, "name": "raw"}}))
     for kind in ("QUERY_IDLE_EVENT", "QUERY_PROGRESS_UNSPECIFIED", "QUERY_TERMINATED_EVENT"):
         listening._take(_event(kind, {"progress": {"batchId": 4}}))
-    assert told == [{"batchId": 3, "name": "raw"}]
+    assert told == [("progress", {"progress": {"batchId": 3, "name": "raw"}})]
 
 
 def _event(kind: str, content: object = None) -> Any:
@@ -262,22 +262,45 @@ def test_a_problem_is_one_line(text: str, line: str):
 # -- beginning ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_order_that_contradicts_itself_is_refused():
-    """Two masters, or a run for ever that is dry or a refresh, are refused with the name of the option."""
-    plain = (False, 1.0, None, None, (), False, False, None)
-    assert _order(*plain) == RunOrder()
-    assert _order(True, 2.0, "local[2]", None, (), False, False, {"a": "b"}) == RunOrder(
+@pytest.fixture
+def order_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunOrder]:
+    """Give the order with which `run` would start what it is asked for."""
+
+    class Started(Exception):
+        pass
+
+    def start_none(path: object, **given: Any) -> None:
+        raise Started(given["order"])
+
+    def ask(**asked: Any) -> RunOrder:
+        with pytest.raises(Started) as caught:
+            running.run(project, options=NOWHERE, **asked)
+        order: RunOrder = caught.value.args[0]
+        return order
+
+    monkeypatch.setattr(running, "start", start_none)
+    return ask
+
+
+def test_an_order_is_what_the_caller_says(order_of: Callable[..., RunOrder]):
+    """Whatever is not said is as an order has it by itself."""
+    assert order_of() == RunOrder()
+    assert order_of(continuous=True, pause=2.0, master="local[2]", conf={"a": "b"}) == RunOrder(
         True, 2.0, "local[2]", conf={"a": "b"}
     )
-    assert _order(False, 1.0, None, "sc://x", ["a"], False, True, None) == RunOrder(
+    assert order_of(remote="sc://x", full_refresh=["a"], dry=True) == RunOrder(
         remote="sc://x", full_refresh=("a",), dry=True
     )
+
+
+def test_an_order_that_contradicts_itself_is_refused(project: Project):
+    """Two masters, or a run for ever that is dry or a refresh, are refused with the name of the option."""
     with pytest.raises(OptionError, match="Both master and remote") as caught:
-        _order(False, 1.0, "local[2]", "sc://x", (), False, False, None)
+        running.run(project, options=NOWHERE, master="local[2]", remote="sc://x")
     assert caught.value.option == "remote"
-    for refresh, whole, dry in ((("a",), False, False), ((), True, False), ((), False, True)):
+    for also in ({"full_refresh": ("a",)}, {"full_refresh_all": True}, {"dry": True}):
         with pytest.raises(OptionError, match="neither dry nor a full refresh") as caught:
-            _order(True, 1.0, None, None, refresh, whole, dry, None)
+            running.run(project, options=NOWHERE, continuous=True, **also)
         assert caught.value.option == "continuous"
 
 
@@ -297,8 +320,7 @@ def test_a_coroutine_is_run_from_anywhere():
         return 2 * number
 
     async def inside() -> int:
-        found: int = blocking(double(21))
-        return found
+        return blocking(double(21))
 
     assert blocking(double(4)) == 8
     assert asyncio.run(inside()) == 42

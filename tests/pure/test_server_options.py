@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import OptionError, StartError
 from penstock.server.binary import Binary, version_numbers
-from penstock.server.node import _cause, is_port_clash
-from penstock.server.options import Routes, ServerOptions, render, statements
+from penstock.server.node import Deployment, Node, _cause, is_port_clash
+from penstock.server.options import Routes, ServerOptions, statements
 
 # -- the statements of a configuration ---------------------------------------------------------------------------------
 
@@ -193,18 +194,10 @@ def test_a_bad_option_is_named(options: dict[str, Any], culprit: str | None):
 
 
 def written(index: int = 0, *, token: str | None = "t", routes: Routes | None = None, **options: Any) -> str:
-    folder = Path("/run/penstock-x")
-    return render(
-        ServerOptions(**options),
-        index=index,
-        port=0,
-        monitor_port=0,
-        store=folder / "store",
-        log=folder / "n1.log",
-        ports_dir=folder / "n1.ports",
-        token=token,
-        routes=routes,
-    )
+    guard: Any = SimpleNamespace(run=Path("/run/penstock-x"))  # a folder is all that is asked of it
+    binary = Binary(Path("/x"), "2.15.1", "option")
+    deployment = Deployment(ServerOptions(**options), binary, guard, guard.run / "store", token, routes)
+    return Node(deployment, index)._configuration()
 
 
 def test_the_configuration_of_one_node():

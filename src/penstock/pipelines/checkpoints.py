@@ -17,7 +17,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from penstock.errors import InputError
 from penstock.spark.offsets import Offset
@@ -52,12 +51,8 @@ def read_flows(storage: Path) -> list[FlowState]:
     """Read every flow's newest checkpoint."""
     root = storage / "_checkpoints"
     places = (Path(place) for place, folders, _ in os.walk(root) if "offsets" in folders)
-    found = [place for place in places if place.name.isdigit()]
-    newest: dict[Path, Path] = {}
-    for version in found:
-        flow = version.parent
-        if flow not in newest or int(version.name) > int(newest[flow].name):
-            newest[flow] = version
+    versions = sorted((place for place in places if place.name.isdigit()), key=lambda place: int(place.name))
+    newest = {version.parent: version for version in versions}
     ordered = sorted(newest.items(), key=lambda item: (item[0].parent.name, item[0].name))
     return [_read(flow.parent.name, flow.name, version) for flow, version in ordered]
 
@@ -91,7 +86,6 @@ def _nats_offsets(path: Path) -> Iterator[Offset]:
         return  # Spark has tidied it away
     for line in lines[2:]:
         try:
-            content: Any = json.loads(line)
-            yield Offset.from_json(content)
+            yield Offset.from_json(json.loads(line))
         except (ValueError, InputError):
             continue  # a source of another format

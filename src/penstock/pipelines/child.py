@@ -16,8 +16,9 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -59,28 +60,17 @@ def _start_local(given: Assignment) -> tuple[Any, str]:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    settings = {
-        **given.spark,
-        "spark.master": given.order.master,
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-    }
-    classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(settings.items()))))
-    port = connect_port(given.folder / "events")
-    return classic, f"sc://localhost:{port}"
+    classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(given.spark.items()))))
+    return classic, f"sc://localhost:{connect_port(given.folder / 'events')}"
 
 
 def _reason(error: BaseException) -> str:
     """Find the sentence that a person needs in what Spark says."""
     if isinstance(error, PenstockError):
         return str(error)
-    text = str(error)
-    for line in text.splitlines():
-        if line.startswith(_OURS):
-            return line.partition(": ")[2]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    ours = [line.partition(": ")[2] for line in lines if line.startswith(_OURS)]
+    return next(iter(ours or lines), type(error).__name__).strip()
 
 
 def _settings(spark: Any, given: Mapping[str, str], mouth: _Mouth, ours: bool) -> dict[str, str]:
@@ -101,12 +91,7 @@ def _settings(spark: Any, given: Mapping[str, str], mouth: _Mouth, ours: bool) -
 
 
 def _update(
-    spark: Any,
-    given: Assignment,
-    settings: dict[str, str],
-    mouth: _Mouth,
-    listening: Listening | None,
-    refresh: bool,
+    spark: Any, given: Assignment, settings: dict[str, str], mouth: _Mouth, listening: Listening | None
 ) -> None:
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
@@ -115,22 +100,18 @@ def _update(
 
     path, order = given.spec, given.order
     spec = cli.load_pipeline_spec(path)
-    graph = create_dataflow_graph(
-        spark,
-        default_catalog=spec.catalog,
-        default_database=order.database or spec.database,
-        sql_conf=settings,
-    )
+    database = order.database or spec.database
+    graph = create_dataflow_graph(spark, default_catalog=spec.catalog, default_database=database, sql_conf=settings)
     registry = SparkConnectGraphElementRegistry(spark, graph) if listening is None else counting_registry(spark, graph)
     cli.register_definitions(path, registry, spec, spark, graph)
     mouth.say("registered")
     # For each update anew: a server keeps the beginning of every query for a listener until that is gone.
-    with nullcontext() if listening is None else _heard(listening, mouth):
+    with listening or nullcontext():
         events = start_run(
             spark,
             graph,
-            full_refresh=order.full_refresh if refresh else [],
-            full_refresh_all=order.full_refresh_all and refresh,
+            full_refresh=order.full_refresh,
+            full_refresh_all=order.full_refresh_all,
             refresh=[],
             dry=order.dry,
             storage=given.storage,
@@ -141,17 +122,6 @@ def _update(
                 mouth.say("event", message=message)
                 if listening is not None:
                     listening.hear(message)
-
-
-@contextmanager
-def _heard(listening: Listening, mouth: _Mouth) -> Iterator[None]:
-    """Listen, and say whether everything can be heard and was."""
-    with listening:
-        if listening.problem is None:
-            mouth.say("listening")
-        yield
-    if listening.problem is not None:
-        mouth.say("deaf", reason=listening.problem)
 
 
 def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
@@ -178,15 +148,16 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
         settings = _settings(spark, wanted, mouth, ours=classic is not None)
         listening = None
         if classic is None and not order.dry:  # a Spark of our own writes an event log, which tells more
-            listening = Listening(spark, lambda progress: mouth.say("progress", progress=progress))
+            listening = Listening(spark, mouth.say)
         number = 0
         while not stop.is_set():
             mouth.say("update", number=number)
-            _update(spark, given, settings, mouth, listening, refresh=number == 0)
+            _update(spark, given, settings, mouth, listening)
             mouth.say("updated", number=number)
             if not order.continuous:
                 break
             number += 1
+            given = replace(given, order=replace(order, full_refresh=(), full_refresh_all=False))
             stop.wait(order.pause)
     finally:
         spark.stop()

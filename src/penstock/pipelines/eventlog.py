@@ -16,9 +16,9 @@ from penstock.errors import PipelineError
 
 __all__ = ["EventLog", "connect_port"]
 
-_CONNECT = "SparkListenerConnectServiceStarted"
+_CONNECT = b"SparkListenerConnectServiceStarted"
 # Only these are worth parsing: most of the log is about tasks and storage.
-_WANTED = ("QueryProgressEvent", "QueryStartedEvent", '"SparkListenerJobStart"', '"SparkListenerTaskEnd"', _CONNECT)
+_WANTED = (b"QueryProgressEvent", b"QueryStartedEvent", b'"SparkListenerJobStart"', b'"SparkListenerTaskEnd"', _CONNECT)
 MOST_LINE = 64 * 2**20
 
 
@@ -56,8 +56,8 @@ class EventLog:
                     self._place += len(chunk)
                     *lines, self._rest = (self._rest + chunk).split(b"\n")
                     for line in lines:
-                        if not self._passing:
-                            yield from _parse(line)
+                        if not self._passing and any(word in line[:200] for word in _WANTED):
+                            yield json.loads(line)
                         self._passing = False
                     if len(self._rest) > MOST_LINE:
                         self._rest, self._passing = b"", True
@@ -70,21 +70,12 @@ def connect_port(folder: Path, patience: float = 60.0) -> int:
     log, deadline = EventLog(folder), time.monotonic() + patience
     while True:
         for event in log.read():
-            if str(event["Event"]).endswith(_CONNECT):
+            if str(event["Event"]).endswith(_CONNECT.decode()):
                 return int(event["bindingPort"])
         if time.monotonic() > deadline:  # Spark logs from a queue of its own, a moment later
-            raise PipelineError(
-                f"Spark did not say within {patience:g} s where its Connect server listens.",
-                remedy="Look into its log.",
-                log=None,
-            )
+            what = f"Spark did not say within {patience:g} s where its Connect server listens."
+            raise PipelineError(what, remedy="Look into its log.", log=None)
         time.sleep(0.05)
-
-
-def _parse(line: bytes) -> Iterator[dict[str, Any]]:
-    head = line[:200].decode("utf-8", "replace")
-    if any(word in head for word in _WANTED):
-        yield json.loads(line)
 
 
 def _number(path: Path) -> int:

@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.pipelines.outcome import OBSERVED
@@ -26,9 +25,9 @@ _STATE = re.compile(r"Flow (.+) is (PLANNING|RUNNING)\.")
 class Listening:
     """Follows the queries of a session while an update runs; a context manager, for one update after the other."""
 
-    def __init__(self, spark: Any, tell: Callable[[dict[str, Any]], None], *, patience: float = 60.0) -> None:
+    def __init__(self, spark: Any, say: Callable[..., None], *, patience: float = 60.0) -> None:
         self._spark = spark
-        self._tell = tell
+        self._say = say  # a kind, and fields: that it listens, each progress, and what it could not hear
         self._patience = patience  # seconds for what the server was asked for, or has on its way
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -58,6 +57,8 @@ class Listening:
                 self.problem = self.problem or "it has taken no listener; do the pipeline's files add one?"
                 self._refused, self._closing = True, True
                 self._thread = None
+        if self.problem is None:
+            self._say("listening")
         return self
 
     def hear(self, message: str) -> None:
@@ -70,31 +71,30 @@ class Listening:
                 elif name not in self._batch:
                     self._begun += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *about: object) -> None:
         # An update that failed may have lost its server, and ends the session, which ends the listener there.
-        if self._thread is None or kind is not None:
+        if kind is not None:
             return
-        # The server hands events on from a queue of its own; the end of a query is behind its last progress.
-        with self._change:
-            if not self._change.wait_for(self._heard_all, self._patience):
-                self.problem = "it did not tell the end of every query in time"
-        self._stop()
+        if self._thread is not None:
+            # The server hands events on from a queue of its own; the end of a query is behind its last progress.
+            with self._change:
+                if not self._change.wait_for(self._heard_all, self._patience):
+                    self.problem = "it did not tell the end of every query in time"
+                self._closing = True
+            self._stop(self._thread)
+        if self.problem is not None:
+            self._say("deaf", reason=self.problem)
 
     def _heard_all(self) -> bool:
         return self.problem is not None or self._over >= self._begun
 
-    def _stop(self) -> None:
+    def _stop(self, thread: threading.Thread) -> None:
         from pyspark.errors import PySparkException
 
-        assert self._thread is not None
-        with self._change:
-            self._closing = True
         try:
             for _ in self._command(add=False):
                 pass
-            self._thread.join(self._patience)
+            thread.join(self._patience)
         except PySparkException as error:
             self.problem = self.problem or _first_line(error)
 
@@ -120,7 +120,7 @@ class Listening:
         from pyspark.sql.connect.proto import StreamingQueryEventType as Kind
 
         if event.event_type == Kind.QUERY_PROGRESS_EVENT:
-            self._tell(json.loads(event.event_json)["progress"])
+            self._say("progress", progress=json.loads(event.event_json)["progress"])
         elif event.event_type == Kind.QUERY_TERMINATED_EVENT:
             with self._change:
                 self._over += 1

@@ -19,9 +19,8 @@ _TEMPLATE = Path(__file__).parent / "template"
 def write_project(where: Path, name: str) -> Path:
     """Write a new project into a folder of its name, and give the folder."""
     if not _NAME.fullmatch(name):
-        raise InputError(
-            f"{name!r} cannot be the name of a pipeline.", remedy="Begin with a letter; use letters, digits, - and _."
-        )
+        what = f"{name!r} cannot be the name of a pipeline."
+        raise InputError(what, remedy="Begin with a letter; use letters, digits, - and _.")
     folder = where / name
     if folder.exists():
         raise InputError(f"{folder} is there already.", remedy="Choose another name.")

@@ -10,22 +10,20 @@ as a context, which `penstock.contexts` writes and reads, named by `NATS_CONTEXT
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from penstock import credentials
 from penstock.contexts import to_context
 from penstock.errors import OptionError, PipelineError
 from penstock.options import ConnectionOptions
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 __all__ = ["Assignment", "RunOrder"]
 
@@ -78,30 +76,26 @@ class Assignment:
     streams: tuple[str, ...]
     """The streams of the topology, which a Connect server must see, too."""
     spark: Mapping[str, str]
-    """The settings that a Spark of our own is started with."""
+    """All settings that a Spark of our own is started with."""
     order: RunOrder
 
     __pydantic_config__: ClassVar[Any] = _EXACT
 
     def to_json(self) -> str:
         """Write it, with every field."""
-        return _adapter().dump_json(self).decode()
+        return _ADAPTER.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Assignment:
         """Read what `to_json` wrote; PipelineError if it is anything else."""
-        from pydantic import ValidationError
-
         try:
-            return _adapter().validate_json(text)
+            return _ADAPTER.validate_json(text)
         except ValidationError as error:
             # The values stay out: settings of Spark may hold keys.
             first = error.errors(include_input=False, include_url=False, include_context=False)[0]
             place = ".".join(str(part) for part in first["loc"])
-            raise PipelineError(
-                f"The child of a pipeline cannot read its order: {f'{place}: ' if place else ''}{first['msg']}.",
-                remedy="Install one version of Penstock where pipelines run.",
-            ) from None
+            what = f"The child of a pipeline cannot read its order: {f'{place}: ' if place else ''}{first['msg']}."
+            raise PipelineError(what, remedy="Install one version of Penstock where pipelines run.") from None
 
     def hand_over(self, connection: ConnectionOptions) -> tuple[Path, Path]:
         """Write the order and the connection for the child, for this user's eyes; give the paths of both files."""
@@ -113,11 +107,7 @@ class Assignment:
         return order, context
 
 
-@functools.cache
-def _adapter() -> TypeAdapter[Assignment]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Assignment)
+_ADAPTER = TypeAdapter(Assignment)
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from penstock.errors import InputError
@@ -19,6 +20,16 @@ __all__ = ["OBSERVED", "FlowProgress", "MicroBatch", "Outcome"]
 MOST_BATCHES = 20_000  # of the history; older ones are forgotten
 MOST_JOBS = 1_000
 OBSERVED = "penstock_rows"  # the observation in which Spark counts the rows of a flow
+# The phases that a run enters by what its child says.
+_PHASES = {
+    "ready": "reading the definitions",
+    "looking": "looking at the Connect server",
+    "update": "reading the definitions",
+    "registered": "running",
+    "updated": "up to date",
+    "failed": "failed",
+    "ended": "ended",
+}
 _FLOW = re.compile(r"Flow '?([^' ]+)'? (?:is|has) ([A-Z]+)")
 _RUN = re.compile(r"Run is ([A-Z]+)")
 
@@ -109,10 +120,9 @@ class Outcome:
     def hear(self, line: Mapping[str, Any]) -> None:
         """Take in a line of the child."""
         kind = line["kind"]
+        self.phase = _PHASES.get(kind, self.phase)
         if kind == "ready":
-            self.spark, self.phase = line["spark"], "reading the definitions"
-        elif kind == "looking":
-            self.phase = "looking at the Connect server"
+            self.spark = line["spark"]
         elif kind == "listening":
             self.counted = self._whole
         elif kind == "progress":
@@ -121,20 +131,14 @@ class Outcome:
             self._lose(line["reason"])
         elif kind == "note":
             self.notes.append(line["text"])
-        elif kind == "registered":
-            self.phase = "running"
         elif kind == "updated":
             self.updates += 1
-            self.phase = "up to date"
-        elif kind == "update":
-            self.phase = "reading the definitions"
         elif kind == "event":
             self._hear_event(line["message"])
         elif kind == "failed":
             self.failure = self.failure or line["reason"]
-            self.phase = "failed"
         elif kind == "ended":
-            self.ended, self.phase = True, "ended"
+            self.ended = True
 
     def _hear_event(self, message: str) -> None:
         if found := _FLOW.match(message):
@@ -179,8 +183,7 @@ class Outcome:
             flow.rows_out = (flow.rows_out or 0) + int(written)
 
     def _read_progress(self, progress: Mapping[str, Any]) -> None:
-        name = progress.get("name") or progress["id"]
-        flow = self._flow(name)
+        flow = self._flow(progress.get("name") or progress["id"])
         seconds = float((progress.get("durationMs") or {}).get("triggerExecution") or 0) / 1000
         rows = sum(int(source.get("numInputRows") or 0) for source in progress.get("sources") or [])
         flow.batches += 1
@@ -198,7 +201,7 @@ class Outcome:
             flow.rows_out = (flow.rows_out or 0) + int(observed["rows"])
         for source in progress.get("sources") or []:
             self._read_source(flow, source)
-        begun, number = _seconds(progress["timestamp"]), int(progress["batchId"])
+        begun, number = datetime.fromisoformat(progress["timestamp"]).timestamp(), int(progress["batchId"])
         self.history.append(MicroBatch(begun, flow.name, number, rows, seconds, flow.lag or 0))
 
     def _read_source(self, flow: FlowProgress, source: Mapping[str, Any]) -> None:
@@ -216,9 +219,3 @@ class Outcome:
     def _flow(self, name: str) -> FlowProgress:
         short = name.replace("`", "").rpartition(".")[2]
         return self.flows.setdefault(short, FlowProgress(short))
-
-
-def _seconds(timestamp: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(timestamp).timestamp()

@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,15 +20,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from penstock.errors import InputError, PipelineError
 from penstock.options import ConnectionOptions
 from penstock.pipelines.eventlog import EventLog
 from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.outcome import Outcome
-from penstock.pipelines.progress import ProgressFile
+from penstock.pipelines.progress import ProgressFile, process_facts
 from penstock.pipelines.project import Project
 from penstock.pipelines.settings import VARIABLE
 from penstock.spark.sessions import check_java
@@ -49,12 +47,12 @@ class PipelineRun:
         self.outcome = Outcome(counted=self.order.remote is None)
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
+        self._pipe: BinaryIO | None = None
         self._rest = b""
         self._folder: Path | None = None
-        self._lock: int | None = None
         self._log: EventLog | None = None
         self._progress: ProgressFile | None = None
+        self._held = contextlib.ExitStack()  # the lock, the folder and the pipe
 
     # -- beginning and end -----------------------------------------------------------------------
 
@@ -62,19 +60,23 @@ class PipelineRun:
         """Start the child."""
         if self.order.remote is None:
             check_java()
-        self._lock = _take_lock(self.project)
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
-            (self._folder / "events").mkdir()
-            (self._folder / "java").mkdir()
-            self._log = EventLog(self._folder / "events")
-            self._launch(self._folder)
+            self._launch()
         except BaseException:
-            self._release()
+            self.close()
             raise
         return self
 
-    def _launch(self, folder: Path) -> None:
+    def _launch(self) -> None:
+        lock = _take_lock(self.project)
+        if lock is not None:
+            self._held.callback(os.close, lock)
+        # Java may be writing to it when it is killed.
+        scratch = tempfile.TemporaryDirectory(prefix="penstock-pipeline-", ignore_cleanup_errors=True)
+        folder = self._folder = Path(self._held.enter_context(scratch))
+        for name in ("events", "java"):
+            (folder / name).mkdir()
+        self._log = EventLog(folder / "events")
         assignment = Assignment(
             folder=folder,
             spec=self.project.spec,
@@ -85,7 +87,7 @@ class PipelineRun:
         )
         order, context = assignment.hand_over(self._options)
         receive, send = os.pipe()
-        kept = [send] if self._lock is None else [send, self._lock]
+        self._pipe = self._held.enter_context(os.fdopen(receive, "rb", buffering=0))
         try:
             with self.log_path.open("wb") as log:
                 self._process = subprocess.Popen(
@@ -93,19 +95,14 @@ class PipelineRun:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
-                    pass_fds=kept,
+                    pass_fds=[send] if lock is None else [send, lock],
                     env=_environment(self.order, context),
                     start_new_session=True,
                 )
-        except BaseException:
-            os.close(receive)
-            raise
         finally:
             os.close(send)
-        self._pipe = receive
-        self._progress = ProgressFile.of(
-            self.project, self._options, self._process.pid, continuous=self.order.continuous
-        )
+        about = self.project, self._options, self._process.pid
+        self._progress = ProgressFile.of(*about, continuous=self.order.continuous)
         self._progress.write(self.outcome)
 
     @property
@@ -117,11 +114,9 @@ class PipelineRun:
     @property
     def log_path(self) -> Path:
         """Where Spark's own log goes."""
-        local = self.project.local_storage
-        if local is not None:
-            return local / "spark.log"
-        assert self._folder is not None
-        return self._folder / "spark.log"
+        folder = self.project.local_storage or self._folder
+        assert folder is not None, "the run is not started"
+        return folder / "spark.log"
 
     def stop(self) -> None:
         """Ask the child to end after the update in hand."""
@@ -146,24 +141,12 @@ class PipelineRun:
         if self._progress is not None:
             self._progress.write(self.outcome, over=True)
             self._progress = None
-        self._release()
-
-    def _release(self) -> None:
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)  # Java may have been writing to it when it was killed
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.close()
 
     # -- following -------------------------------------------------------------------------------
@@ -190,30 +173,23 @@ class PipelineRun:
         while self.poll():
             if deadline is not None and time.monotonic() > deadline:
                 self.kill()
-                raise PipelineError(
-                    f"The pipeline {self.project.name} is not done after {timeout:g} s.",
-                    remedy="Give it more time, or look into its log.",
-                    log=str(self.log_path),
-                )
+                what = f"The pipeline {self.project.name} is not done after {timeout:g} s."
+                raise PipelineError(what, remedy="Give it more time, or look into its log.", log=str(self.log_path))
         return self.outcome
 
     def check(self) -> Outcome:
         """Give the outcome of a run that is over; PipelineError where it failed."""
         if not self.outcome.ok:
-            raise PipelineError(
-                f"The pipeline {self.project.name} failed: {(self.outcome.failure or 'it was ended').rstrip('.')}.",
-                remedy=f"Spark's log is {self.log_path}.",
-                log=str(self.log_path),
-            )
+            what = f"The pipeline {self.project.name} failed: {(self.outcome.failure or 'it was ended').rstrip('.')}."
+            raise PipelineError(what, remedy=f"Spark's log is {self.log_path}.", log=str(self.log_path))
         return self.outcome
 
     def _read_pipe(self, timeout: float) -> bool:
-        if self._pipe < 0:
+        if self._pipe is None or self._pipe.closed:
             return False
-        ready, _, _ = select.select([self._pipe], [], [], timeout)
-        if not ready:
+        if not select.select([self._pipe], [], [], timeout)[0]:
             return True
-        chunk = os.read(self._pipe, 2**16)
+        chunk = self._pipe.read(2**16)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self.outcome.hear(json.loads(line))
@@ -244,16 +220,19 @@ def _conf(project: Project, order: RunOrder, folder: Path) -> dict[str, str]:
         conf["spark.sql.warehouse.dir"] = str(project.warehouse)
         # The catalog must outlive the run, or the next one finds tables on disk that it does not know.
         conf["spark.sql.catalogImplementation"] = "hive"
-        conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
-            f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
-        )
+        catalog = f"jdbc:derby:;databaseName={storage / 'catalog'};create=true"
+        conf["spark.hadoop.javax.jdo.option.ConnectionURL"] = catalog
         conf[java] += f' "-Dderby.stream.error.file={storage / "derby.log"}"'
     given = {**project.configuration, **order.conf}
     if java in given:
         given[java] = f"{conf[java]} {given[java]}"
     conf |= given
-    # Last, because the progress that we show comes from it.
+    # Last: the child talks to Spark through its Connect server, and the progress that we show comes from its log.
     conf |= {
+        "spark.master": order.master,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (folder / "events").as_uri(),
         "spark.eventLog.compress": "false",
@@ -264,16 +243,8 @@ def _conf(project: Project, order: RunOrder, folder: Path) -> dict[str, str]:
 
 
 def _environment(order: RunOrder, context: Path) -> dict[str, str]:
-    gone = {
-        "NATS_URL",
-        "NATS_CONTEXT",
-        "SPARK_REMOTE",
-        "SPARK_MASTER",
-        "MASTER",
-        "SPARK_CONNECT_MODE_ENABLED",
-        VARIABLE,
-    }
-    environment = {name: value for name, value in os.environ.items() if name not in gone}
+    around = {"NATS_URL", "SPARK_REMOTE", "SPARK_MASTER", "MASTER", "SPARK_CONNECT_MODE_ENABLED", VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name not in around}
     environment |= {
         "NATS_CONTEXT": str(context),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
@@ -291,22 +262,17 @@ def _environment(order: RunOrder, context: Path) -> dict[str, str]:
 # -- locks and processes -----------------------------------------------------------------------------------------------
 
 
-def _lock_path(project: Project) -> Path | None:
-    return project.local_storage / "lock" if project.local_storage is not None else None
-
-
 def _take_lock(project: Project, patience: float = 1.0) -> int | None:
     """Take the lock of a run. Whoever looks whether a run is under way holds it for an instant: that is waited for."""
-    path = _lock_path(project)
-    if path is None:
+    storage = project.local_storage
+    if storage is None:
         return None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        storage.mkdir(parents=True, exist_ok=True)
+        handle = os.open(storage / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise InputError(
-            f"The storage {path.parent} cannot be used: {error.strerror}.", remedy="Name another one with --storage."
-        ) from None
+        what = f"The storage {storage} cannot be used: {error.strerror}."
+        raise InputError(what, remedy="Name another one with --storage.") from None
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -317,16 +283,13 @@ def _take_lock(project: Project, patience: float = 1.0) -> int | None:
                 time.sleep(0.05)
                 continue
             os.close(handle)
-            raise InputError(
-                f"The pipeline {project.name} runs already, with its storage in {path.parent}.",
-                remedy="Wait for it, stop it, or name another storage.",
-            ) from None
+            what = f"The pipeline {project.name} runs already, with its storage in {storage}."
+            raise InputError(what, remedy="Wait for it, stop it, or name another storage.") from None
 
 
 def is_running(project: Project) -> bool:
     """Tell whether a run of this pipeline is under way on this machine."""
-    path = _lock_path(project)
-    if path is None or not path.exists():
+    if project.local_storage is None or not (project.local_storage / "lock").exists():
         return False
     try:
         handle = _take_lock(project, patience=0.0)
@@ -339,14 +302,10 @@ def is_running(project: Project) -> bool:
 
 def _session(leader: int) -> Iterator[int]:
     """Find the processes of a session, dead ones left out."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name of a program may hold spaces: what counts stands behind its bracket.
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended while we looked
-        if int(fields[3]) == leader and fields[0] not in "ZX":
-            yield int(path.parent.name)
+    for path in Path("/proc").glob("[0-9]*"):
+        facts = process_facts(path.name)
+        if facts and int(facts[3]) == leader:
+            yield int(path.name)
 
 
 def _kill_session(leader: int) -> None:

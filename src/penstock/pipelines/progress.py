@@ -16,13 +16,13 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from penstock.options import ConnectionOptions
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.project import Project
 
-__all__ = ["NAME", "ProgressFile", "RunState", "progress_folder", "read_progress"]
+__all__ = ["NAME", "ProgressFile", "process_facts", "progress_folder", "read_progress"]
 
 NAME = "progress.json"
 VERSION = 1
@@ -30,7 +30,6 @@ _EVERY = 1.0
 _BATCHES = 100  # of the newest ones
 _MOST = 4 * 2**20  # bytes of a file that is read back
 
-RunState = Literal["running", "done", "failed", "stopped", "cut off"]
 log = logging.getLogger("penstock.pipelines")
 
 
@@ -83,7 +82,8 @@ class ProgressFile:
             self._path = None
 
 
-def _state(outcome: Outcome, over: bool) -> RunState:
+def _state(outcome: Outcome, over: bool) -> str:
+    """Give the state of a run as its file tells it; whoever reads that adds "cut off"."""
     if not over:
         return "running"
     return "failed" if outcome.failure else "done" if outcome.ended else "stopped"
@@ -116,10 +116,17 @@ def read_progress(folder: Path) -> dict[str, Any] | None:
     return content
 
 
+def process_facts(pid: object) -> list[str]:
+    """Give what the kernel tells of a process that lives, from its state on; nothing of one that is gone or dead."""
+    try:
+        # The name of a program may hold spaces: what counts stands behind its bracket.
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if facts[0] in "ZX" else facts
+
+
 def _since(pid: object) -> str | None:
     """Give the moment at which a process began, as the kernel counts it; a number of its own is used again one day."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    facts = process_facts(pid)
+    return facts[19] if facts else None

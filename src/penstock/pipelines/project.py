@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ class Project:
         """Read the project in a folder, or the one of a spec file; `storage` takes the place of the spec's."""
         spec = _find(Path(path))
         content = _read(spec)
-        _check(spec, content)
+        for what, remedy in _faults(spec, content):
+            raise InputError(what, remedy=remedy)
         beside = spec.parent / TOPOLOGY_NAME
         return cls(
             spec=spec,
@@ -86,15 +87,12 @@ def _find(path: Path) -> Path:
     if path.is_file():
         return path.resolve()
     if not path.is_dir():
-        raise InputError(
-            f"There is no pipeline at {path}.", remedy="Name a folder, or make one: penstock pipeline new."
-        )
+        what = f"There is no pipeline at {path}."
+        raise InputError(what, remedy="Name a folder, or make one: penstock pipeline new.")
     found = [path / name for name in SPEC_NAMES if (path / name).is_file()]
     if not found:
-        raise InputError(
-            f"There is no {SPEC_NAMES[0]} in {path.resolve()}.",
-            remedy="Name the folder of a pipeline, or make one: penstock pipeline new.",
-        )
+        what = f"There is no {SPEC_NAMES[0]} in {path.resolve()}."
+        raise InputError(what, remedy="Name the folder of a pipeline, or make one: penstock pipeline new.")
     if len(found) > 1:
         raise InputError(f"{path} holds {' and '.join(SPEC_NAMES)}.", remedy="Keep one of them.")
     return found[0].resolve()
@@ -104,9 +102,8 @@ def _read(spec: Path) -> dict[str, Any]:
     try:
         import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
     except ImportError:
-        raise InputError(
-            "Pipelines need pyspark with its pipelines extra.", remedy="Run: pip install 'penstock[spark]'."
-        ) from None
+        what = "Pipelines need pyspark with its pipelines extra."
+        raise InputError(what, remedy="Run: pip install 'penstock[spark]'.") from None
     try:
         content = yaml.safe_load(spec.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -116,57 +113,52 @@ def _read(spec: Path) -> dict[str, Any]:
     return content
 
 
-def _check(spec: Path, content: Mapping[str, Any]) -> None:
+def _faults(spec: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Find what Spark would refuse, after it has started: what is wrong with a spec, and what to do."""
     for key in content:
         if key not in _FIELDS:
             near = difflib.get_close_matches(str(key), _FIELDS, n=1)
             remedy = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(_FIELDS)}."
-            raise InputError(f"{spec} has no field {key!r}.", remedy=remedy)
+            yield f"{spec} has no field {key!r}.", remedy
     for key in ("name", "storage"):
         if not isinstance(content.get(key), str) or not content[key]:
-            raise InputError(f"{spec} does not say its {key}.", remedy=f"Add a line: {key}: ...")
+            yield f"{spec} does not say its {key}.", f"Add a line: {key}: ..."
     for key in ("catalog", "database", "schema"):
         if not isinstance(content.get(key), str | None):
-            raise InputError(f"{spec} has a {key} that is no text.", remedy="Write it in quotes.")
-    _check_libraries(spec, content.get("libraries", []))
+            yield f"{spec} has a {key} that is no text.", "Write it in quotes."
+    yield from _faults_of_libraries(spec, content.get("libraries", []))
     settings = content.get("configuration", {})
     if not isinstance(settings, dict):
-        raise InputError(f"{spec}: configuration is not a table.", remedy="Write lines of key: value.")
+        yield f"{spec}: configuration is not a table.", "Write lines of key: value."
     for key, value in settings.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InputError(
-                f"{spec}: the setting {key} in configuration is no text.", remedy=f'Write it in quotes: {key}: "..."'
-            )
+            yield f"{spec}: the setting {key} in configuration is no text.", f'Write it in quotes: {key}: "..."'
 
 
-def _check_libraries(spec: Path, libraries: Any) -> None:
-    """Refuse what Spark would refuse, after it has started: other patterns than its two, and files of other kinds."""
+def _faults_of_libraries(spec: Path, libraries: Any) -> Iterator[tuple[str, str]]:
+    """Find other patterns than the two that Spark knows, and files of other kinds."""
     remedy = "Write: libraries: [{glob: {include: folder/**}}]."
+    patterns, found = list[Any](), list[Path]()
     try:
-        patterns = [entry["glob"]["include"] for entry in libraries]
+        patterns += [entry["glob"]["include"] for entry in libraries]
     except (TypeError, KeyError):
-        raise InputError(f"{spec}: libraries is not a list of globs.", remedy=remedy) from None
-    found: list[Path] = []
+        yield f"{spec}: libraries is not a list of globs.", remedy
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern or Path(pattern).is_absolute():
-            raise InputError(
-                f"{spec}: libraries names {pattern!r}, which is no path inside the project.", remedy=remedy
-            )
-        deep = pattern.endswith("/**")
-        if glob.has_magic(pattern.removesuffix("/**") if deep else pattern):
-            raise InputError(f"{spec}: Spark takes no glob such as {pattern}.", remedy="Name a file, or folder/**.")
-        files = spec.parent.glob(f"{pattern}/*" if deep else pattern)
+            yield f"{spec}: libraries names {pattern!r}, which is no path inside the project.", remedy
+        if glob.has_magic(pattern.removesuffix("/**")):
+            yield f"{spec}: Spark takes no glob such as {pattern}.", "Name a file, or folder/**."
+        files = spec.parent.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
         found += [path for path in files if path.is_file() and "__pycache__" not in path.parts]
     if not found:
-        raise InputError(
-            f"{spec} names no file that defines anything.",
-            remedy="Write transformations, and name their folder under libraries.",
-        )
+        remedy = "Write transformations, and name their folder under libraries."
+        yield f"{spec} names no file that defines anything.", remedy
     for path in found:
         if path.suffix not in (".py", ".sql"):
-            raise InputError(
-                f"{spec} names {path.relative_to(spec.parent)}, and a pipeline is defined in .py and .sql files.",
-                remedy="Move it to another folder.",
+            named = path.relative_to(spec.parent)
+            yield (
+                f"{spec} names {named}, and a pipeline is defined in .py and .sql files.",
+                "Move it to another folder.",
             )
 
 
@@ -174,10 +166,8 @@ def _uri(storage: str, folder: Path) -> str:
     named = storage if urlsplit(storage).scheme else f"file://{(folder / Path(storage).expanduser()).resolve()}"
     local = _local(named)
     if local is not None and (mistaken := _MISTAKEN.search(str(local))):
-        raise InputError(
-            f"The storage {local} has {mistaken.group()!r} in its path, which Spark gets wrong.",
-            remedy="Name a folder without it, in the spec or with --storage.",
-        )
+        what = f"The storage {local} has {mistaken.group()!r} in its path, which Spark gets wrong."
+        raise InputError(what, remedy="Name a folder without it, in the spec or with --storage.")
     return named
 
 

@@ -17,23 +17,19 @@ from urllib.parse import urlsplit
 
 from penstock.contexts import load_options
 from penstock.errors import InputError, NotFoundError, OptionError, PipelineError
+from penstock.options import ConnectionOptions
 from penstock.spark.sessions import Executor, refuse_lacking
 
-__all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages"]
+__all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages", "stream_infos"]
 
 DEFAULT_PORT = 15002
 _PATIENCE = 10.0  # seconds for a connection to a Connect server
-_TASKS = 4
 
 
 @dataclass(frozen=True)
-class Sight:
+class Sight(Executor):
     """What the driver of a Connect server finds on its machine."""
 
-    host: str
-    python: str
-    penstock: str | None
-    pyarrow: str | None
     named: bool
     """Whether its environment names a NATS server."""
     problem: str | None
@@ -51,43 +47,44 @@ def check_remote(url: str) -> None:
         host, port = None, 0
     if parts.scheme != "sc" or not host:
         # What follows the host may hold a token.
-        raise OptionError(
-            f"{url.partition('/;')[0]!r} is no Spark Connect address.", remedy="Write sc://host:15002.", option="remote"
-        )
+        what = f"{url.partition('/;')[0]!r} is no Spark Connect address."
+        raise OptionError(what, remedy="Write sc://host:15002.", option="remote")
     try:
         socket.create_connection((host, port), _PATIENCE).close()
     except OSError as error:
-        raise PipelineError(
-            f"The Spark Connect server at {host}:{port} cannot be reached: {error.strerror or error}.",
-            remedy="Start it, or mend the address.",
-        ) from None
+        what = f"The Spark Connect server at {host}:{port} cannot be reached: {error.strerror or error}."
+        raise PipelineError(what, remedy="Start it, or mend the address.") from None
 
 
-def stream_ages(names: Iterable[str]) -> dict[str, str | None]:
-    """Ask the NATS server that the environment names when each stream was made: two streams never share that."""
+def stream_infos(options: ConnectionOptions, names: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+    """Ask a NATS server what it tells of each stream; None of one that is not there."""
     from penstock.wire.bulk import BulkConnection
 
-    found: dict[str, str | None] = {}
-    with BulkConnection(load_options()) as bulk:
+    found: dict[str, dict[str, Any] | None] = {}
+    with BulkConnection(options) as bulk:
         for name in names:
             try:
-                found[name] = str(bulk.api(f"STREAM.INFO.{name}")["created"])
+                found[name] = bulk.api(f"STREAM.INFO.{name}")
             except NotFoundError:
                 found[name] = None
     return found
 
 
+def stream_ages(names: Iterable[str]) -> dict[str, str | None]:
+    """Ask the NATS server that the environment names when each stream was made: two streams never share that."""
+    infos = stream_infos(load_options(), names)
+    return {name: None if info is None else str(info["created"]) for name, info in infos.items()}
+
+
 def look(spark: Any, names: Iterable[str]) -> Sight:
     """Look at the Connect server behind a session and at its executors; InputError says what is amiss where."""
     spark.dataSource.register(_source())
-    frame = spark.read.format("penstock_look").option("streams", json.dumps(sorted(names))).load()
-    rows = frame.collect()
+    rows = spark.read.format("penstock_look").option("streams", json.dumps(sorted(names))).load().collect()
     sight = Sight(**json.loads(rows[0]["driver"]))
     executors = {Executor(row["host"], row["python"], row["penstock"], row["pyarrow"]) for row in rows}
     ours = importlib.metadata.version("penstock")
     try:
-        refuse_lacking([Executor(sight.host, sight.python, sight.penstock, sight.pyarrow)], ours)
-        refuse_lacking(sorted(executors, key=str), ours)
+        refuse_lacking([sight, *sorted(executors, key=str)], ours)
     except InputError as error:
         what = error.what.replace("The executor on", "Spark on").replace("the driver", "this machine")
         raise InputError(what, remedy="Install the same 'penstock[spark]' for the Connect server's Python.") from None
@@ -98,10 +95,8 @@ def refuse_other(sight: Sight, ours: Mapping[str, str | None]) -> None:
     """Refuse a Connect server whose NATS is not the one that holds our streams."""
     if sight.problem is not None:
         if sight.named:
-            raise InputError(
-                f"The Spark Connect server on {sight.host} cannot ask NATS: {sight.problem}",
-                remedy="Set NATS_URL or NATS_CONTEXT where that server is started.",
-            )
+            what = f"The Spark Connect server on {sight.host} cannot ask NATS: {sight.problem}"
+            raise InputError(what, remedy="Set NATS_URL or NATS_CONTEXT where that server is started.")
         return  # the files may say where their streams are; if they do not, the source says what is missing
     for name, made in ours.items():
         if sight.streams.get(name) != made:
@@ -116,24 +111,17 @@ def _source() -> Any:
     """Make the source. Its classes are local, so that they are carried by value: Penstock may be missing there."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    tasks = _TASKS
-
     def packages() -> dict[str, Any]:
         import importlib.metadata
         import platform
 
-        def version(package: str) -> str | None:
+        found: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
+        for package in ("penstock", "pyarrow"):
             try:
-                return importlib.metadata.version(package)
+                found[package] = importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
-                return None
-
-        return {
-            "host": platform.node(),
-            "python": platform.python_version(),
-            "penstock": version("penstock"),
-            "pyarrow": version("pyarrow"),
-        }
+                found[package] = None
+        return found
 
     class Reader(DataSourceReader):
         def __init__(self, options: Any) -> None:
@@ -150,18 +138,16 @@ def _source() -> Any:
                 from penstock.pipelines.remote import stream_ages
 
                 try:
-                    facts["named"] = bool(
-                        os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT") or selected_context()
-                    )
+                    named = os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT") or selected_context()
+                    facts["named"] = bool(named)
                     facts["streams"] = stream_ages(self.names)
                 except PenstockError as error:
                     facts["problem"] = str(error)
-            return [InputPartition(json.dumps(facts)) for _ in range(tasks)]
+            return [InputPartition(json.dumps(facts))] * 4  # so many tasks look around, on as many executors
 
         def read(self, partition: InputPartition) -> Any:
             """Run by the executors."""
-            found = packages()
-            yield partition.value, found["host"], found["python"], found["penstock"], found["pyarrow"]
+            yield partition.value, *packages().values()
 
     class Look(DataSource):
         @classmethod

@@ -27,7 +27,7 @@ from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
 from penstock.pipelines.replays import begun_replay, beside, check_can_switch, database, keep_replay, switch
-from penstock.pipelines.running import apply_topology, blocking
+from penstock.pipelines.running import apply_topology, blocking, follow
 from penstock.spark.markers import is_marker, marker_filter
 from penstock.spark.positions import parse_position
 
@@ -108,15 +108,7 @@ def replay(
         database=database(project, name, remote),
         conf=dict(conf or {}),
     )
-    run = PipelineRun(place, found, order)
-    try:
-        run.start()
-        while run.poll():
-            if watch is not None:
-                watch(run.outcome)
-        outcome = run.check()
-    finally:
-        run.close()
+    outcome = follow(PipelineRun(place, found, order).start(), watch)
     compared = tuple(compare_streams(found, old, new) for old, new in pairs.items())
     if switch_to_it:
         switch(project, name)
@@ -128,10 +120,8 @@ def _check_targets(project: Project, pairs: Mapping[str, str]) -> None:
     own = {*pairs, *(project.topology.streams if project.topology is not None else ())}
     for old, new in pairs.items():
         if new in own:
-            raise InputError(
-                f"The replay would write into {new}, which is a stream of the pipeline itself.",
-                remedy=f"Name a new stream: --into {old}=NEW.",
-            )
+            what = f"The replay would write into {new}, which is a stream of the pipeline itself."
+            raise InputError(what, remedy=f"Name a new stream: --into {old}=NEW.")
     if len(set(pairs.values())) < len(pairs):
         raise InputError("The replay would write two streams into one.", remedy="Name a new stream for each.")
 
@@ -139,39 +129,29 @@ def _check_targets(project: Project, pairs: Mapping[str, str]) -> None:
 async def _make_streams(project: Project, options: ConnectionOptions, pairs: Mapping[str, str], fresh: bool) -> None:
     from penstock.connection import connect
 
-    client = await connect(options)
-    try:
-        made = []
+    made = []
+    async with await connect(options) as client:
         for old, new in pairs.items():
-            config = await _config(client, project, old)
+            if project.topology is not None and old in project.topology.streams:
+                config = project.topology.streams[old]
+            else:
+                config = (await assets.stream_info(client, old)).config
             try:
-                there = await assets.stream_info(client, new)
-                held = there.messages
+                held = (await assets.stream_info(client, new)).messages
             except NotFoundError:
                 held = 0
             if fresh and held:
-                raise InputError(
-                    f"The stream {new} holds {held:,} messages already, and this replay is new.",
-                    remedy="Write into a stream that is not there yet, or purge it.",
-                )
+                what = f"The stream {new} holds {held:,} messages already, and this replay is new."
+                raise InputError(what, remedy="Write into a stream that is not there yet, or purge it.")
             made.append(_beside(config, new))
         await apply(client, Topology(made))
-    finally:
-        await client.close()
-
-
-async def _config(client: Any, project: Project, name: str) -> Stream:
-    if project.topology is not None and name in project.topology.streams:
-        return project.topology.streams[name]
-    return (await assets.stream_info(client, name)).config
 
 
 def _beside(config: Stream, name: str) -> Stream:
     """Give the configuration of the stream that takes the place of another."""
     subjects = [f"{name}.{subject}" for subject in config.subjects or [config.name] if not is_marker(subject)]
-    told = {
-        key: text for key, text in config.metadata.items() if not key.startswith("_nats.")
-    }  # the rest is the server's
+    # Metadata that begins so is the server's.
+    told = {key: text for key, text in config.metadata.items() if not key.startswith("_nats.")}
     update = {"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None, "metadata": told}
     return config.model_copy(update=update)
 

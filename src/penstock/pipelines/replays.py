@@ -77,10 +77,9 @@ def begun_replay(project: Project, name: str, asked: str, into: Mapping[str, str
     """Give the replay to go on with, None for a new one; refused if it was begun otherwise, as its state was, too."""
     before = read_replay(project, name)
     if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
-        raise InputError(
-            f"The replay {name} was begun from {before.asked} into {_pairs(before.into)}.",
-            remedy="Say the same again to go on with it, or give this one another name.",
-        )
+        pairs = ", ".join(f"{old}={new}" for old, new in before.into.items()) or "no stream"
+        what = f"The replay {name} was begun from {before.asked} into {pairs}."
+        raise InputError(what, remedy="Say the same again to go on with it, or give this one another name.")
     return before
 
 
@@ -105,8 +104,8 @@ def read_replay(project: Project, name: str) -> KeptReplay | None:
     found = _read(path) if path is not None else None
     if found is None:
         return None
-    texts = [found.get(key) for key in ("name", "asked", "start")]
     into = found.get("into")
+    texts = [found.get(key) for key in ("name", "asked", "start")]
     if isinstance(into, dict) and all(isinstance(text, str) for text in (*texts, *into.values())):
         with contextlib.suppress(TypeError):
             return KeptReplay(**found)
@@ -122,10 +121,8 @@ def current_replay(project: Project) -> KeptReplay | None:
     name = str(switched.get("name", "without a name"))
     kept = read_replay(project, name)
     if kept is None:
-        raise InputError(
-            f"The pipeline {project.name} was switched to its replay {name}, which is gone.",
-            remedy="Switch back: penstock pipeline switch --back.",
-        )
+        what = f"The pipeline {project.name} was switched to its replay {name}, which is gone."
+        raise InputError(what, remedy="Switch back: penstock pipeline switch --back.")
     return kept
 
 
@@ -173,10 +170,6 @@ def switch_back(project: Project) -> None:
     if is_running(beside(project, kept)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     (local / "switched.json").unlink()
-
-
-def _pairs(into: Mapping[str, str]) -> str:
-    return ", ".join(f"{old}={new}" for old, new in into.items()) or "no stream"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

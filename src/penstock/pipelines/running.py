@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.contexts import load_options
 from penstock.errors import InputError, OptionError
@@ -23,7 +26,9 @@ from penstock.pipelines.replays import beside, current_replay, database
 if TYPE_CHECKING:
     from penstock.jetstream.changes import Plan
 
-__all__ = ["apply_topology", "blocking", "run", "start"]
+__all__ = ["apply_topology", "blocking", "follow", "run", "start"]
+
+T = TypeVar("T")
 
 
 def run(
@@ -50,30 +55,50 @@ def run(
     far, several times a second. PipelineError says why a run failed; whatever was done before stays done, and the next
     run goes on from there.
     """
-    begun = start(
-        path,
-        url=url,
-        options=options,
-        storage=storage,
-        order=_order(continuous, pause, master, remote, full_refresh, full_refresh_all, dry, conf),
+    if master is not None and remote is not None:
+        raise OptionError(
+            "Both master and remote are given.",
+            remedy="A remote Spark Connect server has a master of its own: leave one out.",
+            option="remote",
+        )
+    if continuous and (dry or full_refresh or full_refresh_all):
+        what = "A continuous run can be neither dry nor a full refresh."
+        raise OptionError(what, remedy="Run once first, then continuously.", option="continuous")
+    order = RunOrder(
+        continuous=continuous,
+        pause=pause,
+        master=master or "local[*]",
+        remote=remote,
+        full_refresh=tuple(full_refresh),
+        full_refresh_all=full_refresh_all,
+        dry=dry,
+        conf=dict(conf or {}),
     )
-    deadline = None if timeout is None else time.monotonic() + timeout
+    return follow(start(path, url=url, options=options, storage=storage, order=order), watch, stop, timeout)
+
+
+def follow(
+    begun: PipelineRun,
+    watch: Callable[[Outcome], None] | None = None,
+    stop: threading.Event | None = None,
+    timeout: float | None = None,
+) -> Outcome:
+    """Follow a run to its end, however that comes, and close it; PipelineError where it failed."""
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     asked = False
-    try:
+    with closing(begun):
         while begun.poll():
             if watch is not None:
                 watch(begun.outcome)
             if stop is not None and stop.is_set() and not asked:
                 asked = True
                 begun.stop()
-            if deadline is not None and time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 begun.outcome.failure = f"it is not done after {timeout:g} s"
                 break
         if watch is not None:
             watch(begun.outcome)
         return begun.check()
-    finally:
-        begun.close()
 
 
 def start(
@@ -96,8 +121,7 @@ def start(
     if order.remote is not None:
         check_remote(order.remote)
     kept = current_replay(project)
-    if project.topology is not None:
-        apply_topology(project, found)
+    apply_topology(project, found)
     if kept is not None:
         shared = database(project, kept.name, order.remote)
         project, order = beside(project, kept.name), replace(order, replay=kept.settings, database=shared)
@@ -114,64 +138,13 @@ def apply_topology(project: Project, options: ConnectionOptions) -> Plan | None:
         from penstock.connection import connect
         from penstock.jetstream import apply
 
-        client = await connect(options)
-        try:
+        async with await connect(options) as client:
             return await apply(client, topology)
-        finally:
-            await client.close()
 
-    made: Plan = blocking(work())
-    return made
+    return blocking(work())
 
 
-def blocking(work: Coroutine[Any, Any, Any]) -> Any:
+def blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end from ordinary code, also where this thread has a loop that runs."""
-    found: list[Any] = []
-    failed: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            found.append(asyncio.run(work))
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
-
-
-def _order(
-    continuous: bool,
-    pause: float,
-    master: str | None,
-    remote: str | None,
-    full_refresh: Sequence[str],
-    full_refresh_all: bool,
-    dry: bool,
-    conf: Mapping[str, str] | None,
-) -> RunOrder:
-    if master is not None and remote is not None:
-        raise OptionError(
-            "Both master and remote are given.",
-            remedy="A remote Spark Connect server has a master of its own: leave one out.",
-            option="remote",
-        )
-    if continuous and (dry or full_refresh or full_refresh_all):
-        raise OptionError(
-            "A continuous run can be neither dry nor a full refresh.",
-            remedy="Run once first, then continuously.",
-            option="continuous",
-        )
-    return RunOrder(
-        continuous=continuous,
-        pause=pause,
-        master=master or "local[*]",
-        remote=remote,
-        full_refresh=tuple(full_refresh),
-        full_refresh_all=full_refresh_all,
-        dry=dry,
-        conf=dict(conf or {}),
-    )
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()

@@ -59,7 +59,6 @@ def target(stream: str, *, environ: Mapping[str, str] = os.environ) -> Target:
         return Target(stream)
     other = _settings(environ)["into"].get(stream)
     if other is None:
-        raise InputError(
-            f"This replay would write to {stream} a second time.", remedy=f"Name another stream: --into {stream}=NEW."
-        )
+        what = f"This replay would write to {stream} a second time."
+        raise InputError(what, remedy=f"Name another stream: --into {stream}=NEW.")
     return Target(other, f"{other}.")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import InputError, NotFoundError
+from penstock.errors import InputError
 from penstock.model import format_time
 from penstock.options import ConnectionOptions
 from penstock.pipelines.checkpoints import FlowState, read_flows
@@ -17,8 +17,8 @@ from penstock.pipelines.process import is_running
 from penstock.pipelines.progress import NAME as PROGRESS
 from penstock.pipelines.progress import progress_folder, read_progress
 from penstock.pipelines.project import Project
+from penstock.pipelines.remote import stream_infos
 from penstock.pipelines.replays import KeptReplay, current_replay, place
-from penstock.pipelines.running import blocking
 
 __all__ = ["PipelineState", "pipeline_state", "reset_pipeline", "state_paths"]
 
@@ -43,12 +43,14 @@ class PipelineState:
             if not flow.streams:
                 yield flow, None, None, None
             for stream, following in flow.streams.items():
-                newest = self.latest.get(stream)
-                yield flow, stream, following, None if newest is None else max(0, newest - following)
+                yield flow, stream, following, self._lag(stream, following)
+
+    def _lag(self, stream: str, following: int) -> int | None:
+        newest = self.latest.get(stream)
+        return None if newest is None else max(0, newest - following)
 
     def plain(self) -> dict[str, Any]:
         """Give it as JSON wants it."""
-        lags = {(flow.target, flow.flow, stream): lag for flow, stream, _, lag in self.rows()}
         return {
             "name": self.name,
             "running": self.running,
@@ -58,7 +60,7 @@ class PipelineState:
                 {
                     **asdict(flow),
                     "complete": flow.complete if self.told is None else None,
-                    "lag": {stream: lags[flow.target, flow.flow, stream] for stream in flow.streams},
+                    "lag": {stream: self._lag(stream, following) for stream, following in flow.streams.items()},
                 }
                 for flow in self.flows
             ],
@@ -83,7 +85,8 @@ def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineStat
                 remedy="Run it from here, or look where it is run.",
             )
     names = sorted({stream for flow in flows for stream in flow.streams})
-    latest: dict[str, int | None] = blocking(_latest(options, names)) if names else {}
+    infos = stream_infos(options, names) if names else {}
+    latest = {name: None if info is None else int(info["state"]["last_seq"]) + 1 for name, info in infos.items()}
     return PipelineState(project.name, running, flows, latest, kept, told)
 
 
@@ -95,28 +98,13 @@ def _told(progress: Mapping[str, Any]) -> Iterator[FlowState]:
             yield FlowState(None, flow["name"], None, newest.get(flow["name"]), flow["streams"], flow["state_bytes"])
 
 
-async def _latest(options: ConnectionOptions, names: list[str]) -> dict[str, int | None]:
-    from penstock.connection import api_request, connect
-
-    client = await connect(options)
-    try:
-        found: dict[str, int | None] = {}
-        for name in names:
-            try:
-                found[name] = int((await api_request(client, f"STREAM.INFO.{name}"))["state"]["last_seq"]) + 1
-            except NotFoundError:
-                found[name] = None
-        return found
-    finally:
-        await client.close()
-
-
 def state_paths(project: Project) -> list[Path]:
     """Give what a reset deletes, as far as it is there: of the replay, where the pipeline was switched to one."""
     project = place(project)
-    storage = _local(project)
-    names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)
-    paths = [storage / name for name in names]
+    if project.local_storage is None:
+        what = f"The storage of {project.name} is {project.storage}, which is not on this machine."
+        raise InputError(what, remedy="Look at it with the tools of that storage.")
+    paths = [project.local_storage / name for name in ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)]
     if project.warehouse is not None:
         paths.append(project.warehouse)
     return [path for path in paths if path.exists()]
@@ -131,12 +119,3 @@ def reset_pipeline(project: Project) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _local(project: Project) -> Path:
-    if project.local_storage is None:
-        raise InputError(
-            f"The storage of {project.name} is {project.storage}, which is not on this machine.",
-            remedy="Look at it with the tools of that storage.",
-        )
-    return project.local_storage

@@ -25,13 +25,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import InputError, PenstockError, PipelineError
+from penstock.errors import InputError, PipelineError
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -49,11 +49,10 @@ log = logging.getLogger("penstock.pipelines")
 
 @dataclass(frozen=True)
 class _Look:
-    """What a folder holds at a moment."""
+    """What a folder holds at a moment at which it is whole."""
 
-    files: tuple[Path, ...]
-    whole: bool
-    stamp: tuple[int, int] | None
+    files: list[Path]
+    stamp: tuple[int, int]
     """Which state of the folder it is: another one has another stamp."""
 
 
@@ -77,16 +76,18 @@ class Table:
     def files(self) -> list[Path]:
         """Give the files that count at this moment; none while the table is being rewritten."""
         look = _look(self.folder)
-        return list(look.files) if look.whole else []
+        return [] if look is None else look.files
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the table, or some columns of it."""
-        for _ in _attempts(self.folder, self.patience):
+
+        def take() -> pa.Table | None:
             look = _look(self.folder)
-            if look.whole:
-                with contextlib.suppress(FileNotFoundError):  # its files go at this moment: look again
-                    return _read(self.folder, look.files, columns)
-        raise _not_whole(self.folder, self.patience)
+            with contextlib.suppress(FileNotFoundError):  # its files go at this moment: look again
+                return None if look is None else _read(self.folder, look.files, columns)
+            return None
+
+        return _wait_for(take, self.folder, self.patience)
 
     def rows(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Read the table as one dict a row."""
@@ -117,11 +118,7 @@ class KeptTable:
 
     def read(self) -> pa.Table:
         """Give the newest rows that were whole; waits only where none are kept."""
-        for _ in _attempts(self.folder, self._patience):
-            found = self._take()
-            if found is not None:
-                return found
-        raise _not_whole(self.folder, self._patience)
+        return _wait_for(self._take, self.folder, self._patience)
 
     def rows(self) -> list[dict[str, Any]]:
         """Give them as one dict a row."""
@@ -132,7 +129,7 @@ class KeptTable:
         """Read what is new, keep it if it is small enough, and give the newest rows that are known."""
         with self._lock:
             look = _look(self.folder)
-            if not look.whole or (self._kept is not None and look.stamp == self._stamp):
+            if look is None or (self._kept is not None and look.stamp == self._stamp):
                 return self._kept
             try:
                 found = _read(self.folder, look.files, None)
@@ -152,66 +149,54 @@ class KeptTable:
 # -- looking at a folder -----------------------------------------------------------------------------------------------
 
 
-def _attempts(folder: Path, patience: float) -> Iterator[None]:
-    """Give one try after the other until the time is over; InputError where no folder is there at all."""
+def _wait_for(take: Callable[[], pa.Table | None], folder: Path, patience: float) -> pa.Table:
+    """Try until there is a table or the time is over; InputError where no folder is there at all."""
     deadline = time.monotonic() + patience
     away: float | None = None
-    while True:
-        yield
+    while (found := take()) is None:
         now = time.monotonic()
         away = None if folder.is_dir() else away or now
-        if away is not None and now - away > _GRACE:
-            raise _not_whole(folder, patience)
+        if away is not None and (now - away > _GRACE or now >= deadline):
+            raise InputError(f"There is no table in {folder}.", remedy="Run the pipeline first.")
         if now >= deadline:
-            return
+            raise PipelineError(
+                f"There is no whole table in {folder}, also after {patience:g} s: an update is computing it, or its "
+                "run was cut off.",
+                remedy="Wait for the update, or run the pipeline.",
+            )
         time.sleep(_AGAIN)
+    return found
 
 
-def _not_whole(folder: Path, patience: float) -> PenstockError:
-    if not folder.is_dir():
-        return InputError(f"There is no table in {folder}.", remedy="Run the pipeline first.")
-    return PipelineError(
-        f"There is no whole table in {folder}, also after {patience:g} s: an update is computing it, or its run was "
-        "cut off.",
-        remedy="Wait for the update, or run the pipeline.",
-    )
-
-
-def _look(folder: Path) -> _Look:
-    """See which files count, and whether they are all there."""
+def _look(folder: Path) -> _Look | None:
+    """See which files count; None where they are not all there."""
     try:
         batches = folder / "_spark_metadata"
-        if batches.is_dir():
-            stamp = _stamp(batches.stat())  # before the log is read: whatever comes later has another one
-            files = tuple(sorted(_logged(batches, folder)))
-            return _Look(files, True, stamp)
-        return _look_plain(folder)
+        if not batches.is_dir():
+            return _look_plain(folder)
+        status = batches.stat()  # before the log is read: whatever comes later has another one
+        return _Look(sorted(_logged(batches, folder)), (status.st_ino, status.st_mtime_ns))
     except FileNotFoundError:
-        return _Look((), False, None)  # something goes away while we look
+        return None  # something goes away while we look
 
 
-def _look_plain(folder: Path) -> _Look:
-    files, newest, busy = list[Path](), 0, False
-    folders, waiting = list[os.stat_result](), [folder]
-    while waiting:
-        place = waiting.pop()
-        for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
-            if entry.is_dir():
-                busy = busy or entry.name == "_temporary"
-                waiting.append(Path(entry.path))
-                continue
-            newest = max(newest, entry.stat().st_mtime_ns)
-            if entry.name.endswith(".parquet") and not entry.name.startswith(("_", ".")):
-                files.append(Path(entry.path))
+def _look_plain(folder: Path) -> _Look | None:
+    files, newest, busy, folders = list[Path](), 0, False, list[os.stat_result]()
+    for place, inner, names in os.walk(folder, onerror=_raise):
+        busy = busy or "_temporary" in inner
+        for path in (Path(place, name) for name in names):
+            newest = max(newest, path.stat().st_mtime_ns)
+            if path.suffix == ".parquet" and not path.name.startswith(("_", ".")):
+                files.append(path)
         # After its list was read: a file that goes now makes the folder younger than what is left in it.
-        folders.append(place.stat())
+        folders.append(os.stat(place))
     changed = max(status.st_mtime_ns for status in folders)
     settled = changed <= newest or time.time() - changed / 1e9 > _STILL
-    return _Look(tuple(sorted(files)), bool(files) and settled and not busy, (folders[0].st_ino, changed))
+    return _Look(sorted(files), (folders[0].st_ino, changed)) if files and settled and not busy else None
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int]:
-    return status.st_ino, status.st_mtime_ns
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _read(folder: Path, files: Sequence[Path], columns: Sequence[str] | None) -> pa.Table:
@@ -219,47 +204,33 @@ def _read(folder: Path, files: Sequence[Path], columns: Sequence[str] | None) ->
     import pyarrow.parquet as pq
 
     if not files:
-        raise InputError(
-            f"No batch has written a row to {folder} yet.", remedy="Wait for the first one, or run the pipeline."
-        )
+        remedy = "Wait for the first one, or run the pipeline."
+        raise InputError(f"No batch has written a row to {folder} yet.", remedy=remedy)
     wanted = list(columns) if columns is not None else None
-    return pa.concat_tables(
-        [pq.read_table(path, columns=wanted, partitioning=None) for path in files], promote_options="permissive"
-    )
+    tables = [pq.read_table(path, columns=wanted, partitioning=None) for path in files]
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _logged(batches: Path, folder: Path) -> set[Path]:
     """Add up the log: the newest compact file holds everything before it."""
-    numbers = {path.name: int(path.name.removesuffix(".compact")) for path in batches.iterdir() if _is_batch(path.name)}
-    compact = max((number for name, number in numbers.items() if name.endswith(".compact")), default=-1)
+    names = [path.name for path in batches.iterdir() if path.name.removesuffix(".compact").isdigit()]
+    # In the order of their numbers, a compact file behind the plain one of the same number.
+    names.sort(key=lambda name: (int(name.removesuffix(".compact")), name.endswith(".compact")))
+    compact = max((place for place, name in enumerate(names) if name.endswith(".compact")), default=0)
     files: set[Path] = set()
-    for name, number in sorted(numbers.items(), key=lambda item: item[1]):
-        if number < compact or (number == compact and not name.endswith(".compact")):
-            continue
+    for name in names[compact:]:
         lines = (batches / name).read_text(encoding="utf-8").splitlines()
         if not lines or lines[0] != "v1":
-            raise InputError(
-                f"{batches / name} is of a version that is not known.", remedy="Read the table with Spark."
-            )
+            what = f"{batches / name} is of a version that is not known."
+            raise InputError(what, remedy="Read the table with Spark.")
         for line in lines[1:]:
             entry = json.loads(line)
             # The folder may have been moved since: only the name inside it counts.
-            path = Path(unquote(urlsplit(entry["path"]).path))
-            inside = folder / _inside(path, folder)
+            path = unquote(urlsplit(entry["path"]).path)
+            _, found, inside = path.rpartition(f"/{folder.name}/")
+            file = folder / (inside if found else Path(path).name)
             if entry["action"] == "add":
-                files.add(inside)
+                files.add(file)
             elif entry["action"] == "delete":
-                files.discard(inside)
+                files.discard(file)
     return files
-
-
-def _is_batch(name: str) -> bool:
-    return name.removesuffix(".compact").isdigit()
-
-
-def _inside(path: Path, folder: Path) -> Path:
-    parts = path.parts
-    if folder.name in parts:
-        last = len(parts) - 1 - parts[::-1].index(folder.name)
-        return Path(*parts[last + 1 :])
-    return Path(path.name)

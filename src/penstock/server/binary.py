@@ -51,20 +51,12 @@ def find_binary(given: str | Path | None = None) -> Binary:
     """Find a nats-server of 2.12 or newer. One that was named is taken or refused, never passed over."""
     path, source = _look(given)
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise BinaryError(
-            f"The nats-server named by the {source}, {path}, is not a program that can be run.",
-            remedy=_INSTALL,
-            path=str(path),
-        )
+        raise _no_good(f"The nats-server named by the {source}, {path}, is not a program that can be run.", path)
     facts = path.stat()
     version = _version(path, facts.st_ino, facts.st_mtime_ns, facts.st_size)
     if version_numbers(version) < OLDEST:
-        raise BinaryError(
-            f"The nats-server at {path} is {version}; Penstock needs {OLDEST[0]}.{OLDEST[1]} or newer.",
-            remedy=_INSTALL,
-            path=str(path),
-            version=version,
-        )
+        what = f"The nats-server at {path} is {version}; Penstock needs {OLDEST[0]}.{OLDEST[1]} or newer."
+        raise _no_good(what, path, version)
     return Binary(path, version, source)
 
 
@@ -83,41 +75,34 @@ def _look(given: str | Path | None) -> tuple[Path, str]:
 
 def _installed() -> list[Path]:
     """Give the places where pip may have put the binary: the package's own record first."""
-    places = []
     try:
-        recorded = importlib.metadata.distribution(_DISTRIBUTION).files or []
+        recorded = importlib.metadata.distribution(_DISTRIBUTION).files
     except importlib.metadata.PackageNotFoundError:
-        recorded = []
-    for file in recorded:
-        if file.name == "nats-server":
-            places.append(Path(str(file.locate())).resolve())
-    if recorded:
-        places.append(Path(sysconfig.get_path("scripts")) / "nats-server")
-    return places
+        recorded = None
+    if not recorded:
+        return []
+    places = [Path(str(file.locate())).resolve() for file in recorded if file.name == "nats-server"]
+    return [*places, Path(sysconfig.get_path("scripts")) / "nats-server"]
 
 
 @functools.lru_cache(maxsize=16)
 def _version(path: Path, inode: int, changed: int, size: int) -> str:
     """Ask the program for its version; a file that changed on disk is asked again."""
     try:
+        asked = [str(path), "--version"]
         done = subprocess.run(
-            [str(path), "--version"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_VERSION_TIMEOUT,
-            check=False,
+            asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=_VERSION_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = error.strerror if isinstance(error, OSError) else f"no answer in {_VERSION_TIMEOUT:g} s"
-        raise BinaryError(f"{path} does not tell its version: {reason}.", remedy=_INSTALL, path=str(path)) from error
-    said = done.stdout.decode(errors="replace")
+        raise _no_good(f"{path} does not tell its version: {reason}.", path) from error
+    said = (done.stdout + done.stderr).decode(errors="replace")
     match = re.search(r"\bv?(\d+\.\d+\.\d+\S*)", said)
     if done.returncode != 0 or match is None:
-        raise BinaryError(
-            f"{path} does not tell its version: it ended with status {done.returncode} and said "
-            f"{said[:200].strip()!r}.",
-            remedy=_INSTALL,
-            path=str(path),
-        )
+        what = f"it ended with status {done.returncode} and said {said[:200].strip()!r}"
+        raise _no_good(f"{path} does not tell its version: {what}.", path)
     return match.group(1)
+
+
+def _no_good(what: str, path: Path, version: str | None = None) -> BinaryError:
+    return BinaryError(what, remedy=_INSTALL, path=str(path), version=version)

@@ -41,15 +41,6 @@ _KILL_WAIT = 5.0
 _DYING_WAIT = 15.0  # how long a store may still belong to a guard whose owner is dead
 
 
-class _Child:
-    """One nats-server: its pid, and what the kernel last said of it."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.state = "running"
-        self.status: int | None = None
-
-
 class Guard:
     """The nodes, the lock and the folders of one server, and the loop that watches over them."""
 
@@ -57,12 +48,16 @@ class Guard:
         self.control = control
         self.parent = parent
         self.pid = os.getpid()
-        self.children: dict[str, _Child] = {}
+        self.children: dict[str, dict[str, Any]] = {}  # pid, state and exit status of each node, as they are told
         self.lock: int | None = None
         self.remove: list[str] = []
         self.grace = 10.0
         self.ending = False
-        self.prctl = _find_prctl()
+        self.prctl: Any = None
+        if sys.platform.startswith("linux"):
+            import ctypes
+
+            self.prctl = ctypes.CDLL(None).prctl
         self.wake, wake_end = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_end, False)
@@ -89,8 +84,10 @@ class Guard:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake, select.POLLIN)
-        watched = _open_pidfd(self.parent)
-        if watched is not None:
+        watched = None
+        # An old kernel, a sandbox or another system has no such thing: getppid() must do.
+        with contextlib.suppress(AttributeError, OSError):
+            watched = os.pidfd_open(self.parent)
             poll.register(watched, select.POLLIN)
         held = b""
         while not self.ending and os.getppid() == self.parent:
@@ -127,7 +124,7 @@ class Guard:
             signal.signal(number, signal.SIG_IGN)
         for number, seconds in ((signal.SIGTERM, self.grace), (signal.SIGKILL, _KILL_WAIT)):
             for child in self._alive():
-                _send(child, number)
+                _send(child["pid"], number)
             deadline = time.monotonic() + seconds
             while self._alive() and (left := deadline - time.monotonic()) > 0:
                 select.select([self.wake], [], [], min(left, _GLANCE))
@@ -167,7 +164,7 @@ class Guard:
     def do_start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Start one node; what it says before its log is open goes to `output`."""
         child = self.children.get(request["node"])
-        if child is not None and child.state != "exited":
+        if child is not None and child["state"] != "exited":
             return {"error": f"{request['node']} is running already"}
         # A signal to end that came to the fork before its exec would be heard by our handler there, and be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
@@ -177,24 +174,21 @@ class Guard:
                 self._become(request["argv"], request["output"])
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-        self.children[request["node"]] = _Child(pid)
+        self.children[request["node"]] = {"pid": pid, "state": "running", "status": None}
         return {"pid": pid}
 
     def do_signal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a signal to a node that lives; one that has ended gets none, so no other process can."""
         self._reap()
         child = self.children.get(request["node"])
-        if child is not None and child.state != "exited":
-            _send(child, request["signal"])
+        if child is not None and child["state"] != "exited":
+            _send(child["pid"], request["signal"])
         return {}
 
     def do_state(self, request: dict[str, Any]) -> dict[str, Any]:
         """Tell how a node is."""
         self._reap()
-        child = self.children.get(request["node"])
-        if child is None:
-            return {"pid": None, "state": "none", "status": None}
-        return {"pid": child.pid, "state": child.state, "status": child.status}
+        return dict(self.children.get(request["node"]) or {"pid": None, "state": "none", "status": None})
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -220,13 +214,13 @@ class Guard:
         finally:
             os._exit(127)
 
-    def _alive(self) -> list[_Child]:
-        return [child for child in self.children.values() if child.state != "exited"]
+    def _alive(self) -> list[dict[str, Any]]:
+        return [child for child in self.children.values() if child["state"] != "exited"]
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 4096)
-        by_pid = {child.pid: child for child in self._alive()}
+        by_pid = {child["pid"]: child for child in self._alive()}
         while by_pid:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -237,17 +231,17 @@ class Guard:
             if (child := by_pid.get(pid)) is None:
                 continue
             if os.WIFSTOPPED(status):
-                child.state = "paused"
+                child["state"] = "paused"
             elif os.WIFCONTINUED(status):
-                child.state = "running"
+                child["state"] = "running"
             else:
-                child.state, child.status = "exited", os.waitstatus_to_exitcode(status)
+                child.update(state="exited", status=os.waitstatus_to_exitcode(status))
 
 
-def _send(child: _Child, number: int) -> None:
-    os.kill(child.pid, number)
+def _send(pid: int, number: int) -> None:
+    os.kill(pid, number)
     if number == signal.SIGTERM:
-        os.kill(child.pid, signal.SIGCONT)  # a paused node must wake to hear it
+        os.kill(pid, signal.SIGCONT)  # a paused node must wake to hear it
 
 
 def _exists(pid: int) -> bool:
@@ -262,21 +256,6 @@ def _exists(pid: int) -> bool:
             return file.read().rpartition(b") ")[2][:1] != b"Z"  # a zombie holds nothing any more
     except OSError:
         return True
-
-
-def _find_prctl() -> Any:
-    if not sys.platform.startswith("linux"):
-        return None
-    import ctypes
-
-    return ctypes.CDLL(None).prctl
-
-
-def _open_pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # an old kernel, a sandbox, another system: getppid() must do
-        return None
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,26 +67,18 @@ class GuardProcess:
         if "held" in answer:
             pid = answer["held"]
             who = "this process" if pid == os.getpid() else f"process {pid}" if pid else "another process"
-            raise StoreInUseError(
-                f"The store {root} is in use by a server of {who}.",
-                remedy="Stop that server, or use another folder.",
-                store=str(root),
-                pid=pid,
-            )
-
-    def start(self, node: str, argv: list[str], output: Path) -> None:
-        """Start a node."""
-        self.ask("start", node=node, argv=argv, output=str(output))
+            what = f"The store {root} is in use by a server of {who}."
+            raise StoreInUseError(what, remedy="Stop that server, or use another folder.", store=str(root), pid=pid)
 
     def state(self, node: str) -> dict[str, Any]:
         """Tell the pid of a node, its state and its exit status."""
         return self.ask("state", node=node)
 
-    def signal(self, node: str, number: signal.Signals, until: Callable[[str], bool], timeout: float) -> bool:
-        """Send a signal and wait until the state of the node shows it; False where it does not in time."""
+    def signal(self, node: str, number: signal.Signals, states: Sequence[str], timeout: float) -> bool:
+        """Send a signal and wait until the node is in one of these states; False where it is not in time."""
         self.ask("signal", node=node, signal=int(number))
         deadline = time.monotonic() + timeout
-        while not until(self.state(node)["state"]):
+        while self.state(node)["state"] not in states:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL)
@@ -95,10 +87,8 @@ class GuardProcess:
     def ask(self, verb: str, **request: Any) -> dict[str, Any]:
         """Send one request and give its answer."""
         if os.getpid() != self._owner:
-            raise ServerError(
-                f"This server belongs to process {self._owner}, of which this one is a fork.",
-                remedy="Use its URL here, and start and stop it there.",
-            )
+            what = f"This server belongs to process {self._owner}, of which this one is a fork."
+            raise ServerError(what, remedy="Use its URL here, and start and stop it there.")
         with self._lock:
             self._count += 1
             line = json.dumps({"do": verb, "id": self._count, **request}).encode() + b"\n"
@@ -154,14 +144,11 @@ class GuardProcess:
             self._process.wait(10.0)
         shutil.rmtree(self.run, ignore_errors=True)  # for a guard that was killed
 
-    def _forget(self) -> None:
-        self._socket.close()
-        self._process.returncode = 0  # no child of this fork: nothing to wait for or to warn about
-
 
 def _forget_all() -> None:
     for process in list(_running):
-        process._forget()
+        process._socket.close()
+        process._process.returncode = 0  # no child of this fork: nothing to wait for or to warn about
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from penstock.durations import parse_duration
 from penstock.errors import ServerError, StartError
 from penstock.server.binary import Binary
 from penstock.server.guard_process import GRACE, GuardProcess
-from penstock.server.options import Routes, ServerOptions, render
+from penstock.server.options import Routes, ServerOptions, take_blocks
 
 __all__ = ["Deployment", "ForeignNode", "Node", "is_port_clash"]
 
 _POLL = 0.01
 _HTTP_TIMEOUT = 2.0
 _LOG_LINES = 20
+_DOWN = ("exited", "none")
 
 
 @dataclass(repr=False)
@@ -59,8 +61,10 @@ class Node:
         self._config = run / f"{self.name}.conf"
         self._output = run / f"{self.name}.out"
         self._ports_dir = run / f"{self.name}.ports"
-        self._store = deployment.root if options.nodes == 1 else deployment.root / self.name
-        self._log = (run if options.root is None else deployment.root) / f"{self.name}.log"
+        self.store = deployment.root if options.nodes == 1 else deployment.root / self.name
+        """The folder of this node's streams."""
+        self.log = (run if options.root is None else deployment.root) / f"{self.name}.log"
+        """The log file. It goes with a temporary store, and stays with one that was named."""
         self._log_start = 0
 
     # -- reading -----------------------------------------------------------------------------------
@@ -82,20 +86,10 @@ class Node:
         return f"http://127.0.0.1:{self._monitor_port}"
 
     @property
-    def log(self) -> Path:
-        """The log file. It goes with a temporary store, and stays with one that was named."""
-        return self._log
-
-    @property
-    def store(self) -> Path:
-        """The folder of this node's streams."""
-        return self._store
-
-    @property
     def pid(self) -> int | None:
         """The process id, None while the node is down."""
         facts = self._facts()
-        return facts["pid"] if facts["state"] in ("running", "paused") else None
+        return None if facts["state"] in _DOWN else facts["pid"]
 
     @property
     def alive(self) -> bool:
@@ -120,25 +114,25 @@ class Node:
 
     def kill(self) -> None:
         """Kill the process at once (SIGKILL), as a crash would; return when it is gone."""
-        self._signal(signal.SIGKILL, ("exited", "none"))
+        self._signal(signal.SIGKILL, *_DOWN)
 
     def pause(self) -> None:
         """Freeze the process (SIGSTOP): it keeps its connections and answers nothing."""
-        self._signal(signal.SIGSTOP, ("paused", "exited", "none"))
+        self._signal(signal.SIGSTOP, "paused", *_DOWN)
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT)."""
-        self._signal(signal.SIGCONT, ("running", "exited", "none"))
+        self._signal(signal.SIGCONT, "running", *_DOWN)
 
     def stop(self) -> None:
         """Stop the process gracefully, and kill it when it has not ended after ten seconds."""
-        if not self._deployment.guard.signal(self.name, signal.SIGTERM, ("exited", "none").__contains__, GRACE):
+        if not self._deployment.guard.signal(self.name, signal.SIGTERM, _DOWN, GRACE):
             self.kill()
 
     def start(self) -> None:
         """Start the process again, with the same ports and store, and wait until it is healthy."""
         # Asking raises where the whole server was stopped: nothing may be written to its folders then.
-        if self._deployment.guard.state(self.name)["state"] in ("running", "paused"):
+        if self._deployment.guard.state(self.name)["state"] not in _DOWN:
             return
         deadline = time.monotonic() + self._deployment.options.start_timeout
         clash: StartError | None = None
@@ -146,9 +140,11 @@ class Node:
             self._launch()
             try:
                 self._wait_ready(deadline)
+                return
             except StartError as error:
                 # A client that tries to reconnect can hold our port for a moment, as its own end.
-                if not is_port_clash(error, (self._port, self._monitor_port, *self._route_ports())):
+                routes = self._deployment.routes
+                if not is_port_clash(error, (self._port, self._monitor_port, *(routes.ports if routes else ()))):
                     self.kill()
                     if clash is not None and error.status is None:  # the time was up in the middle of another try
                         raise clash from None
@@ -157,52 +153,80 @@ class Node:
                     raise
                 clash = error
                 time.sleep(0.1)
-            else:
-                return
 
-    def _signal(self, number: signal.Signals, states: tuple[str, ...]) -> None:
-        if not self._deployment.guard.signal(self.name, number, states.__contains__, GRACE):
+    def _signal(self, number: signal.Signals, *states: str) -> None:
+        if not self._deployment.guard.signal(self.name, number, states, GRACE):
             raise ServerError(f"Node {self.name} did not take {number.name} within {GRACE:g} s.")
-
-    def _route_ports(self) -> tuple[int, ...]:
-        return self._deployment.routes.ports if self._deployment.routes else ()
 
     # -- starting ----------------------------------------------------------------------------------
 
     def _launch(self) -> None:
         """Write the configuration and start the process, without waiting for it."""
         deployment = self._deployment
-        self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ports_dir.mkdir(mode=0o700, exist_ok=True)
         for stale in self._ports_dir.glob("*.ports"):
             stale.unlink()
         self._output.write_text("")
-        self._log_start = self._log.stat().st_size if self._log.exists() else 0
-        text = render(
-            deployment.options,
-            index=self._index,
-            port=self._port,
-            monitor_port=self._monitor_port,
-            store=self._store,
-            log=self._log,
-            ports_dir=self._ports_dir,
-            token=deployment.token,
-            routes=deployment.routes,
-        )
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._config.touch(mode=0o600)
-        self._config.write_text(text)
-        deployment.guard.start(self.name, [str(deployment.binary.path), "-c", str(self._config)], self._output)
+        self._config.write_text(self._configuration())
+        argv = [str(deployment.binary.path), "-c", str(self._config)]
+        deployment.guard.ask("start", node=self.name, argv=argv, output=str(self._output))
+
+    def _configuration(self) -> str:
+        """Write what nats-server is told; a port of 0 lets the server choose."""
+        options, token, routes = self._deployment.options, self._deployment.token, self._deployment.routes
+        # A second block of jetstream would replace ours whole, so its inside joins ours.
+        extra, jetstream = take_blocks(options.config, "jetstream")
+        sync = options.sync
+        if sync != "always":  # our durations know days and weeks, the server's do not
+            sync = _text(f"{round(parse_duration(sync) * 1000)}ms")
+        lines = [
+            f"server_name: {self.name}",
+            f"host: {_text(options.bind)}",
+            f"port: {self._port or -1}",
+            f'http: "127.0.0.1:{self._monitor_port or -1}"',
+            f"ports_file_dir: {_text(self._ports_dir)}",
+            f"log_file: {_text(self.log)}",
+            "logfile_size_limit: 64MB",
+            "logfile_max_num: 2",
+            f"jetstream {{\n  store_dir: {_text(self.store)}\n  sync_interval: {sync}",
+            *jetstream,
+            "}",
+        ]
+        if options.max_payload is not None:
+            lines.append(f"max_payload: {options.max_payload}")
+        if token is not None:
+            lines.append(f"authorization {{ token: {_text(token)} }}")
+        if options.secure:
+            files = {"cert_file": options.tls_cert, "key_file": options.tls_key, "ca_file": options.tls_ca}
+            inner = [f"{key}: {_text(Path(file).expanduser().absolute())}" for key, file in files.items() if file]
+            verify = ["verify: true"] if options.tls_ca is not None else []
+            lines.append("\n  ".join(["tls {", *inner, *verify]) + "\n}")
+        if routes is not None:
+            login = f'authorization {{ user: route, password: "{routes.password}", timeout: 5 }}'
+            others = [f'"nats-route://route:{routes.password}@127.0.0.1:{other}"' for other in routes.ports]
+            # Our URL names every node already. Addresses that the server advertises carry no token, and clients that
+            # found the token in a URL would knock there in vain.
+            lines.append(
+                f'cluster {{\n  name: penstock\n  listen: "127.0.0.1:{routes.ports[self._index]}"\n  {login}\n'
+                f"  no_advertise: true\n  routes: [{', '.join(others)}]\n}}"
+            )
+        return "\n".join([*lines, extra, ""])
 
     def _wait_ready(self, deadline: float) -> None:
         """Wait until the server listens and calls itself healthy."""
         reason = "it did not say on which ports it listens"
         while True:
             facts = self._deployment.guard.state(self.name)
-            if facts["state"] in ("exited", "none"):
+            if facts["state"] in _DOWN:
                 self._fail(f"ended with status {facts['status']}", facts["status"])
             if self._read_ports():
                 # Where the others are down there is no quorum to be healthy in; this node must still start.
-                page = "/healthz" if self._has_quorum() else "/healthz?js-enabled-only=true"
+                running = [node for node in self._deployment.nodes if node._facts()["state"] == "running"]
+                quorum = len(running) * 2 > self._deployment.options.nodes
+                page = "/healthz" if quorum else "/healthz?js-enabled-only=true"
                 status, body = self._monitor(page)
                 if status == 200:
                     return
@@ -213,20 +237,14 @@ class Node:
 
     def _monitor(self, page: str) -> tuple[int, dict[str, Any]]:
         """Read a page of the monitoring port: its status and its JSON; (0, {}) where nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)
-        try:
-            connection.request("GET", page)
-            response = connection.getresponse()
-            body = json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError):
-            return 0, {}  # not up yet, or frozen: the caller asks again until its deadline
-        finally:
-            connection.close()
+        with closing(HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)) as connection:
+            try:
+                connection.request("GET", page)
+                response = connection.getresponse()
+                body = json.loads(response.read())
+            except (OSError, HTTPException, ValueError):
+                return 0, {}  # not up yet, or frozen: the caller asks again until its deadline
         return response.status, body if isinstance(body, dict) else {}
-
-    def _has_quorum(self) -> bool:
-        running = [node for node in self._deployment.nodes if node._facts()["state"] == "running"]
-        return len(running) * 2 > self._deployment.options.nodes
 
     def _read_ports(self) -> bool:
         for file in self._ports_dir.glob("*.ports"):
@@ -251,8 +269,8 @@ class Node:
 
     def _tail(self) -> list[str]:
         text = ""
-        if self._log.exists():
-            with self._log.open("rb") as file:
+        if self.log.exists():
+            with self.log.open("rb") as file:
                 size = file.seek(0, 2)
                 # A log that was rotated since is read from wherever its end is.
                 file.seek(max(self._log_start if self._log_start <= size else 0, size - 65536))
@@ -261,82 +279,42 @@ class Node:
         return self._deployment.scrub(text).splitlines()[-_LOG_LINES:]
 
 
+# What a node of ours can do, and one of somebody else cannot.
+_OURS_ALONE = {
+    "monitor_url": "tell the monitoring address",
+    "log": "read the log",
+    "store": "tell the store",
+    "pid": "tell the process",
+    "alive": "watch the process",
+    "paused": "watch the process",
+    "kill": "kill a node",
+    "pause": "pause a node",
+    "resume": "resume a node",
+    "stop": "stop a node",
+    "start": "start a node",
+}
+
+
 class ForeignNode(Node):
     """One address of a server that somebody else runs: it can be reached, and not be touched."""
 
+    address = url = ""  # given here, where a node of ours finds them out
+
     def __init__(self, name: str, address: str, url: str) -> None:
-        self.name = name
-        self._address = address
-        self._url = url
-
-    @property
-    def address(self) -> str:
-        """The host and port that clients connect to."""
-        return self._address
-
-    @property
-    def url(self) -> str:
-        """The URL of this node, with its login."""
-        return self._url
+        self.name, self.address, self.url = name, address, url
 
     def __repr__(self) -> str:
         return f"<Node {self.name} at {self.address}, not ours>"
 
-    def _not_ours(self, what: str) -> NoReturn:
-        raise ServerError(
-            f"Server.at() cannot {what}: the server at {self.address} was not started here.",
-            remedy="Use penstock.Server() for a server of your own.",
-        )
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OURS_ALONE:
+            what = f"Server.at() cannot {_OURS_ALONE[name]}: the server at {self.address} was not started here."
+            raise ServerError(what, remedy="Use penstock.Server() for a server of your own.")
+        return super().__getattribute__(name)
 
-    @property
-    def monitor_url(self) -> str:
-        """Unknown here."""
-        self._not_ours("tell the monitoring address")
 
-    @property
-    def log(self) -> Path:
-        """Unknown here."""
-        self._not_ours("read the log")
-
-    @property
-    def store(self) -> Path:
-        """Unknown here."""
-        self._not_ours("tell the store")
-
-    @property
-    def pid(self) -> int | None:
-        """Unknown here."""
-        self._not_ours("tell the process")
-
-    @property
-    def alive(self) -> bool:
-        """Unknown here."""
-        self._not_ours("watch the process")
-
-    @property
-    def paused(self) -> bool:
-        """Unknown here."""
-        self._not_ours("watch the process")
-
-    def kill(self) -> None:
-        """Refused."""
-        self._not_ours("kill a node")
-
-    def pause(self) -> None:
-        """Refused."""
-        self._not_ours("pause a node")
-
-    def resume(self) -> None:
-        """Refused."""
-        self._not_ours("resume a node")
-
-    def stop(self) -> None:
-        """Refused."""
-        self._not_ours("stop a node")
-
-    def start(self) -> None:
-        """Refused."""
-        self._not_ours("start a node")
+def _text(value: str | Path) -> str:
+    return json.dumps(str(value), ensure_ascii=False)
 
 
 def is_port_clash(error: StartError, ports: Iterable[int]) -> bool:

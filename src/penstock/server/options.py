@@ -1,9 +1,8 @@
-"""What a server can be asked for, checked before anything is started, and the configuration made of it."""
+"""What a server can be asked for, checked before anything is started."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 
-__all__ = ["Routes", "ServerOptions", "Statement", "render", "statements"]
+__all__ = ["Routes", "ServerOptions", "Statement", "statements", "take_blocks"]
 
 _LARGEST_PAYLOAD = 64 * 1024 * 1024  # nats-server's max_pending, which it does not let max_payload pass
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{1,512}")
@@ -35,8 +34,8 @@ _OUR_JETSTREAM = {
 }
 
 
-def _refuse(option: str, value: Any, what: str, remedy: str) -> NoReturn:
-    raise OptionError(what, remedy=remedy, option=option, value=value)
+def _refuse(option: str, value: Any, remedy: str, what: str | None = None) -> NoReturn:
+    raise OptionError(what or f"{option} is {value!r}.", remedy=remedy, option=option, value=value)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -60,26 +59,22 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, bool) or self.nodes not in (1, 3):
-            _refuse("nodes", self.nodes, f"nodes is {self.nodes!r}.", "Give 1, or 3 for a JetStream cluster.")
+            _refuse("nodes", self.nodes, "Give 1, or 3 for a JetStream cluster.")
         self._check_address()
         self._check_store()
         sync = self.sync
         if not isinstance(sync, str) or (sync != "always" and parse_duration(sync, option="sync") < 1e-3):
-            _refuse("sync", sync, f"sync is {sync!r}.", 'Give "always", or a duration such as "2m".')
+            _refuse("sync", sync, 'Give "always", or a duration such as "2m".')
         if self.max_payload is not None and not _is_int(self.max_payload, 1, _LARGEST_PAYLOAD):
-            _refuse(
-                "max_payload",
-                self.max_payload,
-                f"max_payload is {self.max_payload!r}.",
-                f"Give a number of bytes from 1 to {_LARGEST_PAYLOAD}; larger messages travel in chunks.",
-            )
+            remedy = f"Give a number of bytes from 1 to {_LARGEST_PAYLOAD}; larger messages travel in chunks."
+            _refuse("max_payload", self.max_payload, remedy)
         self._check_login()
         self._check_tls()
         self._check_config()
         timeout = self.start_timeout
         number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if not number or not 0 < timeout < float("inf"):
-            _refuse("start_timeout", timeout, f"start_timeout is {timeout!r}.", "Give seconds above zero.")
+            _refuse("start_timeout", timeout, "Give seconds above zero.")
 
     @property
     def secure(self) -> bool:
@@ -110,69 +105,49 @@ class ServerOptions:
         try:
             ipaddress.ip_address(self.bind)
         except ValueError:
-            _refuse(
-                "host",
-                self.host,
-                f"host is {self.host!r}, which is not an IP address.",
-                "Give an address of this machine, 127.0.0.1 for this machine alone.",
-            )
-        if not _is_int(self.port, 0, 65536 - self.nodes):
-            _refuse(
-                "port",
-                self.port,
-                f"port is {self.port!r}.",
-                f"Give a number from 1 to {65536 - self.nodes}, or 0 for a free one.",
-            )
+            remedy = "Give an address of this machine, 127.0.0.1 for this machine alone."
+            _refuse("host", self.host, remedy, f"host is {self.host!r}, which is not an IP address.")
+        highest = 65536 - self.nodes
+        if not _is_int(self.port, 0, highest):
+            _refuse("port", self.port, f"Give a number from 1 to {highest}, or 0 for a free one.")
 
     def _check_store(self) -> None:
         root = self.root
         if root is None:
             return
         if root.exists() and not root.is_dir():
-            _refuse("store", str(root), f"store {root} is not a folder.", "Name a folder, or a new one.")
+            _refuse("store", str(root), "Name a folder, or a new one.", f"store {root} is not a folder.")
         nearest = next(folder for folder in (root, *root.parents) if folder.exists())
         if not os.access(nearest, os.W_OK | os.X_OK):
-            _refuse("store", str(root), f"store {root} cannot be written (see {nearest}).", "Name another.")
+            _refuse("store", str(root), "Name another.", f"store {root} cannot be written (see {nearest}).")
         # One node keeps its streams in the folder itself, three in a folder each: opened the other way all
         # streams would seem to be gone.
-        other, count = (("n1", 3), ("jetstream", 1))[self.nodes == 3]
+        other, count, wrote = (("n1", 3, "3 nodes"), ("jetstream", 1, "1 node"))[self.nodes == 3]
         if (root / other).exists():
-            _refuse(
-                "store",
-                str(root),
-                f"store {root} was written by a server of {count} node{'s' if count > 1 else ''}.",
-                f"Use nodes={count}, or another folder.",
-            )
+            what = f"store {root} was written by a server of {wrote}."
+            _refuse("store", str(root), f"Use nodes={count}, or another folder.", what)
 
     def _check_login(self) -> None:
         if self.token is not None and not (isinstance(self.token, str) and _TOKEN.fullmatch(self.token)):
+            remedy = "Use 1 to 512 of the characters A-Z a-z 0-9 . _ ~ -, or leave it out for a generated one."
             # The value is a secret, so it is not shown.
-            _refuse(
-                "token",
-                None,
-                "token cannot be written into a URL as it is.",
-                "Use 1 to 512 of the characters A-Z a-z 0-9 . _ ~ -, or leave it out for a generated one.",
-            )
+            _refuse("token", None, remedy, "token cannot be written into a URL as it is.")
         if self.token is not None and not self.auth:
-            _refuse("auth", False, "auth is off and a token is given.", "Leave one of them out.")
+            _refuse("auth", False, "Leave one of them out.", "auth is off and a token is given.")
         open_door = not self.auth and not self.config.strip() and self.tls_ca is None
         if open_door and not ipaddress.ip_address(self.bind).is_loopback:
-            _refuse(
-                "auth",
-                False,
-                f"auth is off and host is {self.host}: anybody on the network could use the server.",
-                "Keep auth on, listen on 127.0.0.1, or define the logins in config.",
-            )
+            what = f"auth is off and host is {self.host}: anybody on the network could use the server."
+            _refuse("auth", False, "Keep auth on, listen on 127.0.0.1, or define the logins in config.", what)
 
     def _check_tls(self) -> None:
         given = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "tls_ca")}
         for missing, present in (("tls_key", "tls_cert"), ("tls_cert", "tls_key"), ("tls_cert", "tls_ca")):
             if given[present] is not None and given[missing] is None:
-                _refuse(missing, None, f"{present} is given without {missing}.", "Give both.")
+                _refuse(missing, None, "Give both.", f"{present} is given without {missing}.")
         for name, file in given.items():
             if file is not None and not os.access(path := Path(file).expanduser(), os.R_OK):
                 why = "cannot be read" if path.exists() else "does not exist"
-                _refuse(name, str(file), f"{name} {file} {why}.", "Name a PEM file.")
+                _refuse(name, str(file), "Name a PEM file.", f"{name} {file} {why}.")
 
     def _check_config(self) -> None:
         ours = dict(_OURS)
@@ -186,7 +161,7 @@ class ServerOptions:
             _refuse_ours(statement.key, statement.key, ours)
             if statement.key == "jetstream":
                 if statement.body is None:
-                    _refuse("config", "jetstream", "config has jetstream, not as a block.", "It is always on.")
+                    _refuse("config", "jetstream", "It is always on.", "config has jetstream, not as a block.")
                 for inner in statements(statement.body):
                     _refuse_ours(inner.key, f"jetstream.{inner.key}", _OUR_JETSTREAM)
 
@@ -197,7 +172,7 @@ def _is_int(value: Any, low: int, high: int) -> bool:
 
 def _refuse_ours(key: str, shown: str, ours: dict[str, str]) -> None:
     if key in ours:
-        _refuse("config", shown, f"config sets {shown}, which Penstock sets.", ours[key])
+        _refuse("config", shown, ours[key], f"config sets {shown}, which Penstock sets.")
 
 
 # -- the configuration text ------------------------------------------------------------------------
@@ -254,61 +229,11 @@ class Routes:
     password: str
 
 
-def render(
-    options: ServerOptions,
-    *,
-    index: int,
-    port: int,
-    monitor_port: int,
-    store: Path,
-    log: Path,
-    ports_dir: Path,
-    token: str | None,
-    routes: Routes | None,
-) -> str:
-    """Write the configuration of node `index`; a port of 0 lets the server choose."""
-    extra, jetstream = options.config, []
-    for statement in reversed(list(statements(options.config))):
-        if statement.key == "jetstream":  # a second block would replace ours whole, so its inside joins ours
-            jetstream.append(statement.body or "")
-            extra = extra[: statement.start] + extra[statement.end :]
-    sync = options.sync
-    if sync != "always":  # our durations know days and weeks, the server's do not
-        sync = json.dumps(f"{round(parse_duration(sync) * 1000)}ms")
-    lines = [
-        f"server_name: n{index + 1}",
-        f"host: {_text(options.bind)}",
-        f"port: {port or -1}",
-        f'http: "127.0.0.1:{monitor_port or -1}"',
-        f"ports_file_dir: {_text(ports_dir)}",
-        f"log_file: {_text(log)}",
-        "logfile_size_limit: 64MB",
-        "logfile_max_num: 2",
-        f"jetstream {{\n  store_dir: {_text(store)}\n  sync_interval: {sync}",
-        *jetstream,
-        "}",
-    ]
-    if options.max_payload is not None:
-        lines.append(f"max_payload: {options.max_payload}")
-    if token is not None:
-        lines.append(f"authorization {{ token: {_text(token)} }}")
-    if options.tls_cert is not None and options.tls_key is not None:
-        files = {"cert_file": options.tls_cert, "key_file": options.tls_key, "ca_file": options.tls_ca}
-        inner = [f"{key}: {_text(Path(file).expanduser().absolute())}" for key, file in files.items() if file]
-        if options.tls_ca is not None:
-            inner.append("verify: true")
-        lines.append("\n  ".join(["tls {", *inner]) + "\n}")
-    if routes is not None:
-        login = f'authorization {{ user: route, password: "{routes.password}", timeout: 5 }}'
-        others = [f'"nats-route://route:{routes.password}@127.0.0.1:{other}"' for other in routes.ports]
-        # Our URL names every node already. Addresses that the server advertises carry no token, and clients that
-        # found the token in a URL would knock there in vain.
-        lines.append(
-            f'cluster {{\n  name: penstock\n  listen: "127.0.0.1:{routes.ports[index]}"\n  {login}\n'
-            f"  no_advertise: true\n  routes: [{', '.join(others)}]\n}}"
-        )
-    return "\n".join([*lines, extra, ""])
-
-
-def _text(value: str | Path) -> str:
-    return json.dumps(str(value), ensure_ascii=False)
+def take_blocks(text: str, key: str) -> tuple[str, list[str]]:
+    """Take the blocks of a key out of a configuration: give the rest, and the inside of each of them."""
+    inner = []
+    for statement in reversed(list(statements(text))):
+        if statement.key == key:
+            inner.append(statement.body or "")
+            text = text[: statement.start] + text[statement.end :]
+    return text, inner

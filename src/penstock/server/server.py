@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import secrets
+import shutil
 import socket
 import tempfile
 import threading
 import time
 import weakref
+from contextlib import ExitStack, closing
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlsplit
 
@@ -71,10 +72,12 @@ class Server:
             binary=binary,
             start_timeout=start_timeout,
         )
-        self._token = token or (secrets.token_urlsafe(24) if auth else None)
+        self.token = token or (secrets.token_urlsafe(24) if auth else None)
+        """The token that clients must show; None with `auth=False`."""
+        self.nodes: tuple[Node, ...] = ()
+        """The nodes, in the order of their names; none before the first start."""
         self._lock = threading.RLock()
         self._deployment: Deployment | None = None
-        self._finalizer: weakref.finalize[[], Server] | None = None
 
     @classmethod
     def at(cls, url: str) -> Server:
@@ -82,11 +85,6 @@ class Server:
         return _Elsewhere(url)
 
     # -- reading -----------------------------------------------------------------------------------
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes, in the order of their names; none before the first start."""
-        return tuple(self._deployment.nodes) if self._deployment else ()
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -102,11 +100,6 @@ class Server:
     def monitor_urls(self) -> tuple[str, ...]:
         """The monitoring address of each node, on loopback."""
         return tuple(node.monitor_url for node in self._started().nodes)
-
-    @property
-    def token(self) -> str | None:
-        """The token that clients must show; None with `auth=False`."""
-        return self._token
 
     @property
     def version(self) -> str:
@@ -137,12 +130,9 @@ class Server:
     # -- starting and stopping ---------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.stop()
 
     def start(self) -> Self:
@@ -153,32 +143,22 @@ class Server:
             options = self._options
             binary = find_binary(options.binary)
             _check_listen(options)
-            run = Path(tempfile.mkdtemp(prefix="penstock-"))
-            try:
-                guard = GuardProcess(run)
-            except BaseException:
-                (run / "guard.out").unlink(missing_ok=True)
-                run.rmdir()
-                raise
-            try:
+            with ExitStack() as undo:
+                run = Path(tempfile.mkdtemp(prefix="penstock-"))
+                undo.callback(shutil.rmtree, run, ignore_errors=True)
+                guard = undo.enter_context(closing(GuardProcess(run)))
                 root = options.root or run / "store"
                 try:
                     root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 except OSError as error:
-                    raise OptionError(
-                        f"The store {root} cannot be made: {error.strerror}.",
-                        remedy="Name another folder.",
-                        option="store",
-                        value=str(root),
-                    ) from None
+                    what = f"The store {root} cannot be made: {error.strerror}."
+                    raise OptionError(what, remedy="Name another folder.", option="store", value=str(root)) from None
                 guard.hold(options.root)
-                deployment = Deployment(options, binary, guard, root, self._token, None)
+                deployment = Deployment(options, binary, guard, root, self.token, None)
                 _bring_up(deployment)
-            except BaseException:
-                guard.close()
-                raise
-            self._deployment = deployment
-            self._finalizer = weakref.finalize(self, guard.close)
+                undo.pop_all()
+            self._deployment, self.nodes = deployment, tuple(deployment.nodes)
+            weakref.finalize(self, guard.close)
             return self
 
     def stop(self) -> None:
@@ -186,37 +166,28 @@ class Server:
         with self._lock:
             if self._deployment is not None:
                 self._deployment.guard.close()
-            if self._finalizer is not None:
-                self._finalizer.detach()
-                self._finalizer = None
 
 
 class _Elsewhere(Server):
     """A server that somebody else runs."""
 
     def __init__(self, url: str) -> None:
-        self._connection = ConnectionOptions(url)
-        options = self._connection
+        options = self._connection = ConnectionOptions(url)
         login = ""
         if options.token is not None:
             login = quote(options.token, safe="") + "@"
         elif options.user is not None:
             login = f"{quote(options.user, safe='')}:{quote(options.password or '', safe='')}@"
-        self._token = options.token
-        self._foreign = tuple(
+        self.token = options.token
+        self.nodes = tuple(
             ForeignNode(f"n{count}", urlsplit(plain).netloc, plain.replace("://", f"://{login}", 1))
             for count, plain in enumerate(options.urls, start=1)
         )
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
-        """One for each address; they can be reached, and not be touched."""
-        return self._foreign
-
-    @property
     def urls(self) -> tuple[str, ...]:
         """The addresses that were given, with their login."""
-        return tuple(node.url for node in self._foreign)
+        return tuple(node.url for node in self.nodes)
 
     @property
     def monitor_urls(self) -> tuple[str, ...]:
@@ -232,11 +203,8 @@ class _Elsewhere(Server):
                 return _greeting_version(plain)
             except (OSError, ValueError) as error:
                 failures.append(f"{plain}: {error}")
-        raise UnreachableError(
-            f"No NATS server answers: {'; '.join(failures)}.",
-            remedy="Check the address, and that the server runs.",
-            urls=self._connection.urls,
-        )
+        what = f"No NATS server answers: {'; '.join(failures)}."
+        raise UnreachableError(what, remedy="Check the address, and that the server runs.", urls=self._connection.urls)
 
     @property
     def running(self) -> bool:
@@ -247,7 +215,7 @@ class _Elsewhere(Server):
             return False
 
     def __repr__(self) -> str:
-        return f"<Server at {', '.join(node.address for node in self._foreign)}, not ours>"
+        return f"<Server at {', '.join(node.address for node in self.nodes)}, not ours>"
 
     def start(self) -> Self:
         """Do nothing: the server is not ours to start."""
@@ -280,27 +248,23 @@ def _greeting_version(plain: str) -> str:
 
 def _check_listen(options: ServerOptions) -> None:
     """Find out whether we may listen on the ports that were asked for, before anything is started."""
-    for port in [options.port + offset for offset in range(options.nodes)] if options.port else [0]:
-        family = socket.AF_INET6 if ":" in options.bind else socket.AF_INET
+    family = socket.AF_INET6 if ":" in options.bind else socket.AF_INET
+    for port in range(options.port, options.port + options.nodes) if options.port else [0]:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((options.bind, port))
             except OSError as error:
+                what = f"Nothing can listen on {options.bind} port {port}: {error.strerror}."
                 if error.errno == errno.EADDRINUSE:
-                    raise OptionError(
-                        f"Port {port} on {options.bind} is in use by another program.",
-                        remedy="Stop that program, choose another port, or leave port out for a free one.",
-                        option="port",
-                        value=port,
-                    ) from None
-                name = "port" if error.errno == errno.EACCES else "host"
-                raise OptionError(
-                    f"Nothing can listen on {options.bind} port {port}: {error.strerror}.",
-                    remedy="Choose a port above 1023." if name == "port" else "Use an address of this machine.",
-                    option=name,
-                    value=port if name == "port" else options.host,
-                ) from None
+                    what = f"Port {port} on {options.bind} is in use by another program."
+                    remedy = "Stop that program, choose another port, or leave port out for a free one."
+                elif error.errno == errno.EACCES:
+                    remedy = "Choose a port above 1023."
+                else:
+                    remedy = "Use an address of this machine."
+                    raise OptionError(what, remedy=remedy, option="host", value=options.host) from None
+                raise OptionError(what, remedy=remedy, option="port", value=port) from None
 
 
 def _bring_up(deployment: Deployment) -> None:
@@ -317,25 +281,21 @@ def _bring_up(deployment: Deployment) -> None:
                 node._wait_ready(deadline)
             if deployment.routes is not None:
                 _wait_for_leader(deployment, deadline)
+            return
         except StartError as error:
             if deployment.routes is None or attempt == _CLASHES or not is_port_clash(error, deployment.routes.ports):
                 raise
             for node in deployment.nodes:
                 node.kill()
-        else:
-            return
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
     """Choose ports that are free now; where one is taken before it is used, the caller tries again."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return tuple(probe.getsockname()[1] for probe in probes)
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def _wait_for_leader(deployment: Deployment, deadline: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -40,49 +41,29 @@ class Stage:
 def compare(name: str, expected: Iterable[Hashable], found: Iterable[Hashable]) -> Stage:
     """Compare two bags."""
     wanted, there = Counter(expected), Counter(found)
-    return Stage(
-        name,
-        expected=wanted.total(),
-        found=there.total(),
-        lost=(wanted - there).total(),
-        repeated=(there - wanted).total(),
-    )
+    return Stage(name, wanted.total(), there.total(), (wanted - there).total(), (there - wanted).total())
 
 
 def audit_streams(ledger: Ledger, options: ConnectionOptions) -> list[Stage]:
     """Look into the streams: what producers stored, and what the pipeline wrote."""
+    today = (order.encode() for order in ledger.orders if order.way != "legacy")
+    old = (order.encode() for order in ledger.legacy)
+    documents = ((name, size) for name, (size, _, _) in ledger.digests.items())
+    revenue = ((*key, *sums) for key, sums in ledger.revenue().items())
     with BulkConnection(options) as bulk:
         return [
-            compare(
-                "orders in the stream ORDERS",
-                (order.encode() for order in ledger.orders if order.way != "legacy"),
-                _data(bulk, "ORDERS"),
-            ),
-            compare(
-                "orders of old clients in their channel",
-                (order.encode() for order in ledger.legacy),
-                _data(bulk, CHANNEL_STREAM),
-            ),
-            compare(
-                "documents in the stream DOCUMENTS",
-                ((name, size) for name, (size, _, _) in ledger.digests.items()),
-                _documents(bulk),
-            ),
-            compare(
-                "revenue in the stream REVENUE",
-                ((*key, *sums) for key, sums in ledger.revenue().items()),
-                _revenue(bulk),
-            ),
+            compare("orders in the stream ORDERS", today, _data(bulk, "ORDERS")),
+            compare("orders of old clients in their channel", old, _data(bulk, CHANNEL_STREAM)),
+            compare("documents in the stream DOCUMENTS", documents, _documents(bulk)),
+            compare("revenue in the stream REVENUE", revenue, _revenue(bulk)),
         ]
 
 
 def _data(bulk: BulkConnection, stream: str, subjects: str | None = None) -> Iterator[bytes]:
-    try:
-        # Messages that are gone are no error here: the comparison counts them.
+    # Messages that are gone are no error here, nor is a stream: the comparison counts what is lost.
+    with contextlib.suppress(NotFoundError):
         for batch in bulk.read(stream, subjects=subjects, headers=False, on_loss=lambda lost: None):
             yield from batch["data"].to_pylist()
-    except NotFoundError:
-        return  # no stream, no message: the comparison says how many are lost
 
 
 def _documents(bulk: BulkConnection) -> list[tuple[str, int]]:
@@ -114,56 +95,32 @@ def read_revenue(options: ConnectionOptions) -> list[tuple[str, str, int, int]]:
 def audit_tables(ledger: Ledger, warehouse: Path) -> list[Stage]:
     """Look into the tables that the pipeline wrote."""
     regions = ledger.regions()
+    messages = ((order.encode().decode(),) for order in ledger.orders)
+    whole = ((o.order_id, o.customer, regions[o.customer], o.cents, o.ordered) for o in ledger.whole)
+    broken = ((order.encode().decode(), order.fault) for order in ledger.orders if order.fault is not None)
+    documents = ((name, *facts, True) for name, facts in ledger.digests.items())
+    customers = ((customer, *sums) for customer, sums in ledger.top().items())
+
+    def rows(table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        # No whole table, no row: the comparison says how many are lost.
+        with contextlib.suppress(InputError, PipelineError):
+            for row in Table(warehouse / table, patience=0.0).rows(columns.split()):
+                yield tuple(_utc(row[column]) for column in columns.split())
+
     return [
+        compare("messages read by the pipeline", messages, rows("incoming", "text")),
+        compare("whole orders, joined with customers", whole, rows("orders", "order_id customer region cents ordered")),
+        compare("broken ones in quarantine", broken, rows("quarantine", "text fault")),
         compare(
-            "messages read by the pipeline",
-            (order.encode() for order in ledger.orders),
-            (row["text"].encode() for row in _rows(warehouse, "incoming", "text")),
+            "documents put together and verified", documents, rows("documents", "document size sha256 pages verified")
         ),
-        compare(
-            "whole orders, joined with customers",
-            (
-                (order.order_id, order.customer, regions[order.customer], order.cents, order.ordered)
-                for order in ledger.whole
-            ),
-            (
-                (row["order_id"], row["customer"], row["region"], row["cents"], _utc(row["ordered"]))
-                for row in _rows(warehouse, "orders", "order_id", "customer", "region", "cents", "ordered")
-            ),
-        ),
-        compare(
-            "broken ones in quarantine",
-            ((order.encode(), order.fault) for order in ledger.orders if order.fault is not None),
-            ((row["text"].encode(), row["fault"]) for row in _rows(warehouse, "quarantine", "text", "fault")),
-        ),
-        compare(
-            "documents put together and verified",
-            ((name, *facts, True) for name, facts in ledger.digests.items()),
-            (
-                (row["document"], row["size"], row["sha256"], row["pages"], row["verified"])
-                for row in _rows(warehouse, "documents")
-            ),
-        ),
-        compare(
-            "customers with their sums",
-            ((customer, *sums) for customer, sums in ledger.top().items()),
-            (
-                (row["customer"], row["orders"], row["cents"])
-                for row in _rows(warehouse, "top_customers", "customer", "orders", "cents")
-            ),
-        ),
+        compare("customers with their sums", customers, rows("top_customers", "customer cents orders")),
     ]
 
 
-def _rows(warehouse: Path, table: str, *columns: str) -> list[dict[str, Any]]:
-    try:
-        return Table(warehouse / table, patience=0.0).rows(columns or None)
-    except (InputError, PipelineError):
-        return []  # no whole table, no row: the comparison says how many are lost
-
-
-def _utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+def _utc(value: Any) -> Any:
+    """Give a time that Spark wrote as one that says its zone; anything else as it is."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
 
 
 def audit_answers(
@@ -171,16 +128,11 @@ def audit_answers(
 ) -> list[Stage]:
     """Look at what the service on the bus answered."""
     sums = ledger.top()
-    best = sorted(sums, key=lambda name: (-sums[name][1], name))[: len(top) or 10]
+    best = sorted(sums, key=lambda name: (-sums[name][0], name))[: len(top) or 10]
+    theirs = ((order.order_id, order.cents) for order in ledger.whole if order.customer == customer)
+    answered = ((row["order_id"], row["cents"]) for row in orders)
+    most = ((name, sums[name][0]) for name in best)
     return [
-        compare(
-            f"bus: orders of customer {customer}",
-            ((order.order_id, order.cents) for order in ledger.whole if order.customer == customer),
-            ((row["order_id"], row["cents"]) for row in orders),
-        ),
-        compare(
-            "bus: top customers",
-            ((name, sums[name][1]) for name in best),
-            ((row["customer"], row["cents"]) for row in top),
-        ),
+        compare(f"bus: orders of customer {customer}", theirs, answered),
+        compare("bus: top customers", most, ((row["customer"], row["cents"]) for row in top)),
     ]

@@ -1,16 +1,18 @@
-"""Charts as inline SVG, drawn by hand: lines, areas, stacked columns, bars. Pure: numbers in, text out."""
+"""Charts for a page, drawn by hand: lines, areas, stacked columns, bars. Pure: numbers in, text out.
+
+A drawing is a hundred wide and a hundred high, and the page stretches it; its style draws the grid.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Band", "Line", "bars", "columns", "lines"]
+__all__ = ["Line", "bars", "columns", "lines"]
 
-WIDTH, HEIGHT = 860, 260
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 14, 34
+_QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
@@ -23,116 +25,68 @@ class Line:
     fill: bool = False
 
 
-@dataclass(frozen=True)
-class Band:
-    """Something that happened from one time to another, shown as a band with a word."""
-
-    start: float
-    end: float
-    text: str
-
-
-def _nice(most: float, steps: int = 4) -> tuple[float, float]:
-    """Give a round top and step for an axis that must reach `most`."""
+def _top(values: Iterable[float]) -> float:
+    """Give a round end for an axis that must reach all values."""
+    most = max(values, default=0.0)
     if most <= 0:
-        return 1.0, 1.0
-    raw = most / steps
-    size = 10 ** math.floor(math.log10(raw))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw)
-    return step * math.ceil(most / step), step
+        return 1.0
+    size = 10.0 ** math.floor(math.log10(most))
+    return next(size * factor for factor in (1, 2, 4, 6, 8, 10) if size * factor >= most)
 
 
-def _short(value: float) -> str:
-    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if letter == 'k' else limit):g}{letter}"
-    return f"{value:g}"
-
-
-def _frame(title: str, top: float, step: float, body: list[str], ticks: Sequence[tuple[float, str]]) -> str:
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
-    value = 0.0
-    while value <= top + step / 1000:
-        y = _y(value, top)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>')
-        value += step
-    parts += [
-        f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="middle">{escape(text)}</text>'
-        for x, text in ticks
-    ]
-    return "".join([*parts, *body, "</svg>"])
-
-
-def _y(value: float, top: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
-
-
-def _legend(items: Sequence[tuple[str, str]]) -> str:
-    keys = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in items)
-    return f'<div class="legend">{keys}</div>'
-
-
-def lines(
-    title: str, series: Sequence[Line], bands: Sequence[Band] = (), label: Callable[[float], str] = lambda x: f"{x:g} s"
+def _chart(
+    title: str, top: float, labels: Iterable[str], body: Iterable[str], legend: Iterable[tuple[str, str]]
 ) -> str:
-    """Draw lines over time."""
-    ends = [x for line in series for x, _ in line.points]
-    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-    span = (high - low) or 1.0
-    top, step = _nice(max((y for line in series for _, y in line.points), default=0.0))
+    """Put a drawing between its axes, labelled at each quarter of the height, and the legend under it."""
+    heights = "".join(f"<span>{top * part:,.10g}</span>" for part in reversed(_QUARTERS))
+    widths = "".join(f"<span>{escape(label)}</span>" for label in labels)
+    keys = "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in legend)
+    return (
+        f'<div class="chart"><div class="y">{heights}</div><svg viewBox="0 0 100 100" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(title)}">{"".join(body)}</svg><div class="x">{widths}</div></div>'
+        f'<div class="legend">{keys}</div>'
+    )
 
-    def x_of(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (value - low) / span
 
+def _rect(x: float, y: float, width: float, height: float, colour: str, title: str) -> str:
+    place = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
+    return f'<rect {place} fill="{colour}"><title>{escape(title)}</title></rect>'
+
+
+def lines(title: str, series: Sequence[Line], bands: Sequence[tuple[float, float, str]] = ()) -> str:
+    """Draw lines over time, from zero on; a band shows what was so from one time to another."""
+    right = max((x for line in series for x, _ in line.points), default=0.0) or 1.0
+    top = _top(y for line in series for _, y in line.points)
     body = []
-    for band in bands:
-        left, right = x_of(max(band.start, low)), x_of(min(band.end, high))
-        body.append(
-            f'<rect class="band" x="{left:.1f}" y="{TOP}" width="{max(right - left, 2):.1f}" '
-            f'height="{HEIGHT - TOP - BOTTOM}"/>'
-        )
-        body.append(
-            f'<text class="band" x="{(left + right) / 2:.1f}" y="{TOP + 14}" text-anchor="middle">'
-            f"{escape(band.text)}</text>"
-        )
+    for start, end, text in bands:
+        left, width = 100 * start / right, 100 * (min(end, right) - start) / right
+        body.append(_rect(left, 0, max(width, 0.2), 100, "var(--band)", text))
     for line in series:
-        path = " ".join(f"{x_of(x):.1f},{_y(y, top):.1f}" for x, y in line.points)
-        if line.fill and line.points:
-            first, last = x_of(line.points[0][0]), x_of(line.points[-1][0])
-            base = HEIGHT - BOTTOM
-            body.append(
-                f'<polygon points="{first:.1f},{base} {path} {last:.1f},{base}" fill="{line.colour}" opacity="0.22"/>'
-            )
-        body.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="2.4"/>')
-    _, wide = _nice(span, 8)
-    ticks, value = [], math.ceil(low / wide) * wide
-    while value <= high:
-        ticks.append((x_of(value), label(value)))
-        value += wide
-    return _frame(title, top, step, body, ticks) + _legend([(line.name, line.colour) for line in series])
+        points = [(f"{100 * x / right:.2f}", f"{100 - 100 * y / top:.2f}") for x, y in line.points]
+        path = " ".join(f"{x},{y}" for x, y in points)
+        if line.fill and points:
+            area = f"{points[0][0]},100 {path} {points[-1][0]},100"
+            body.append(f'<polygon points="{area}" fill="{line.colour}" opacity="0.22"/>')
+        body.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}"/>')
+    legend = dict([(line.name, line.colour) for line in series] + [(text, "var(--band)") for _, _, text in bands])
+    return _chart(title, top, (f"{right * part:.0f} s" for part in _QUARTERS), body, legend.items())
 
 
 def columns(title: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], colours: Sequence[str]) -> str:
     """Draw stacked columns, one for each group."""
-    totals = [sum(values[index] for values in series.values()) for index in range(len(groups))]
-    top, step = _nice(max(totals, default=0.0))
-    slot = (WIDTH - LEFT - RIGHT) / max(len(groups), 1)
+    top = _top(sum(values) for values in zip(*series.values(), strict=True))
+    legend = list(zip(series, colours, strict=False))
+    slot = 100 / max(len(groups), 1)
     body = []
     for index, group in enumerate(groups):
-        below = 0.0
-        for (name, values), colour in zip(series.items(), colours, strict=False):
-            value = values[index]
-            upper, lower = _y(below + value, top), _y(below, top)
-            body.append(
-                f'<rect x="{LEFT + slot * index + slot * 0.1:.1f}" y="{upper:.1f}" width="{slot * 0.8:.1f}" '
-                f'height="{max(lower - upper, 0):.1f}" fill="{colour}"><title>{escape(f"{group} {name}: {value:,.2f}")}'
-                "</title></rect>"
-            )
-            below += value
-    every = max(1, len(groups) // 10)
-    ticks = [(LEFT + slot * (index + 0.5), groups[index]) for index in range(0, len(groups), every)]
-    return _frame(title, top, step, body, ticks) + _legend(list(zip(series, colours, strict=False)))
+        y = 100.0
+        for name, colour in legend:
+            value = series[name][index]
+            height = 100 * value / top
+            y -= height
+            body.append(_rect(slot * (index + 0.1), y, slot * 0.8, height, colour, f"{group} {name}: {value:,.2f}"))
+    labels = [groups[int((len(groups) - 1) * part)] for part in _QUARTERS] if groups else []
+    return _chart(title, top, labels, body, legend)
 
 
 def bars(rows: Sequence[tuple[str, float, str]], colour: str) -> str:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TypeVar
 
 __all__ = ["BROKEN", "Customer", "Document", "Ledger", "Order", "Volume"]
 
@@ -21,6 +20,7 @@ _FIRST = ("Ada", "Boris", "Carla", "Deniz", "Eva", "Farid", "Greta", "Hugo", "In
 _LAST = ("Abel", "Brandt", "Costa", "Dietz", "Eriksen", "Fuchs", "Garcia", "Horn", "Ito", "Jensen")
 WINDOW = timedelta(minutes=1)
 CATCH_UP = timedelta(seconds=20)  # how far the clock of the shop moves with each order that is drawn later
+Key = TypeVar("Key", bound=Hashable)
 BROKEN = ("not an order", "no amount", "no time", "unknown customer")
 
 
@@ -62,7 +62,6 @@ class Customer:
 class Order:
     """A message that is an order, or should be one."""
 
-    number: int
     order_id: str
     customer: str
     cents: int
@@ -73,18 +72,11 @@ class Order:
 
     def encode(self) -> bytes:
         """Give the message, broken in the way that its fault says."""
-        content: dict[str, Any] = {
-            "order_id": self.order_id,
-            "customer": self.customer,
-            "cents": self.cents,
-            "ordered": self.ordered.isoformat().replace("+00:00", "Z"),
-        }
         if self.fault == "not an order":
             return f"<order id={self.order_id!r}/>".encode()
-        if self.fault == "no amount":
-            content["cents"] = "a lot"
-        if self.fault == "no time":
-            content["ordered"] = "yesterday"
+        cents = "a lot" if self.fault == "no amount" else self.cents
+        ordered = "yesterday" if self.fault == "no time" else self.ordered.isoformat().replace("+00:00", "Z")
+        content = {"order_id": self.order_id, "customer": self.customer, "cents": cents, "ordered": ordered}
         return json.dumps(content).encode()
 
 
@@ -118,8 +110,6 @@ class Ledger:
     documents: list[Document] = field(default_factory=list)
     digests: dict[str, tuple[int, str, int]] = field(default_factory=dict)
     """Size, SHA-256 and pages of each document that was sent."""
-    sent: Counter[str] = field(default_factory=Counter)
-    """How many messages went out in each way, repeats counted."""
 
     @classmethod
     def draw(cls, volume: Volume, start: datetime | None = None) -> Ledger:
@@ -147,14 +137,8 @@ class Ledger:
             ordered = max(self.start, ordered).replace(microsecond=0)
             yield self._order(number, ordered, dice)
         # The last order of the day is half an hour later: it closes every minute before it.
-        yield Order(
-            volume.orders,
-            f"o-{volume.orders:06}",
-            "c-000",
-            4200,
-            self.start + timedelta(minutes=volume.minutes + 30),
-            "once",
-        )
+        closing = self.start + timedelta(minutes=volume.minutes + 30)
+        yield Order(f"o-{volume.orders:06}", "c-000", 4200, closing, "once")
 
     def _order(self, number: int, ordered: datetime, dice: random.Random) -> Order:
         volume = self.volume
@@ -164,15 +148,9 @@ class Ledger:
         )[0]
         fault = dice.choice(BROKEN) if dice.random() < volume.broken else None
         customer = f"c-{min(int(dice.expovariate(4 / volume.customers)), volume.customers - 1):03}"
-        return Order(
-            number=number,
-            order_id=f"o-{number:06}",
-            customer="c-unknown" if fault == "unknown customer" else customer,
-            cents=dice.randrange(100, 50_000),
-            ordered=ordered,
-            way=way,
-            fault=fault,
-        )
+        if fault == "unknown customer":
+            customer = "c-unknown"
+        return Order(f"o-{number:06}", customer, dice.randrange(100, 50_000), ordered, way, fault)
 
     def draw_next(self, now: datetime) -> Order:
         """Draw one more order after all others, and enter it into the books.
@@ -209,21 +187,25 @@ class Ledger:
 
     def revenue(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Give cents and orders of each region and minute that is closed when the last order is in."""
-        regions, sums = self.regions(), dict[tuple[str, str], tuple[int, int]]()
-        last = max(order.ordered for order in self.whole)
-        for order in self.whole:
-            minute = order.ordered.replace(second=0)
-            if minute + WINDOW > last - timedelta(minutes=10):
-                continue  # still open
-            key = (regions[order.customer], minute.strftime("%Y-%m-%dT%H:%M:%SZ"))
-            cents, orders = sums.get(key, (0, 0))
-            sums[key] = (cents + order.cents, orders + 1)
-        return sums
+        regions = self.regions()
+        # A minute is open while an order of it may come up to ten minutes late.
+        closed = max(order.ordered for order in self.whole) - timedelta(minutes=10) - WINDOW
+        minutes = ((order, order.ordered.replace(second=0)) for order in self.whole)
+        return _sums(
+            ((regions[order.customer], minute.strftime("%Y-%m-%dT%H:%M:%SZ")), order)
+            for order, minute in minutes
+            if minute <= closed
+        )
 
     def top(self) -> dict[str, tuple[int, int]]:
-        """Give orders and cents of each customer."""
-        sums: dict[str, tuple[int, int]] = {}
-        for order in self.whole:
-            orders, cents = sums.get(order.customer, (0, 0))
-            sums[order.customer] = (orders + 1, cents + order.cents)
-        return sums
+        """Give cents and orders of each customer."""
+        return _sums((order.customer, order) for order in self.whole)
+
+
+def _sums(keyed: Iterable[tuple[Key, Order]]) -> dict[Key, tuple[int, int]]:
+    """Add up the cents of the orders of each key, and count them."""
+    sums: dict[Key, tuple[int, int]] = {}
+    for key, order in keyed:
+        cents, orders = sums.get(key, (0, 0))
+        sums[key] = (cents + order.cents, orders + 1)
+    return sums

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from penstock.errors import PenstockError
@@ -18,51 +19,31 @@ __all__ = ["Ongoing"]
 
 TRIES = 3  # starts of Spark, one after the other, that come to no update
 REST = 5.0  # seconds between two of them
+EVERY = 1.0  # seconds between two orders
 LEAVE = 10.0  # seconds that the producers may take to close
 
 
+@dataclass
 class Ongoing:
     """Runs the play's pipeline on in the same storage, so that each order still counts once.
 
     Spark that ends by itself is started again; after `TRIES` starts without an update it is left, and the command
-    that starts it is said. `orders` bounds what is sent, one in `every` seconds; all of them are in the ledger.
+    that starts it is said. `orders` bounds what is sent, one each second; all of them are in the ledger.
     """
 
-    def __init__(
-        self,
-        play: Play,
-        url: str,
-        *,
-        orders: int = 3600,
-        every: float = 1.0,
-        pause: float = 1.0,
-        say: Callable[[str], None] = lambda text: None,
-        watch: Callable[[Outcome, int | None], None] = lambda outcome, waiting: None,
-    ) -> None:
-        self.sent = 0
-        """How many orders are out."""
-        self._play, self._url = play, url
-        self._orders, self._every, self._pause = orders, every, pause
-        self._say, self._watch = say, watch
-
-    @property
-    def command(self) -> str:
-        """The command that does what this does with Spark."""
-        project = self._play.project
-        return f"penstock pipeline run {project.folder} --storage {project.local_storage} --continuous -s {self._url}"
+    play: Play
+    url: str
+    orders: int = 3600
+    say: Callable[[str], None] = lambda text: None
+    watch: Callable[[Outcome, int | None], None] = lambda outcome, waiting: None
+    sent: int = 0
+    """How many orders are out."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until `stop` is set. Spark is killed then: whoever goes on in its storage finds where it was."""
-        spark = asyncio.create_task(self._spark(stop))
-        traffic = asyncio.create_task(self._traffic(stop))
-        try:
-            await asyncio.gather(spark, traffic)
-        finally:
-            for task in (spark, traffic):
-                task.cancel()
-            await asyncio.gather(spark, traffic, return_exceptions=True)
-
-    # -- Spark -----------------------------------------------------------------------------------------------------
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._spark(stop))
+            tasks.create_task(self._traffic(stop))
 
     async def _spark(self, stop: asyncio.Event) -> None:
         failures = 0
@@ -71,36 +52,38 @@ class Ongoing:
             if stop.is_set():
                 return
             failures = 0 if outcome.updates else failures + 1
-            reason = self._play.options.scrub(outcome.failure or "it was ended").rstrip(".")
+            reason = self.play.options.scrub(outcome.failure or "it was ended").rstrip(".")
             if failures >= TRIES:
-                self._say(f"Spark ended: {reason}. {TRIES} starts came to no update: it is left. To start it yourself:")
-                self._say(f"  {self.command}")
+                self.say(f"Spark ended: {reason}. {TRIES} starts came to no update: it is left. To start it yourself:")
+                project = self.play.project
+                where = f"{project.folder} --storage {project.local_storage}"
+                self.say(f"  penstock pipeline run {where} --continuous -s {self.url}")
                 await stop.wait()
                 return
-            self._say(f"Spark ended: {reason}. Starting it again; it goes on where it was.")
-            await _wait(stop, REST)
+            self.say(f"Spark ended: {reason}. Starting it again; it goes on where it was.")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REST):
+                    await stop.wait()
 
     async def _run_once(self, stop: asyncio.Event) -> Outcome:
-        run = PipelineRun(self._play.project, self._play.options, RunOrder(True, self._pause, conf=CONF))
+        run = PipelineRun(self.play.project, self.play.options, RunOrder(continuous=True, conf=CONF))
         up = done = False
         try:
             await in_thread(run.start)
             while not stop.is_set() and await in_thread(run.poll, 0.2):
                 outcome = run.outcome
-                self._watch(outcome, None)
+                self.watch(outcome, None)
                 if outcome.spark and not up:
                     up = True
-                    self._say(f"Spark {outcome.spark} is up (pid {run.pid}).")
+                    self.say(f"Spark {outcome.spark} is up (pid {run.pid}).")
                 if outcome.updates and not done:
                     done = True
-                    self._say("The first update is done; the next ones follow by themselves.")
+                    self.say("The first update is done; the next ones follow by themselves.")
         except PenstockError as error:  # somebody else runs the pipeline, or a program is missing
             run.outcome.failure = str(error)
         finally:
             await in_thread(run.close)
         return run.outcome
-
-    # -- orders ----------------------------------------------------------------------------------------------------
 
     async def _traffic(self, stop: asyncio.Event) -> None:
         """Send orders until stopped; the producers stay open, and with them the gateway for old clients."""
@@ -112,7 +95,7 @@ class Ongoing:
                 sending.result()
                 await stopped
         except PenstockError as error:
-            self._say(f"The sample orders have ended: {error}")
+            self.say(f"The sample orders have ended: {error}")
             await stopped
         finally:
             sending.cancel()
@@ -120,16 +103,10 @@ class Ongoing:
             await asyncio.wait({sending, stopped}, timeout=LEAVE)
 
     async def _send(self) -> None:
-        async with Traffic(self._url, self._play.ledger) as traffic:
-            while self.sent < self._orders:
-                await traffic.send([self._play.ledger.draw_next(datetime.now(UTC))])
+        async with Traffic.open(self.url, self.play.ledger) as traffic:
+            while self.sent < self.orders:
+                await traffic.send([self.play.ledger.draw_next(datetime.now(UTC))])
                 self.sent += 1
-                await asyncio.sleep(self._every)
-            self._say(f"{self.sent:,} more orders are in, and no more come by themselves; the pipeline goes on.")
+                await asyncio.sleep(EVERY)
+            self.say(f"{self.sent:,} more orders are in, and no more come by themselves; the pipeline goes on.")
             await asyncio.Event().wait()
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stop.wait()

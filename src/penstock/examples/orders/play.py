@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.bus import Bus
 from penstock.connection import connect
@@ -19,14 +19,13 @@ from penstock.examples.orders.audit import Stage, audit_answers, audit_streams, 
 from penstock.examples.orders.ledger import Ledger, Volume
 from penstock.examples.orders.service import QUEUE, Shop, ask
 from penstock.examples.orders.traffic import Traffic
-from penstock.options import ConnectionOptions
 from penstock.pipelines.order import RunOrder
 from penstock.pipelines.outcome import MicroBatch, Outcome
 from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.running import apply_topology
 
-__all__ = ["CONF", "Moment", "Play", "Result", "in_thread"]
+__all__ = ["CONF", "Play", "Result", "in_thread"]
 
 EARLY = 0.4  # the share of the orders that is there before Spark is
 MIDDLE = 0.3  # the share that comes while Spark starts
@@ -40,30 +39,21 @@ PATIENCE = 600.0  # seconds for the whole pipeline
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Moment:
-    """How things stood at some time of the play, in seconds from its beginning."""
-
-    at: float
-    published: int
-    read: int
-    running: bool
-
-
 @dataclass
 class Result:
     """What the play came to."""
 
     ledger: Ledger
     stages: list[Stage] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[tuple[float, int, int]] = field(default_factory=list)
+    """How things stood at some time from the beginning: orders published, and orders read."""
     batches: list[MicroBatch] = field(default_factory=list)
     notes: list[tuple[float, str]] = field(default_factory=list)
     """What happened when, in seconds from the beginning."""
     begun: float = 0.0
     seconds: float = 0.0
     duplicates: int = 0
-    top: list[dict[str, object]] = field(default_factory=list)
+    top: list[dict[str, Any]] = field(default_factory=list)
     revenue: list[tuple[str, str, int, int]] = field(default_factory=list)
     """Region, minute, cents and orders of each message in the stream REVENUE."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -100,33 +90,24 @@ class Play:
     ) -> None:
         self.ledger = Ledger.draw(volume or Volume())
         self.project = Project.load(FOLDER, storage=folder / "storage")
+        self.warehouse = folder / "storage" / "warehouse"
+        """Where the tables are."""
         self.result = Result(self.ledger)
         self._url, self._say, self._watch = url, say, watch
-        self._options = load_options(url)
+        self.options = load_options(url)
+        """How to reach the server that it plays on."""
         self._kills = kills
         self._pace = pace  # how much time the producers take, against what is nice to look at
         self._read = 0
         self._marks: dict[str, int] = {}
         self._warm = asyncio.Event()
 
-    @property
-    def options(self) -> ConnectionOptions:
-        """How to reach the server that it plays on."""
-        return self._options
-
-    @property
-    def warehouse(self) -> Path:
-        """Where the tables are."""
-        warehouse = self.project.warehouse
-        assert warehouse is not None, "the play's storage is a folder"
-        return warehouse
-
     async def run(self) -> Result:
         """Play it."""
         self.result.begun = time.time()
         self._begin = time.monotonic()
-        await asyncio.to_thread(apply_topology, self.project, self._options)
-        async with Traffic(self._url, self.ledger) as traffic:
+        await asyncio.to_thread(apply_topology, self.project, self.options)
+        async with Traffic.open(self._url, self.ledger) as traffic:
             await traffic.send_customers()
             early = int(len(self.ledger.orders) * EARLY)
             await traffic.send_orders(early)
@@ -137,7 +118,7 @@ class Play:
             finally:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
-            self.result.duplicates = traffic.duplicates
+            self.result.duplicates = traffic.orders.duplicates
         async with self.service() as bus:
             await self._audit(bus)
         self.result.seconds = time.monotonic() - self._begin
@@ -155,24 +136,22 @@ class Play:
         # The rest comes while Spark has work in hand, so that a kill hits it in the middle.
         await self._warm.wait()
         await traffic.send_orders(len(self.ledger.orders), seconds=6.0 * self._pace)
-        self.note(
-            f"All {len(self.ledger.orders):,} orders are in; {traffic.duplicates:,} repeats were known by their id."
-        )
+        orders, repeats = len(self.ledger.orders), traffic.orders.duplicates
+        self.note(f"All {orders:,} orders are in; {repeats:,} repeats were known by their id.")
 
     # -- the pipeline and its death ----------------------------------------------------------------------------------
 
     async def _pipeline(self, traffic: Traffic, coming: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + PATIENCE
         for attempt in range(self._kills + 1):
-            order = RunOrder(continuous=True, pause=0.2, conf=CONF)
-            run = PipelineRun(self.project, self._options, order)
+            run = PipelineRun(self.project, self.options, RunOrder(continuous=True, pause=0.2, conf=CONF))
             try:
                 await in_thread(run.start)
                 await self._follow(run, traffic, coming, attempt < self._kills, deadline)
             finally:
                 await in_thread(run.close)
                 self.result.batches += run.outcome.history
-                self._moment(traffic, False)
+                self._moment(traffic)
             if attempt < self._kills:
                 self.note(f"Killed Spark (pid {run.pid}) with SIGKILL in the middle of a batch; starting it again.")
 
@@ -182,7 +161,7 @@ class Play:
         ready, stopping, fresh = False, False, 0
         while await in_thread(run.poll, 0.2):
             outcome = run.outcome
-            self._moment(traffic, True)
+            self._moment(traffic)
             self._take(outcome)
             self._watch(outcome, traffic.position - self._read)
             if outcome.spark and not ready:
@@ -203,11 +182,8 @@ class Play:
                     self.note("Everything is read and written; stopping Spark.")
                     run.stop()
             if time.monotonic() > deadline:
-                raise PipelineError(
-                    f"The pipeline is not done after {PATIENCE:g} s.",
-                    remedy=f"See {run.log_path}.",
-                    log=str(run.log_path),
-                )
+                what = f"The pipeline is not done after {PATIENCE:g} s."
+                raise PipelineError(what, remedy=f"See {run.log_path}.", log=str(run.log_path))
         self._take(run.outcome)
         run.check()
 
@@ -222,10 +198,9 @@ class Play:
             self._marks |= flow.streams
             self._read = sum(mark - 1 for mark in self._marks.values())
 
-    def _moment(self, traffic: Traffic, running: bool) -> None:
-        self.result.moments.append(
-            Moment(time.monotonic() - self._begin, traffic.position, min(self._read, traffic.position), running)
-        )
+    def _moment(self, traffic: Traffic) -> None:
+        at, published = time.monotonic() - self._begin, traffic.position
+        self.result.moments.append((at, published, min(self._read, published)))
 
     # -- what is asked of the results --------------------------------------------------------------------------------
 
@@ -233,24 +208,22 @@ class Play:
     async def service(self) -> AsyncIterator[Bus]:
         """Serve the results on the bus, and give a bus to ask on."""
         shop = Shop(self.warehouse)
-        client = await connect(self._options.replace(name="shop service"))
-        following = asyncio.create_task(shop.follow())
-        try:
-            async with Bus(client, {QUEUE: 1}) as bus, bus.serve(QUEUE, shop):
-                yield bus
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            await client.close()
+        async with await connect(self.options.replace(name="shop service")) as client:
+            following = asyncio.create_task(shop.follow())
+            try:
+                async with Bus(client, {QUEUE: 1}) as bus, bus.serve(QUEUE, shop):
+                    yield bus
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
 
     async def _audit(self, bus: Bus) -> None:
         sums = self.ledger.top()
         customer = max(sums, key=lambda name: sums[name])
         orders = await ask(bus, "orders", customer=customer)
-        top = await ask(bus, "top-customers", limit="10")
-        self.result.top = list(top)
+        top = self.result.top = await ask(bus, "top-customers", limit="10")
         self.note(f"The service on the bus answered: {customer} has {len(orders)} orders.")
-        self.result.revenue = await asyncio.to_thread(read_revenue, self._options)
-        streams = await asyncio.to_thread(audit_streams, self.ledger, self._options)
+        self.result.revenue = await asyncio.to_thread(read_revenue, self.options)
+        streams = await asyncio.to_thread(audit_streams, self.ledger, self.options)
         tables = await asyncio.to_thread(audit_tables, self.ledger, self.warehouse)
         self.result.stages = [*streams[:3], *tables, streams[3], *audit_answers(self.ledger, customer, orders, top)]

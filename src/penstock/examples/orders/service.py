@@ -75,11 +75,6 @@ async def _send(sender: Sender, kind: str, rows: list[dict[str, Any]]) -> None:
 
 async def ask(bus: Bus, resource: str, **query: str) -> list[dict[str, Any]]:
     """Ask the service, and give the rows of its reply."""
-    rows = []
     request = Request(QUEUE, resource=resource, query={name: [value] for name, value in query.items()})
-    reply = await bus.request(request, timeout=60.0)
-    async with reply:
-        async for section in reply.sections():
-            async for element in section:
-                rows.append(element.json())
-    return rows
+    async with await bus.request(request, timeout=60.0) as reply:
+        return [element.json() async for section in reply.sections() async for element in section]

@@ -40,16 +40,5 @@ def incoming() -> DataFrame:
         .when(F.col("ordered").isNull(), "no time")
         .when(F.col("known").isNull(), "unknown customer")
     )
-    return parsed.join(known, F.col("customer") == F.col("known"), "left").select(
-        "stream",
-        "sequence",
-        "time",
-        "order_id",
-        "customer",
-        "cents",
-        "ordered",
-        "name",
-        "region",
-        "text",
-        fault.alias("fault"),
-    )
+    columns = ("stream", "sequence", "time", "order_id", "customer", "cents", "ordered", "name", "region", "text")
+    return parsed.join(known, F.col("customer") == F.col("known"), "left").select(*columns, fault.alias("fault"))

@@ -305,21 +305,21 @@ ASKING = [
     names.stream_info("S"),
     names.message_get("S"),
     names.consumer_info("S", "c"),
-    names.consumer_names("S"),
-    names.consumer_list("S"),
+    "CONSUMER.NAMES.S",
+    "CONSUMER.LIST.S",
 ]
 CHANGING = [
     names.stream_create("S"),
     names.stream_update("S"),
     names.stream_delete("S"),
     names.stream_purge("S"),
-    names.stream_snapshot("S"),
-    names.stream_restore("S"),
+    "STREAM.SNAPSHOT.S",
+    "STREAM.RESTORE.S",
     names.message_delete("S"),
     names.consumer_create("S", "c"),
     names.consumer_delete("S", "c"),
-    names.consumer_pause("S", "c"),
-    names.consumer_unpin("S", "c"),
+    "CONSUMER.PAUSE.S.c",
+    "CONSUMER.UNPIN.S.c",
     names.consumer_next("S", "c"),
     names.direct_get("S"),
 ]
@@ -348,12 +348,6 @@ def test_consumer_create():
     assert names.consumer_create("S", "c") == "CONSUMER.CREATE.S.c"
     assert names.consumer_create("S", "c", "a.>") == "CONSUMER.CREATE.S.c.a.>"
     assert names.consumer_create("S", "", "a.>") == "CONSUMER.CREATE.S"
-
-
-def test_prefixes():
-    """A domain stands inside the prefix of the API."""
-    assert names.api_prefix() == "$JS.API"
-    assert names.api_prefix("hub") == "$JS.hub.API"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "a*", ">", "a/b", "a\\b", "a\tb", "a\x00", "a\r\nPUB x 0\r\n"])

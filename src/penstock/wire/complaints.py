@@ -204,10 +204,24 @@ def _unescape(match: re.Match[str]) -> str:
     return _PLAIN.get(plain, plain)
 
 
+_ERRORS: dict[ComplaintKind, tuple[type[PenstockError], str]] = {
+    ComplaintKind.LOGIN: (LoginError, "The server refuses the login"),
+    ComplaintKind.EXPIRED: (LoginError, "The server refuses the login"),
+    ComplaintKind.PORT: (LoginError, "This port of the server is not for clients"),
+    ComplaintKind.BUSY: (UnreachableError, "The server takes no login just now"),
+    ComplaintKind.DENIED: (DeniedError, "The server does not permit this"),
+    ComplaintKind.SUBSCRIPTIONS: (DeniedError, "The server does not permit this"),
+    ComplaintKind.SUBJECT: (LocalProtocolError, "The server refuses what was sent"),
+    ComplaintKind.PROTOCOL: (LocalProtocolError, "The server refuses what was sent"),
+    ComplaintKind.TLS: (TlsError, "The server wants TLS"),
+    ComplaintKind.GONE: (DisconnectedError, "The server ended the connection"),
+    ComplaintKind.UNKNOWN: (DisconnectedError, "The server complains"),
+}
 _REMEDIES = {
     ComplaintKind.LOGIN: "Check the user, token or credentials; a secret in a URL must be percent-encoded.",
     ComplaintKind.BUSY: "Try again in a moment; if it stays so, the server has too many connections or too much to do.",
     ComplaintKind.EXPIRED: "Get new credentials from whoever issued these.",
+    ComplaintKind.DENIED: "The user needs the permission that the text names.",
     ComplaintKind.SUBSCRIPTIONS: "Use fewer subscriptions, or raise max_subscriptions of the server or the account.",
     ComplaintKind.SUBJECT: "A subject has no blanks and no empty parts between its dots.",
     ComplaintKind.PROTOCOL: "Send smaller messages and shorter subjects, or raise the server's limits.",
@@ -224,29 +238,9 @@ def complaint_error(
 
     `judge` has the same verdict on the error as the complaint has.
     """
+    kind, what = _ERRORS[complaint.kind]
     said = (complaint.text if text is None else text) or "nothing"
-    remedy = _REMEDIES.get(complaint.kind, "")
     places = tuple(urls) if urls is not None else None
-    match complaint.kind:
-        case ComplaintKind.LOGIN | ComplaintKind.EXPIRED:
-            return LoginError(f"The server refuses the login: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.PORT:
-            return LoginError(f"This port of the server is not for clients: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.BUSY:
-            return UnreachableError(f"The server takes no login just now: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.DENIED | ComplaintKind.SUBSCRIPTIONS:
-            return DeniedError(
-                f"The server does not permit this: {said}.",
-                remedy=remedy or "The user needs the permission that the text names.",
-                urls=places,
-                subject=complaint.subject,
-                operation=complaint.operation,
-            )
-        case ComplaintKind.SUBJECT | ComplaintKind.PROTOCOL:
-            return LocalProtocolError(f"The server refuses what was sent: {said}.", remedy=remedy)
-        case ComplaintKind.TLS:
-            return TlsError(f"The server wants TLS: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.GONE:
-            return DisconnectedError(f"The server ended the connection: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.UNKNOWN:
-            return DisconnectedError(f"The server complains: {said}.", urls=places)
+    known = {"urls": places, "subject": complaint.subject, "operation": complaint.operation}
+    facts = {name: fact for name, fact in known.items() if name in kind.fact_names}
+    return kind(f"{what}: {said}.", remedy=_REMEDIES.get(complaint.kind, ""), **facts)

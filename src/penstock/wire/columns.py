@@ -228,12 +228,8 @@ class Columns:
         self.wire_size += self.total + self.subject_end - self.subject + self.reply_size
         self.subjects.append(data, self.subject, self.subject_end)
         self.payloads.append(data, self.body + self.head, stop)
-        if cython.compiled:
-            self.sequences.append(self.sequence)
-            self.times.append(self.time)
-        else:
-            self.sequences.content.append(self.sequence)  # nobody asks for the count of these two
-            self.times.content.append(self.time)
+        self.sequences.append(self.sequence)
+        self.times.append(self.time)
         if self.lines.count > 0 and self.with_headers:
             self._headers(data)
         return self.maps.append(self.names.count)

@@ -80,6 +80,17 @@ class Rows:
         texts = self.subjects
         return bytes(texts.view[texts.offsets[row] : texts.offsets[row + 1]])
 
+    def header_size(self, row: int) -> int:
+        """Count the bytes of the lines that a row's own headers have."""
+        names, values = self.names, self.values
+        size = 0
+        if self.has_headers:
+            for entry in range(self.maps[row], self.maps[row + 1]):
+                name = names.offsets[entry + 1] - names.offsets[entry]
+                first, last = self.lists[entry], self.lists[entry + 1]
+                size += (last - first) * (name + 4) + values.offsets[last] - values.offsets[first]
+        return size
+
 
 class Encoder:
     """Writes frames of rows, in the form that its settings say."""
@@ -133,7 +144,7 @@ class Encoder:
         if add_id:
             head += len(_ID) + len(self.id_prefix) + digits(number + self.id_offset) + 4
         if own:
-            head += self._own_size(rows, row)
+            head += rows.header_size(row)
         if head > 0:
             head += 12  # NATS/1.0, its line end and the empty line
             out.text(b"HPUB ")
@@ -184,15 +195,6 @@ class Encoder:
                 return True
         return False
 
-    def _own_size(self, rows: Rows, row: int) -> int:
-        names, values = rows.names, rows.values
-        size = 0
-        for entry in range(rows.maps[row], rows.maps[row + 1]):
-            name = names.offsets[entry + 1] - names.offsets[entry]
-            first, last = rows.lists[entry], rows.lists[entry + 1]
-            size += (last - first) * (name + 4) + values.offsets[last] - values.offsets[first]
-        return size
-
     def _own_headers(self, rows: Rows, row: int) -> int:
         names, values, out = rows.names, rows.values, self.out
         for entry in range(rows.maps[row], rows.maps[row + 1]):
@@ -205,17 +207,13 @@ class Encoder:
 
 
 def sizes(rows: Rows) -> Any:
-    """Give an upper bound of the largest message of these rows, headers included but not those of the encoder."""
+    """Give the size of the largest message of these rows, headers included but not those of the encoder."""
     largest = 0
     for row in range(rows.count):
         size = rows.payloads.offsets[row + 1] - rows.payloads.offsets[row]
-        if rows.has_headers and rows.maps[row + 1] > rows.maps[row]:
-            first, last = rows.maps[row], rows.maps[row + 1]
-            lines = rows.lists[last] - rows.lists[first]
-            size += 12 + lines * 4 + rows.values.offsets[rows.lists[last]] - rows.values.offsets[rows.lists[first]]
-            for entry in range(first, last):
-                count = rows.lists[entry + 1] - rows.lists[entry]
-                size += count * (rows.names.offsets[entry + 1] - rows.names.offsets[entry])
+        head = rows.header_size(row)
+        if head > 0:
+            size += 12 + head
         if size > largest:
             largest = size
     return largest

@@ -86,7 +86,7 @@ def number(answer: Mapping[str, Any], name: str, default: int = _MUST, *, least:
     if found is None and default is not _MUST:
         return default
     if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= _LARGEST:
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.", place=0)
+        raise _wrong(name, "whole number")
     return found
 
 
@@ -96,7 +96,7 @@ def text(answer: Mapping[str, Any], name: str, default: str = _MUST) -> str:
     if found is None and default is not _MUST:
         return default
     if not isinstance(found, str) or any("\ud800" <= char <= "\udfff" for char in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no text.", place=0)
+        raise _wrong(name, "text")
     return found
 
 
@@ -104,7 +104,7 @@ def texts(answer: Mapping[str, Any], name: str) -> list[str]:
     """Give a field that is a list of texts; an absent one is empty."""
     found = answer.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of texts.", place=0)
+        raise _wrong(name, "list of texts")
     return found
 
 
@@ -112,8 +112,12 @@ def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Give a field that is an object."""
     found = answer.get(name)
     if not isinstance(found, dict):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no object.", place=0)
+        raise _wrong(name, "object")
     return found
+
+
+def _wrong(name: str, kind: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"The field {name!r} of JetStream's answer is no {kind}.", place=0)
 
 
 # -- acks ------------------------------------------------------------------------------------------------------------
@@ -217,18 +221,16 @@ class StatusKind(enum.Enum):
     """A status that we do not know."""
 
 
-_STATUS_VERDICTS = {
-    StatusKind.HEARTBEAT: Verdict.STORED,
-    StatusKind.FLOW_CONTROL: Verdict.STORED,
-    StatusKind.END: Verdict.STORED,
-    StatusKind.COMPLETED: Verdict.STORED,
-    StatusKind.NONE: Verdict.PASSING,
-    StatusKind.EXPIRED: Verdict.PASSING,
-    StatusKind.MOVED: Verdict.PASSING,
-    StatusKind.CROWDED: Verdict.PASSING,
-    StatusKind.PINNED: Verdict.PASSING,
-    StatusKind.NOBODY: Verdict.PASSING,
-    StatusKind.BUSY: Verdict.PASSING,
+_GOING_ON = {StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL}
+_DONE = {*_GOING_ON, StatusKind.END, StatusKind.COMPLETED}
+_PASSING = {
+    StatusKind.NONE,
+    StatusKind.EXPIRED,
+    StatusKind.MOVED,
+    StatusKind.CROWDED,
+    StatusKind.PINNED,
+    StatusKind.NOBODY,
+    StatusKind.BUSY,
 }
 
 # How the description begins, for every form that nats-server 2.15 sends, and for any other with the same number.
@@ -284,12 +286,14 @@ class Status:
     @property
     def ends(self) -> bool:
         """Whether nothing more comes for the request that it answers."""
-        return self.kind not in (StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL)
+        return self.kind not in _GOING_ON
 
     @property
     def verdict(self) -> Verdict:
         """PASSING: the same request may bring more in a moment. STORED: it brought what it was to bring."""
-        return _STATUS_VERDICTS.get(self.kind, Verdict.REFUSED)
+        if self.kind in _DONE:
+            return Verdict.STORED
+        return Verdict.PASSING if self.kind in _PASSING else Verdict.REFUSED
 
 
 def read_status(status: int, description: str = "") -> Status:

@@ -215,7 +215,7 @@ def test_requests(server: Server, unique: Callable[..., str]) -> None:
         other.request("$SYS.REQ.USER.INFO")  # an answer means that the server has seen the subscription
         with pytest.raises(DeadlineError, match=r"No answer on .* within 0\.2 s"):
             bulk.request(subject, b"hello", headers={"A": "1"}, timeout=0.2)
-        event: Any = other.link.next_event(Deadline(5))
+        event: Any = other.wire.next_event(Deadline(5))
         assert (event.sid, event.payload, event.headers) == (sid, b"hello", {"A": ["1"]})
         assert works(bulk), "a late answer must not confuse what comes next"
 
@@ -249,14 +249,14 @@ def test_what_only_asks_is_asked_again(
             asked = [asking(service) for _ in range(3)]
             assert len({subject for subject, _ in asked}) == 1
             assert len({reply for _, reply in asked}) == 3
-            service.link.send(protocol.publish(asked[1][1], b'{"second": true}'), Deadline(5))
+            service.wire.send(protocol.publish(asked[1][1], b'{"second": true}'), Deadline(5))
             assert answer.result(30) == {"second": True}
         with pytest.raises(DeadlineError, match="within 1 s") as caught:
             bulk.api("STREAM.INFO.S", timeout=1)
         assert caught.value.seconds == 1
         with pytest.raises(DeadlineError):
             bulk.api("STREAM.PURGE.S", timeout=1)
-        bulk.link.send(protocol.publish(f"{prefix}.END", b""), Deadline(5))
+        bulk.wire.send(protocol.publish(f"{prefix}.END", b""), Deadline(5))
         later = []
         while not later or not later[-1].endswith("END"):
             later.append(asking(service)[0])
@@ -266,7 +266,7 @@ def test_what_only_asks_is_asked_again(
 
 def asking(service: BulkConnection) -> tuple[str, str]:
     """Wait for what somebody asks, and give its subject and where the answer goes."""
-    while not isinstance(event := service.link.next_event(Deadline(30)), protocol.Message):
+    while not isinstance(event := service.wire.next_event(Deadline(30)), protocol.Message):
         continue
     return event.subject, event.reply or ""
 
@@ -331,7 +331,7 @@ def test_a_server_gone_mad_is_left(nonsense: bytes) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
             bulk.api("INFO", timeout=5)
         assert caught.value.place == len(greeting() + b"PONG\r\n")
-        assert not bulk.link.is_open
+        assert not bulk.wire.is_open
 
 
 def test_permissions_are_told() -> None:

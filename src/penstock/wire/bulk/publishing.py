@@ -72,7 +72,7 @@ class Published:
         return sum(ack.count for ack in self.acks if ack.duplicate)
 
 
-class Ledger:
+class AckedRows:
     """Collects acks, neighbours as one, and tells what is stored when a publish fails."""
 
     def __init__(self, stream: str) -> None:
@@ -114,10 +114,6 @@ class Ledger:
                 merged.append(ack)
         return merged
 
-    def result(self, rows: int) -> Published:
-        """Give the result of a publish that went well."""
-        return Published(self.stream, rows, tuple(self.acks))
-
     def failure(
         self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None
     ) -> PublishError:
@@ -153,7 +149,7 @@ def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
 
 
 class Job:
-    """What every mode works with: the rows, the ledger, and the connection, which is made again when it is lost."""
+    """What every mode works with: the rows, their acks, and the connection, which is made again when it is lost."""
 
     def __init__(self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float) -> None:
         self.connection = connection
@@ -161,7 +157,7 @@ class Job:
         self.source = source
         self.ids = f"{secrets.token_hex(8)}.".encode() if ids else b""  # what the ids begin with that we make up
         self.timeout = timeout
-        self.ledger = Ledger(stream)
+        self.acked = AckedRows(stream)
         self.deadline = Deadline(timeout)
         self.safe = 0.0  # seconds after which sending again is not safe
         self.broken: Exception | None = None
@@ -189,31 +185,31 @@ class Job:
     def unlisten(self) -> None:
         """Drop the subscription: it silences answers that nobody wants any more."""
         sid, self._sid = self._sid, 0
-        if sid and self.connection.link.is_open:
+        if sid and self.connection.wire.is_open:
             self.send(protocol.unsubscribe(sid))
 
     def send(self, content: bytes | bytearray) -> None:
         """Send frames."""
-        self.connection.link.send(content, self.deadline.within(SILENCE))
+        self.connection.wire.send(content, self.deadline.within(SILENCE))
 
     def hear(self, take: Callable[[protocol.Message], object], patience: float | None = None) -> None:
         """Give `take` the answers that are there; with `patience`, wait so many seconds for the first one.
 
         Whatever else comes, and however much of it, does not make that longer: DeadlineError.
         """
-        link, sid = self.connection.link, self._sid
+        wire, sid = self.connection.wire, self._sid
         end = self.deadline.within(BRIEF if patience is None else patience)
         waits = patience is not None
         while True:
-            event = link.parser.next_event()
+            event = wire.parser.next_event()
             if event is None:
                 if waits:
                     end.check()
-                    link.receive(end)
-                elif end.left == 0 or not link.receive_some():
+                    wire.receive(end)
+                elif end.left == 0 or not wire.receive_some():
                     return
             elif not isinstance(event, protocol.Message):
-                link.handle(event)
+                wire.handle(event)
             elif event.sid == sid:
                 waits = False
                 take(event)
@@ -231,11 +227,11 @@ class Job:
         if why:
             remedy = "" if self.ids else "With ids=True a lost connection is made good; mode acks always is."
             said = f"{error.what.rstrip('.')}, and {why}"
-            raise self.ledger.failure(said, unknown=unknown, remedy=remedy, err_code=_code(error)) from error
+            raise self.acked.failure(said, unknown=unknown, remedy=remedy, err_code=_code(error)) from error
 
     def refusal(self, what: str, error: PenstockError, unknown: Sequence[tuple[int, int]] = ()) -> PublishError:
         """Say that the server refuses rows, and why."""
-        return self.ledger.failure(
+        return self.acked.failure(
             f"{what} was refused: {getattr(error, 'description', None) or error.what}",
             unknown=unknown,
             remedy="Mend the rows or the stream, and publish the rows that are missing.",
@@ -247,7 +243,7 @@ class Job:
         pause = 0.05
         self._sid = 0
         while True:
-            self.connection.link.close()
+            self.connection.wire.close()
             refused = judge(error) is Verdict.REFUSED
             self.check(error, "it stays so" if refused else hindrance(time.monotonic()), unknown)
             try:
@@ -276,8 +272,9 @@ def publish(
     """Check everything that can be checked before the first row, then publish in the given mode."""
     from penstock.wire.bulk import acks, atomic, fast
 
-    runs = {"acks": acks.run, "fast": fast.run, "atomic": atomic.run}
-    if mode not in runs:
+    modes: dict[str, type[acks.Acks | fast.Fast | atomic.Atomic]]
+    modes = {"acks": acks.Acks, "fast": fast.Fast, "atomic": atomic.Atomic}
+    if mode not in modes:
         raise InputError(f"There is no mode {mode!r}.", remedy="Known are acks, fast and atomic.")
     if not timeout > 0:
         raise InputError(f"timeout is {timeout}.", remedy="Give a number of seconds above zero.")
@@ -300,16 +297,16 @@ def publish(
     # A third of the window is left for the way there: the server counts from when it stored the first one.
     job.safe = number(config, "duplicate_window", 0) / 1e9 * 2 / 3
     try:
-        runs[mode](job)
+        modes[mode](job).run()
         job.unlisten()
     except RemoteProtocolError:
-        connection.link.close()
+        connection.wire.close()
         raise
     if job.broken is not None:
-        if not job.ledger.acks:
+        if not job.acked.acks:
             raise job.broken
-        raise job.ledger.failure(f"{job.broken}", remedy="Mend the rows that follow, and publish them.") from job.broken
-    return job.ledger.result(source.given)
+        raise job.acked.failure(f"{job.broken}", remedy="Mend the rows that follow, and publish them.") from job.broken
+    return Published(stream, source.given, tuple(job.acked.acks))
 
 
 def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:

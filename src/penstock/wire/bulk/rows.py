@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.errors import InputError, LocalProtocolError
 from penstock.wire import frames, protocol
 from penstock.wire.arrow import HEADERS, constant
+from penstock.wire.subjects import covers
 
 __all__ = ["Source", "offsets", "pattern", "texts"]
 
@@ -37,7 +38,6 @@ class Source:
             batches = [batches]
         self._batches = iter(batches)
         self._subject = subject
-        self._patterns = [pattern(item) for item in subjects]
         self._bound = subjects
         self._max_payload = max_payload
         self._max_size = max_size
@@ -125,7 +125,7 @@ class Source:
 
     def _check_subject(self, subject: str, row: int) -> None:
         protocol.check_subject(subject)
-        if not any(pattern.fullmatch(subject) for pattern in self._patterns):
+        if not any(covers(bound, subject) for bound in self._bound):
             raise InputError(
                 f"Subject {subject!r} (row {row}) is not of this stream, which has {', '.join(self._bound) or 'none'}.",
                 remedy="Publish to a subject of the stream, or add the subject to it.",

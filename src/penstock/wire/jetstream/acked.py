@@ -13,13 +13,14 @@ Messages are told apart by numbers, which drivers write into the reply subjects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
 from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["Window", "confirm", "number_behind", "ranges"]
+__all__ = ["Window", "confirm", "hindrance", "number_behind", "ranges"]
 
 Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
@@ -45,6 +46,13 @@ def number_behind(subject: str, prefix: str) -> int:
         raise RemoteProtocolError(f"An answer came on {subject[:80]!r}, which ends with no number of ours.") from None
 
 
+def hindrance(what: str, *, ids: bool, safe: bool) -> str:
+    """Say why something cannot be sent again, nothing if it can: `safe` while the stream remembers its ids."""
+    if not ids:
+        return "without ids nothing is sent twice"
+    return "" if safe else f"the stream's duplicate window is too short to send {what} again"
+
+
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Give numbers as ranges `[start, end)`."""
     found: list[tuple[int, int]] = []
@@ -56,13 +64,14 @@ def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
+@dataclass(slots=True)
 class _Sending(Generic[Item]):
     """Messages that were sent together: `item` is what the driver sends them from, `left` how many have no ack."""
 
-    __slots__ = ("at", "item", "left", "size")
-
-    def __init__(self, item: Item, left: int, size: int, at: float) -> None:
-        self.item, self.left, self.size, self.at = item, left, size, at
+    item: Item
+    left: int
+    size: int
+    at: float
 
 
 class Window(Generic[Item]):

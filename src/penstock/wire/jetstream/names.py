@@ -36,7 +36,6 @@ __all__ = [
     "SUBJECT",
     "TIME",
     "TTL",
-    "UP_TO_SEQUENCE",
     "WRONG_LAST_ID",
     "WRONG_LAST_SEQUENCE",
     "check_name",
@@ -89,7 +88,6 @@ SEQUENCE = "Nats-Sequence"
 TIME = "Nats-Time-Stamp"
 NUM_PENDING = "Nats-Num-Pending"
 LAST_SEQUENCE = "Nats-Last-Sequence"
-UP_TO_SEQUENCE = "Nats-UpTo-Sequence"
 MSG_SIZE = "Nats-Msg-Size"
 
 # what the server says in a status

@@ -38,7 +38,7 @@ class Numbers:
             self.content = bytearray(self.room * 8)
             self.items = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.content))
         else:
-            self.content = array("q")
+            self.content = self.items = array("q")
 
     def append(self, value: int) -> int:
         """Add a number."""
@@ -55,17 +55,11 @@ class Numbers:
 
     def at(self, place: int) -> int:
         """Give the number at a place."""
-        if cython.compiled:
-            return self.items[place]
-        else:
-            return self.content[place]
+        return self.items[place]
 
     def put(self, place: int, value: int) -> int:
         """Replace the number at a place."""
-        if cython.compiled:
-            self.items[place] = value
-        else:
-            self.content[place] = value
+        self.items[place] = value
         return 0
 
     def shorten(self, count: int) -> int:

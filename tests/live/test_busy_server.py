@@ -12,7 +12,7 @@ from penstock.errors import PublishError
 from penstock.server import Server
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.bulk.wire import Deadline
+from penstock.wire.patience import Deadline
 from tests.live.relay import make_stream, rows
 
 BUSY = "jetstream { max_buffered_msgs: 4 }"

@@ -30,12 +30,12 @@ cdef class Rows:
 
 
 cdef class Encoder:
-    cdef public bytes reply_prefix
-    cdef public bytes reply_suffix
-    cdef public bytes fixed
-    cdef public bytes counter
-    cdef public bytes id_prefix
-    cdef public long long id_offset
+    cdef bytes reply
+    cdef bytes reply_suffix
+    cdef bytes fixed
+    cdef bytes counter
+    cdef bytes id
+    cdef long long id_offset
     cdef Bytes out
 
     @cython.locals(row=Py_ssize_t)

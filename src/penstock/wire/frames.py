@@ -105,11 +105,11 @@ class Encoder:
         id_prefix: bytes = b"",
         id_offset: int = 0,
     ) -> None:
-        self.reply_prefix = reply_prefix
+        self.reply = b" " + reply_prefix if reply_prefix else b""
         self.reply_suffix = reply_suffix
         self.fixed = fixed
-        self.counter = counter
-        self.id_prefix = id_prefix
+        self.counter = counter + b": " if counter else b""
+        self.id = _ID + b": " + id_prefix if id_prefix else b""
         self.id_offset = id_offset
         self.out = Bytes(65536)
 
@@ -137,12 +137,12 @@ class Encoder:
         out = self.out
         size = rows.payloads.offsets[row + 1] - rows.payloads.offsets[row]
         own = rows.has_headers and rows.maps[row + 1] > rows.maps[row]
-        add_id = len(self.id_prefix) > 0 and not (own and self._has_id(rows, row))
+        add_id = len(self.id) > 0 and not (own and self._has_id(rows, row))
         head = len(self.fixed)
         if self.counter:
-            head += len(self.counter) + digits(number) + 4
+            head += len(self.counter) + digits(number) + 2
         if add_id:
-            head += len(_ID) + len(self.id_prefix) + digits(number + self.id_offset) + 4
+            head += len(self.id) + digits(number + self.id_offset) + 2
         if own:
             head += rows.header_size(row)
         if head > 0:
@@ -151,9 +151,8 @@ class Encoder:
         else:
             out.text(b"PUB ")
         out.piece(rows.subjects.content, rows.subjects.offsets[row], rows.subjects.offsets[row + 1])
-        if self.reply_prefix:
-            out.text(b" ")
-            out.text(self.reply_prefix)
+        if self.reply:
+            out.text(self.reply)
             out.number(number)
             out.text(self.reply_suffix)
         out.text(b" ")
@@ -167,13 +166,10 @@ class Encoder:
             out.text(self.fixed)
             if self.counter:
                 out.text(self.counter)
-                out.text(b": ")
                 out.number(number)
                 out.text(b"\r\n")
             if add_id:
-                out.text(_ID)
-                out.text(b": ")
-                out.text(self.id_prefix)
+                out.text(self.id)
                 out.number(number + self.id_offset)
                 out.text(b"\r\n")
             if own:

@@ -215,9 +215,9 @@ class BulkConnection:
             try:
                 replies.append(self.send_request(subject, payload, deadline, header))
                 return self.answer(replies, deadline if again is None else deadline.within(again), subject)
-            except NoRespondersError:
-                raise
-            except DeadlineError:
+            except DeadlineError as error:
+                if isinstance(error, NoRespondersError):
+                    raise
                 if again is None or deadline.left == 0:
                     raise DeadlineError(
                         f"No answer on {subject} within {deadline.seconds:.3g} s.",

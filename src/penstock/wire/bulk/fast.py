@@ -89,11 +89,10 @@ class Fast:
         self.encoder = self._encoder(Operation.APPEND)
 
     def _append(self) -> None:
-        if self.batch.room:
+        full = not self.batch.room
+        if not full:
             self._write()
-            self._hear(wait=False)
-        else:
-            self._hear(wait=True)
+        self._hear(wait=full)
 
     def _finish(self) -> None:
         """End the batch without another message, wait for its end, and draw its sum."""

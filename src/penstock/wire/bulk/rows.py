@@ -70,14 +70,12 @@ class Source:
         if data.null_count:
             data = data.fill_null(b"")
         subjects = self._subjects(batch)
-        maps = None
-        names = values = lists = None
+        own: tuple[Any, ...] = ()
         if "headers" in batch.schema.names and not pa.types.is_null(batch.column("headers").type):
             self.has_headers = True
             headers = self._headers(self._cast(batch.column("headers"), HEADERS, "headers"))
-            maps, names = offsets(headers), texts(headers.keys)
-            lists, values = offsets(headers.items), texts(headers.items.values)
-        rows = frames.Rows(batch.num_rows, texts(subjects), texts(data), maps, names, lists, values)
+            own = offsets(headers), texts(headers.keys), offsets(headers.items), texts(headers.items.values)
+        rows = frames.Rows(batch.num_rows, texts(subjects), texts(data), *own)
         largest = frames.sizes(rows)
         if largest + OWN_HEADERS > self._max_payload:
             raise LocalProtocolError(

@@ -10,7 +10,7 @@ import time
 
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, NoRespondersError, NotFoundError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.publishing import PAUSE, SILENCE, Ack, Job
+from penstock.wire.bulk.publishing import PAUSE, SILENCE, Job
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.atomic import MOST, Attempts, encode_rows
 from penstock.wire.jetstream.direct import read_message
@@ -48,7 +48,7 @@ class Atomic:
                 batch = _Batch(self.job, rows, first, number + first)
                 sequence = self._store(batch)
                 row, end = batch.range
-                self.job.acked.add(Ack(row, end - row, sequence))
+                self.job.acked.add(row, end - row, sequence)
                 self.job.progress()
 
     def _store(self, batch: _Batch) -> int | None:

@@ -7,7 +7,7 @@ from collections import deque
 
 from penstock.errors import DeadlineError, DisconnectedError, PenstockError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.publishing import CHUNK, PAUSE, Ack, Job
+from penstock.wire.bulk.publishing import CHUNK, PAUSE, Job
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 
 __all__ = ["Fast"]
@@ -104,7 +104,7 @@ class Fast:
         job.unlisten()
         if batch.acked:
             sequence = batch.final.sequence or None if batch.final is not None else None
-            job.acked.add(Ack(self.base, batch.acked, sequence, batch.is_duplicate, batch.is_duplicate))
+            job.acked.add(self.base, batch.acked, sequence, batch.is_duplicate, batch.is_duplicate)
         if batch.acked < batch.sent:
             if batch.is_refused or batch.hindrance(time.monotonic()) or not job.has_time:
                 raise job.refusal(f"row {self.base + batch.acked}", batch.reason, self._unknown()) from batch.fault
@@ -135,5 +135,5 @@ class Fast:
     def _mend(self, error: PenstockError) -> None:
         """Connect again, to go on behind the last stored row."""
         if self.batch.acked:
-            self.job.acked.add(Ack(self.base, self.batch.acked, None, contiguous=False))
+            self.job.acked.add(self.base, self.batch.acked, None, contiguous=False)
         self.job.mend(error, self.batch.hindrance, self._unknown())

@@ -77,42 +77,29 @@ class AckedRows:
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self._acks: list[Ack] = []
-        self._run: list[int] | None = None  # row, count, sequence, duplicate of the ack that still grows
+        self._runs: list[list[Any]] = []  # the fields of acks; the last one grows while others follow it
 
-    def add(self, ack: Ack) -> None:
-        """Note an ack."""
-        self._acks.append(ack)
+    def add(self, row: int, count: int, sequence: int | None, contiguous: bool = True, duplicate: bool = False) -> None:
+        """Note an ack; one that follows the last one, in rows and in sequences, becomes one with it."""
+        if self._runs:
+            first, rows, last, joins, repeated = run = self._runs[-1]
+            follows = row == first + rows and last is not None and sequence == last + count
+            if follows and joins and contiguous and repeated == duplicate:
+                run[1], run[2] = rows + count, sequence
+                return
+        self._runs.append([row, count, sequence, contiguous, duplicate])
 
     def add_row(self, row: int, sequence: int, duplicate: bool) -> None:
-        """Note the ack of one row; rows that follow each other in number and sequence become one ack."""
-        run = self._run
-        if run is not None and row == run[0] + run[1] and sequence == run[2] + 1 and duplicate == run[3]:
-            run[1] += 1
-            run[2] = sequence
-        else:
-            self._close_run()
-            self._run = [row, 1, sequence, duplicate]
-
-    def _close_run(self) -> None:
-        if self._run is not None:
-            row, count, sequence, duplicate = self._run
-            self._acks.append(Ack(row, count, sequence, duplicate=bool(duplicate)))
-            self._run = None
+        """Note the ack of one row."""
+        self.add(row, 1, sequence, True, duplicate)
 
     @property
-    def acks(self) -> list[Ack]:
+    def acks(self) -> tuple[Ack, ...]:
         """The acks so far, in the order of the rows, neighbours as one."""
-        self._close_run()
-        merged: list[Ack] = []
-        for ack in sorted(self._acks, key=lambda ack: ack.row):
-            last = merged[-1] if merged else None
-            follows = last is not None and last.sequence is not None and ack.sequence == last.sequence + ack.count
-            if last is not None and follows and last.contiguous and ack.contiguous and last.duplicate == ack.duplicate:
-                merged[-1] = Ack(last.row, last.count + ack.count, ack.sequence, duplicate=ack.duplicate)
-            else:
-                merged.append(ack)
-        return merged
+        ordered = AckedRows(self.stream)
+        for run in sorted(self._runs, key=lambda run: run[0]):
+            ordered.add(*run)
+        return tuple(Ack(*run) for run in ordered._runs)
 
     def failure(
         self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None
@@ -306,7 +293,7 @@ def publish(
         if not job.acked.acks:
             raise job.broken
         raise job.acked.failure(f"{job.broken}", remedy="Mend the rows that follow, and publish them.") from job.broken
-    return Published(stream, source.given, tuple(job.acked.acks))
+    return Published(stream, source.given, job.acked.acks)
 
 
 def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from penstock.server import Server
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.patience import Deadline
-from tests.live.relay import make_stream, relayed, speaking
+from tests.live.relay import make_stream, relayed, rows, speaking
 from tests.support import Authority, Key, Operator, Pair
 
 INFO = {"server_id": "X", "version": "2.15.1", "proto": 1, "max_payload": 1048576, "headers": True}
@@ -344,3 +344,19 @@ def test_permissions_are_told() -> None:
         with pytest.raises(LoginError, match="Permissions Violation for Publish"):
             bulk.request("secret.a")
         assert works(bulk)
+
+
+def test_a_consumer_that_may_not_be_deleted() -> None:
+    """A read whose user may not delete its consumer leaves that to the server, and disturbs nothing that follows."""
+    denied = '"$JS.API.CONSUMER.DELETE.>"'
+    user = f"{{user: ann, password: pw, permissions: {{publish: {{deny: {denied}}}}}}}"
+    config = f"authorization {{ users: [{user}] }}"
+    with (
+        Server(sync="2m", auth=False, config=config) as server,
+        BulkConnection(ConnectionOptions(plain(server), user="ann", password="pw")) as bulk,
+    ):
+        make_stream(bulk, "S")
+        bulk.publish("S", rows("S", range(1000)))
+        for _ in range(2):
+            assert sum(batch.num_rows for batch in bulk.read("S")) == 1000
+            assert bulk.api("STREAM.INFO.S")["state"]["messages"] == 1000

@@ -196,7 +196,7 @@ class Reading:
                     self.wire.send(protocol.unsubscribe(self.columns.sid), deadline)
                 if self.consumer:
                     method = names.consumer_delete(self.options.stream, self.consumer)
-                    self.connection.send_request(self._api(method), b"", deadline)
+                    self.connection.send_request(self._api(method), b"", deadline, heed=False)
             except (DisconnectedError, DeadlineError):
                 self.wire.close()
         self.consumer = ""

@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
+from penstock.wire.jetstream.acked import joined
 from penstock.wire.jetstream.answers import number, part, texts
 from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.patience import Deadline
@@ -105,8 +106,8 @@ class AckedRows:
         self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None
     ) -> PublishError:
         """Give the error of a publish that did not."""
-        stored = _merge((ack.row, ack.row + ack.count) for ack in self.acks)
-        doubtful = _merge(unknown)
+        stored = tuple(joined((ack.row, ack.row + ack.count) for ack in self.acks))
+        doubtful = tuple(joined(unknown))
         said = [f"rows {_ranges(stored)} are stored" if stored else "no row is known to be stored"]
         if doubtful:
             said.append(f"rows {_ranges(doubtful)} may or may not be")
@@ -118,16 +119,6 @@ class AckedRows:
             unknown=doubtful,
             err_code=err_code,
         )
-
-
-def _merge(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        elif start < end:
-            merged.append((start, end))
-    return tuple(merged)
 
 
 def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:

@@ -97,12 +97,11 @@ class BlockingWire:
             try:
                 self._open_one(address.url, share)
                 return
-            except LinkError as error:
+            except BaseException as error:
                 self.close()
+                if not isinstance(error, LinkError):
+                    raise
                 failures.append(error)
-            except BaseException:
-                self.close()
-                raise
             if deadline.left == 0:
                 break
         raise most_telling(failures)

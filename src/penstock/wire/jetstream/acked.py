@@ -20,7 +20,7 @@ from penstock.errors import JetStreamError, NoRespondersError, PenstockError, Re
 from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["Window", "confirm", "hindrance", "number_behind", "ranges"]
+__all__ = ["Window", "confirm", "hindrance", "joined", "number_behind"]
 
 Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
@@ -53,14 +53,14 @@ def hindrance(what: str, *, ids: bool, safe: bool) -> str:
     return "" if safe else f"the stream's duplicate window is too short to send {what} again"
 
 
-def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Give numbers as ranges `[start, end)`."""
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Give ranges `[start, end)` in order, without empty ones, and those that touch as one."""
     found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
-        else:
-            found.append((number, number + 1))
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif start < end:
+            found.append((start, end))
     return found
 
 
@@ -192,4 +192,5 @@ class Window(Generic[Item]):
     @property
     def unknown(self) -> list[tuple[int, int]]:
         """The numbers of messages of which nobody knows whether they are stored."""
-        return ranges(number for number in self._waiting if number not in self.again or number in self._lost)
+        numbers = (number for number in self._waiting if number not in self.again or number in self._lost)
+        return joined((number, number + 1) for number in numbers)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from penstock.errors import (
     DeadlineError,
-    DisconnectedError,
     JetStreamError,
     LinkError,
     LoginError,
@@ -92,7 +91,6 @@ _KINDS: tuple[tuple[type[BaseException], Verdict], ...] = (
     (LoginError, Verdict.REFUSED),
     (TlsError, Verdict.REFUSED),
     (UnreachableError, Verdict.PASSING),
-    (DisconnectedError, Verdict.UNKNOWN),
     (LinkError, Verdict.UNKNOWN),
 )
 

@@ -14,7 +14,6 @@ from penstock.errors import (
     DeadlineError,
     DisconnectedError,
     InputError,
-    JetStreamError,
     LinkError,
     PenstockError,
     PublishError,
@@ -103,9 +102,9 @@ class AckedRows:
         return tuple(Ack(*run) for run in ordered._runs)
 
     def failure(
-        self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None
+        self, why: str, error: object = None, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = ""
     ) -> PublishError:
-        """Give the error of a publish that did not."""
+        """Give the error of a publish that ended early, `error` being what ended it."""
         stored = tuple(joined((ack.row, ack.row + ack.count) for ack in self.acks))
         doubtful = tuple(joined(unknown))
         said = [f"rows {_ranges(stored)} are stored" if stored else "no row is known to be stored"]
@@ -117,7 +116,7 @@ class AckedRows:
             stream=self.stream,
             stored=stored,
             unknown=doubtful,
-            err_code=err_code,
+            err_code=getattr(error, "err_code", None),
         )
 
 
@@ -205,15 +204,15 @@ class Job:
         if why:
             remedy = "" if self.ids else "With ids=True a lost connection is made good; mode acks always is."
             said = f"{error.what.rstrip('.')}, and {why}"
-            raise self.acked.failure(said, unknown=unknown, remedy=remedy, err_code=_code(error)) from error
+            raise self.acked.failure(said, error, unknown=unknown, remedy=remedy) from error
 
     def refusal(self, what: str, error: PenstockError, unknown: Sequence[tuple[int, int]] = ()) -> PublishError:
         """Say that the server refuses rows, and why."""
         return self.acked.failure(
             f"{what} was refused: {getattr(error, 'description', None) or error.what}",
+            error,
             unknown=unknown,
             remedy="Mend the rows or the stream, and publish the rows that are missing.",
-            err_code=_code(error),
         )
 
     def mend(self, error: PenstockError, hindrance: Callable[[float], str], unknown: Sequence[tuple[int, int]]) -> None:
@@ -231,10 +230,6 @@ class Job:
                 error = again
                 time.sleep(min(pause, self.deadline.left))
                 pause = min(1.0, 2 * pause)
-
-
-def _code(error: PenstockError) -> int | None:
-    return error.err_code if isinstance(error, JetStreamError) else None
 
 
 def publish(

@@ -2,6 +2,7 @@
 cimport cython
 
 
+@cython.final
 cdef class Numbers:
     cdef object content
     cdef long long* items
@@ -9,9 +10,6 @@ cdef class Numbers:
     cdef Py_ssize_t room
 
     cdef int append(self, long long value) except -1
-    cdef long long at(self, Py_ssize_t place) noexcept
-    cdef int put(self, Py_ssize_t place, long long value) noexcept
-    cdef int shorten(self, Py_ssize_t count) noexcept
     @cython.locals(narrow="int*", place=Py_ssize_t)
     cpdef object close(self, int bits=*)
 
@@ -31,6 +29,7 @@ cdef class Bytes:
     cpdef bytearray take(self)
 
 
+@cython.final
 cdef class Strings(Bytes):
     cdef public Py_ssize_t count
     cdef Numbers offsets
@@ -39,6 +38,7 @@ cdef class Strings(Bytes):
     cpdef tuple close(self)
 
 
+@cython.final
 cdef class Lines:
     cdef Numbers spans
     cdef public Py_ssize_t count

@@ -53,22 +53,6 @@ class Numbers:
         self.count += 1
         return 0
 
-    def at(self, place: int) -> int:
-        """Give the number at a place."""
-        return self.items[place]
-
-    def put(self, place: int, value: int) -> int:
-        """Replace the number at a place."""
-        self.items[place] = value
-        return 0
-
-    def shorten(self, count: int) -> int:
-        """Keep the first numbers only."""
-        self.count = count
-        if not cython.compiled:
-            del self.content[count:]
-        return 0
-
     def close(self, bits: int = 64) -> Any:
         """Give the buffer, its numbers 64 or 32 bits wide; the column must not grow after this."""
         if cython.compiled:
@@ -261,8 +245,9 @@ class Lines:
 
     def split(self, data: Any, start: int, end: int) -> int:
         """Note the lines of the block `data[start:end]`, without its first one where that is a version."""
-        self.spans.shorten(0)
-        self.count = 0
+        self.spans.count = self.count = 0
+        if not cython.compiled:
+            del self.spans.items[:]
         position = start
         if end - position >= 8 and data[position] == 78 and data[position + 4] == 47:  # N, /
             position = find(data, 10, position, end) + 1
@@ -296,11 +281,12 @@ class Lines:
 
     def at(self, line: int, part: int) -> int:
         """Give begin (0) or end (1) of a line's name, or begin (2) or end (3) of its value."""
-        return self.spans.at(4 * line + part)
+        return self.spans.items[4 * line + part]
 
     def forget(self, line: int) -> int:
         """Mark a line as used: its name begins at -1 from here on."""
-        return self.spans.put(4 * line, -1)
+        self.spans.items[4 * line] = -1
+        return 0
 
 
 def digits(value: int) -> int:

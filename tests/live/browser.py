@@ -6,17 +6,14 @@ import asyncio
 import http.client
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
-
 from penstock.connection import Connection, connect
-from penstock.server import Server
-from tests.live.command import Command, Running
+from tests.live.command import Running
 
 PRINTED = re.compile(r"http://\S+")
 
@@ -74,17 +71,6 @@ def address(child: Running) -> str:
     found = PRINTED.search(child.wait_for("Console:"))
     assert found is not None
     return found.group()
-
-
-@pytest.fixture(scope="session")
-def browser(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One console on the shared server, for all that only look."""
-    command = Command(tmp_path_factory.mktemp("home"), server.url)
-    with command.running("console") as child:
-        found = Browser(address(child))
-        child.wait_for("It shows")
-        yield found
-        assert child.interrupt() == 0
 
 
 @asynccontextmanager

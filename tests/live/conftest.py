@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.server import Server
-from tests.live.browser import browser  # noqa: F401  # a fixture for the tests of the console
 from tests.live.bus_pair import bus_connections, bus_pair  # noqa: F401  # fixtures for the tests of the bus
 from tests.live.stan import Stan, cluster_of
-from tests.live.visitor import visitor  # noqa: F401  # a fixture for the tests of the console
 
 _numbers = itertools.count(1)
 

@@ -319,6 +319,31 @@ def test_a_lost_connection_is_made_again_by_the_next_call(server: Server) -> Non
             bulk.api("INFO")
 
 
+def test_a_message_that_was_cut_off_is_never_completed_by_the_next() -> None:
+    """Where a deadline ends a request in the middle of its payload, that payload arrives whole or not at all."""
+    payload = b"x" * 1_000_000
+    with Server(sync="2m") as server, BulkConnection(server.url) as listener, BulkConnection(server.url) as bulk:
+        sid = listener.subscribe("cut.>", Deadline(5))
+        assert works(listener)
+        assert works(bulk)
+        server.nodes[0].pause()
+        try:
+            for _ in range(20):
+                if bulk.wire.is_open:  # the socket takes more
+                    with pytest.raises(DeadlineError):
+                        bulk.request("cut.off", payload, timeout=0.1)
+        finally:
+            server.nodes[0].resume()
+        with pytest.raises(DeadlineError):  # the listener does not answer
+            bulk.request("cut.last", b"the last", timeout=1)
+        got: list[bytes] = []
+        while b"the last" not in got:
+            event = listener.wire.next_event(Deadline(10))
+            if isinstance(event, protocol.Message) and event.sid == sid:
+                got.append(bytes(event.payload))
+        assert set(got) <= {payload, b"the last"}
+
+
 @pytest.mark.parametrize(
     "nonsense", [b"MSG a 1 99999999999\r\n", b"\x00\xff\xfe garbage\r\n", b"HMSG _ 1 9 5\r\nhello\r\n"]
 )

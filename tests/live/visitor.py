@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
 
-import pytest
-
 from penstock.connection import Connection, Msg
 from penstock.console.access import Access
 from penstock.console.app import build_app
@@ -20,7 +18,6 @@ from penstock.console.masking import Mask
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
 from penstock.options import ConnectionOptions
-from penstock.server import Server
 from tests.live.browser import Answer
 
 PORT = 8080
@@ -115,13 +112,6 @@ async def visiting(
         visitor.backend.closing.set()
         visitor.backend.disk.shutdown(cancel_futures=True)
         await visitor.backend.upstream.close()
-
-
-@pytest.fixture
-async def visitor(server: Server) -> AsyncIterator[Visitor]:
-    """One who looks at the shared server with the usual settings."""
-    async with visiting(server.url) as made:
-        yield made
 
 
 def publish_raw(url: str, subject: bytes, headers: bytes, payload: bytes) -> None:

@@ -324,6 +324,20 @@ def test_a_message_of_a_gibibyte_is_not_waited_for(wire: Any):
 # -- the outbox --------------------------------------------------------------------------------------------------------
 
 
+def test_what_is_plain_is_posted(wire: Any):
+    """A known subject and plain bytes below the bound are posted; anything else is left to a closer look."""
+    outbox = wire.dispatch.Outbox()
+    assert outbox.post("a.b", b"hello") == -1
+    outbox.subjects["a.b"] = b"a.b"
+    assert outbox.post("a.b", b"hello") == -1  # nothing may be posted yet
+    outbox.plain = 6
+    assert outbox.post("a.b", b"hello") == len(b"PUB a.b 5\r\nhello\r\n")
+    for subject, payload in (("a.b", b"hello!"), ("a.c", b""), ("a.b", bytearray(b"x")), ("a.b", None), (b"a.b", b"")):
+        assert outbox.post(subject, payload) == -1
+    assert (outbox.messages, outbox.bytes) == (1, 5)
+    assert outbox.take() == b"PUB a.b 5\r\nhello\r\n"
+
+
 def test_frames_are_put_together(wire: Any):
     """What is published is written as the protocol has it, in order, with and without reply and headers."""
     outbox = wire.dispatch.Outbox()
@@ -334,7 +348,7 @@ def test_frames_are_put_together(wire: Any):
     outbox.publish(b"a", b"r", BLOCK, b"")
     assert (outbox.messages, outbox.bytes) == (4, 5 + 0 + 13 + 12)
     written = outbox.take()
-    assert type(written) is bytearray
+    assert type(written) is bytes
     assert bytes(written) == (
         b"PUB a.b 5\r\nhello\r\nPUB a r 0\r\n\r\nSUB x 1\r\n"
         b"HPUB a 12 13\r\nNATS/1.0\r\n\r\nx\r\nHPUB a r 12 12\r\nNATS/1.0\r\n\r\n\r\n"

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.connection.callbacks import Callbacks, Teller
 from penstock.connection.lifeline import Lifeline, Phase
+from penstock.connection.messages import LARGE
 from penstock.connection.subscription import Subscription
 from penstock.errors import DeniedError, DisconnectedError, LoginError, PenstockError, SlowSubscriptionError
 from penstock.options import ConnectionOptions
@@ -48,7 +49,6 @@ class BaseConnection:
         self._most = 1024 * 1024  # bytes of the largest message that the server takes
         self._writes = False  # whether what is published is written at once, and not kept
         self._scheduled = False
-        self._subjects: dict[str, bytes] = {}
         self._errors = 0
         self._draining = self._draining_pubs = False
         self._asked_to_end = False  # whether the end was asked for, and is no failure
@@ -177,6 +177,12 @@ class BaseConnection:
             f"The connection is gone{why}; it was closed.", remedy="Connect again.", urls=self.options.urls
         )
 
+    def drained(self, verb: str) -> DisconnectedError:
+        """Give the error for what comes too late, while the connection is being drained."""
+        return DisconnectedError(
+            "The connection is being drained.", remedy=f"{verb} before that.", urls=self.options.urls
+        )
+
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def _stands(self) -> None:
@@ -190,7 +196,7 @@ class BaseConnection:
                 frames.append(protocol.unsubscribe(item.id, item.max_msgs - item.delivered))
         wire.write(b"".join([*frames, self._outbox.take()]))
         self._informed(wire.session)
-        self._writes = not self._draining_pubs
+        self._let_write(not self._draining_pubs)
         self._break = self._loop.create_future()
         self._standing.set()
         if self.stretch > 1:
@@ -200,10 +206,16 @@ class BaseConnection:
 
     def _informed(self, session: Session) -> None:
         self._most = session.max_payload
+        self._let_write(self._writes)
+
+    def _let_write(self, may: bool) -> None:
+        """Let what is published be written at once, or not."""
+        self._writes = may
+        self._outbox.plain = min(LARGE, self._most + 1) if may else 0
 
     def _broke(self, error: PenstockError) -> None:
         self._standing.clear()
-        self._writes = False
+        self._let_write(False)
         self._drop_posted()
         self.last_error = error
         log.warning("Lost the connection to %s.", self.options.url)
@@ -215,7 +227,7 @@ class BaseConnection:
     def _drop_posted(self) -> None:
         """Keep what was published, and not what was posted: a new wire gets all subscriptions anew."""
         if self._posted:
-            kept = self._outbox.take()
+            kept = bytearray(self._outbox.take())
             for start, end in reversed(self._posted):
                 del kept[start:end]
             self._posted.clear()

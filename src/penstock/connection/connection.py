@@ -13,15 +13,15 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.connection.base import BaseConnection
 from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.lifeline import Phase
-from penstock.connection.messages import LARGE, HeaderValues, Msg, Payload, as_bytes, as_text, is_lasting
-from penstock.connection.requests import Requests
+from penstock.connection.messages import HeaderValues, Msg, Payload
+from penstock.connection.publishing import PublishingConnection
+from penstock.connection.requests import Answer, Requests
 from penstock.connection.subscription import PENDING_BYTES, PENDING_MESSAGES, Callback, Subscription
 from penstock.connection.tasks import end
 from penstock.errors import (
@@ -43,15 +43,11 @@ __all__ = ["Connection"]
 
 log = logging.getLogger("penstock.connection")
 
-CHUNK = 64 * 1024  # bytes that are put together at most before they are written
-PENDING = 8 * 1024 * 1024  # bytes that wait for a connection that is being made again
 GOODBYE = 5.0  # seconds that a peer has to take what is on its way when we close
 DRAIN = 30.0  # seconds that callbacks have to handle what has arrived
-_SUBJECTS = 4096  # that were checked lately
-_LONG = 4000  # bytes of subjects from which on the length of a line is looked at
 
 
-class Connection(BaseConnection):
+class Connection(PublishingConnection):
     """A connection to NATS, made by `penstock.connect`; for one event loop."""
 
     def __init__(
@@ -78,112 +74,6 @@ class Connection(BaseConnection):
 
     def __repr__(self) -> str:
         return f"<Connection to {self.options.url}, {self._lifeline.phase.value}>"
-
-    # -- publishing -----------------------------------------------------------------------------------------------
-
-    async def publish(
-        self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None
-    ) -> None:
-        """Publish a message; waits while the server takes no more.
-
-        While the connection is being made again up to 8 MiB are kept and sent then; more is a DisconnectedError.
-        """
-        if self.is_full(self.send(subject, payload, reply, headers)):
-            await self.written()
-
-    def is_full(self, waiting: int) -> bool:
-        """Tell whether a publisher should wait, with `written`, so many bytes waiting here."""
-        wire = self._lifeline.wire
-        return waiting >= CHUNK or (wire is not None and wire.full)
-
-    def send(self, subject: str, payload: Payload = b"", reply: str = "", headers: HeaderValues | None = None) -> int:
-        """Publish a message without waiting for anything, and give how many bytes wait; `written` waits for room."""
-        name = self._subjects.get(subject) or self._checked(subject)
-        answer = (self._subjects.get(reply) or self._checked(reply)) if reply else b""
-        block = protocol.encode_headers(headers) if headers else None
-        content = payload if type(payload) is bytes or is_lasting(payload) else bytes(memoryview(payload))
-        size = len(content) if block is None else len(content) + len(block)
-        if size > self._most or len(name) + len(answer) > _LONG:
-            check_size(len(name) + len(answer) + 24, size, self._most, subject)
-        if not self._writes:
-            self._check_publishable(size + len(name) + len(answer) + 24)
-        elif len(content) >= LARGE:
-            return self._send_apart(name, answer, block, content)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._write_out)
-        return self._outbox.publish(name, answer, block, content if type(content) is bytes else bytes(content))
-
-    def _send_apart(self, name: bytes, answer: bytes, block: bytes | None, content: Payload) -> int:
-        """Write a large payload from where it is, behind what waits: copying it takes longer than writing thrice."""
-        wire = self._lifeline.wire
-        assert wire is not None
-        self._outbox.begin(name, answer, block, len(content))
-        self._write_out()
-        wire.write(content)
-        wire.write(b"\r\n")
-        return len(content)
-
-    def send_checked(self, subject: bytes, payload: bytes, reply: bytes = b"", block: bytes | None = None) -> int:
-        """Publish as `send` does, with subjects and a header block that need no check: the server's own, or ours."""
-        size = len(payload) if block is None else len(payload) + len(block)
-        if size > self._most:
-            check_size(len(subject) + len(reply) + 24, size, self._most, as_text(subject))
-        if not self._writes:
-            self._check_publishable(size + len(subject) + len(reply) + 24)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._write_out)
-        return self._outbox.publish(subject, reply, block, payload)
-
-    def post(self, frames: bytes) -> bool:
-        """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
-        if self._lifeline.wire is None:
-            return False
-        before = self._outbox.size
-        self._posted.append((before, self._outbox.add(frames)))
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._write_out)
-        return True
-
-    async def written(self) -> None:
-        """Write what waits, and wait until the socket's queue has room; nothing while there is no connection."""
-        self._write_out()
-        wire = self._lifeline.wire
-        if wire is not None and wire.full:
-            await wire.writable()
-        else:
-            await asyncio.sleep(0)  # who publishes without end lets others have their turn
-
-    def _write_out(self) -> None:
-        self._scheduled = False
-        wire = self._lifeline.wire
-        if wire is not None and self._outbox.size:
-            self._posted.clear()
-            wire.write(self._outbox.take())
-
-    def _checked(self, subject: str) -> bytes:
-        # Filters of a consumer that is made stand in the subject of the request.
-        raw = as_bytes(protocol.check_subject(subject, wildcards=subject.startswith(f"{self.options.js_prefix}.")))
-        if len(subject) < 256:  # long ones are seldom used twice
-            if len(self._subjects) >= _SUBJECTS:
-                self._subjects.clear()
-            self._subjects[subject] = raw
-        return raw
-
-    def _check_publishable(self, size: int) -> None:
-        self.check_open()
-        if self._draining_pubs:
-            raise DisconnectedError(
-                "The connection is being drained.", remedy="Publish before that.", urls=self.options.urls
-            )
-        if self._outbox.size + size > PENDING:
-            raise DisconnectedError(
-                f"The connection is gone, and {self._outbox.size:,} bytes wait already for it to come back.",
-                remedy="Is the server still running?",
-                urls=self.options.urls,
-            )
 
     # -- subscribing ----------------------------------------------------------------------------------------------
 
@@ -249,9 +139,7 @@ class Connection(BaseConnection):
     def _check_subscribable(self) -> None:
         self.check_open()
         if self._draining:
-            raise DisconnectedError(
-                "The connection is being drained.", remedy="Subscribe before that.", urls=self.options.urls
-            )
+            raise self.drained("Subscribe")
 
     def subscribed(self, subject: str, queue: str, *, lend: bool = False, **about: Any) -> Subscription:
         """Subscribe, also while the connection is being drained: callbacks may still ask."""
@@ -263,22 +151,18 @@ class Connection(BaseConnection):
         (self._borrowers if lend else self._takers)[made.id] = made.taker
         if made.max_msgs:
             frame += protocol.unsubscribe(made.id, made.max_msgs)
-        self._command(frame)
-        return made
-
-    def _command(self, frame: bytes) -> None:
-        """Send a command that belongs to this wire; a new wire gets all subscriptions anew."""
         self.post(frame)
+        return made
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription at the server."""
         if subscription.id in self._subscriptions:
             self.forget(subscription)
-            self._command(protocol.unsubscribe(subscription.id))
+            self.post(protocol.unsubscribe(subscription.id))
 
     def end_after(self, subscription: Subscription, count: int) -> None:
         """Let the server end a subscription after so many messages in all."""
-        self._command(protocol.unsubscribe(subscription.id, count))
+        self.post(protocol.unsubscribe(subscription.id, count))
 
     async def drain_subscription(self, subscription: Subscription) -> None:
         """Stop a subscription at the server, and wait until what it had sent was handled.
@@ -287,7 +171,7 @@ class Connection(BaseConnection):
         """
         try:
             if self.is_connected:
-                self._command(protocol.unsubscribe(subscription.id))
+                self.post(protocol.unsubscribe(subscription.id))
                 await self.confirm(self.stretch, self._drain_timeout)
         finally:
             self.forget(subscription)  # before a new wire could subscribe again
@@ -313,7 +197,13 @@ class Connection(BaseConnection):
         NoRespondersError at once if nobody listens, DeniedError at once if we may not ask, else DeadlineError.
         Every request of a connection shares one subscription; `old_style` is taken for nats-py's sake.
         """
-        return await self._requests.ask(subject, payload, timeout, headers)
+        return Msg(self, 0, *await self._requests.ask(subject, payload, timeout, headers))
+
+    def ask(
+        self, subject: str, payload: Payload = b"", timeout: float | None = None, headers: HeaderValues | None = None
+    ) -> Coroutine[Any, Any, Answer]:
+        """Ask as `request` does, and give the answer as it came: subject, reply, payload and header block."""
+        return self._requests.ask(subject, payload, timeout, headers)
 
     async def exchange(
         self,
@@ -358,33 +248,27 @@ class Connection(BaseConnection):
         DisconnectedError at once if the connection breaks meanwhile: then nobody knows how far the server came.
         """
         self.check_open()
-        try:
-            async with asyncio.timeout(timeout):
-                while self._lifeline.wire is None:
-                    await self._until_standing()
-                await self._confirmed()
-        except TimeoutError:
-            raise DeadlineError(
-                f"The server did not confirm what was sent within {timeout:g} s.", seconds=timeout
-            ) from None
+        await self._confirmed(timeout)
 
     async def confirm(self, stretch: int, timeout: float = 10.0) -> None:
         """Wait as `flush` does, for what was sent in one stretch: DisconnectedError if that is over."""
         if stretch != self.stretch or self._lifeline.wire is None:
             raise DisconnectedError("The connection broke since this was sent.", urls=self.options.urls)
+        await self._confirmed(timeout)
+
+    async def _confirmed(self, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
-                await self._confirmed()
+                while self._lifeline.wire is None:
+                    await self._until_standing()
+                waiter: asyncio.Future[None] = self._loop.create_future()
+                self._write_out()
+                self._lifeline.ping(waiter)
+                await waiter
         except TimeoutError:
             raise DeadlineError(
                 f"The server did not confirm what was sent within {timeout:g} s.", seconds=timeout
             ) from None
-
-    async def _confirmed(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._write_out()
-        self._lifeline.ping(waiter)
-        await waiter
 
     async def rtt(self) -> float:
         """Give the seconds of a round trip to the server."""
@@ -429,7 +313,7 @@ class Connection(BaseConnection):
                 subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
                 if self.is_connected:
                     for item in subscriptions:
-                        self._command(protocol.unsubscribe(item.id))
+                        self.post(protocol.unsubscribe(item.id))
                     await self.flush(self._drain_timeout)
                 for item in subscriptions:
                     self.forget(item)
@@ -437,7 +321,7 @@ class Connection(BaseConnection):
                 if working := self.pumps - {asyncio.current_task()}:  # those of ended subscriptions, too
                     await asyncio.wait(working)
                 self._draining_pubs = True
-                self._writes = False
+                self._let_write(False)
                 if self.is_connected:
                     await self.flush(self._drain_timeout)
         except (TimeoutError, PenstockError) as error:
@@ -468,7 +352,7 @@ class Connection(BaseConnection):
         before, reason = self._lifeline.phase, self._gone()
         await self._lifeline.close(GOODBYE, reason)
         self._outbox.take()
-        self._writes = False
+        self._let_write(False)
         if not self._break.done():
             self._break.set_result(reason)
         self._standing.set()  # whoever waits for a connection sees that there will be none

@@ -16,6 +16,7 @@ from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import number, read_ack, texts
 from penstock.wire.jetstream.direct import question, read_headers, read_message
+from penstock.wire.protocol import decode_status
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
@@ -45,8 +46,8 @@ class JetStream:
         if stream is not None:
             headers = {**(headers or {}), names.EXPECTED_STREAM: stream}
         wait = timeout if timeout is not None else self._timeout
-        reply = await self._connection.request(subject, payload, wait, headers=headers)
-        return read_ack(reply.data, reply.status)
+        _, _, answer, block = await self._connection.ask(subject, payload, wait, headers)
+        return read_ack(answer, None if block is None else decode_status(block)[0])
 
     async def account_info(self) -> dict[str, Any]:
         """Give what the account uses of JetStream, and its limits."""

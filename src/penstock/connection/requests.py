@@ -10,14 +10,14 @@ import secrets
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from penstock.connection.messages import HeaderValues, Msg, Payload
+from penstock.connection.messages import HeaderValues, Payload
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, NoRespondersError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
     from penstock.connection.subscription import Subscription
 
-__all__ = ["Requests", "late"]
+__all__ = ["Answer", "Requests", "late"]
 
 _NOBODY = b"NATS/1.0 503"
 
@@ -35,13 +35,16 @@ def late(subject: str, seconds: float) -> DeadlineError:
     )
 
 
+Answer = tuple[bytes, bytes, bytes, bytes | None]  # subject, reply, payload, header block
+
+
 class _Waiting:
-    __slots__ = ("future", "hear", "subjects", "timeout")
+    __slots__ = ("due", "future", "hear", "subjects", "timeout")
 
     def __init__(
-        self, subjects: Collection[str], future: asyncio.Future[Any], timeout: float, hear: Hear | None = None
+        self, subjects: Collection[str], future: asyncio.Future[Any], due: float, timeout: float, hear: Hear | None
     ) -> None:
-        self.subjects, self.future, self.timeout, self.hear = subjects, future, timeout, hear
+        self.subjects, self.future, self.due, self.timeout, self.hear = subjects, future, due, timeout, hear
 
     @property
     def subject(self) -> str:
@@ -49,46 +52,71 @@ class _Waiting:
 
 
 class Requests:
-    """What was asked and has no answer yet."""
+    """What was asked and has no answer yet. One timer serves them all: it runs until the first of them is due."""
 
     def __init__(self, connection: Connection) -> None:
         self.inbox: Subscription | None = None
         self._connection = connection
         self._prefix = f"{connection.options.inbox_prefix}.{secrets.token_hex(11)}."
+        self._key = self._prefix.encode()
         self._number = 0
         self._waiting: dict[bytes, _Waiting] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings = 0.0  # when the timer ends
         self._loop = asyncio.get_running_loop()
 
-    async def ask(self, subject: str, payload: Payload, timeout: float | None, headers: HeaderValues | None) -> Msg:
+    async def ask(self, subject: str, payload: Payload, timeout: float | None, headers: HeaderValues | None) -> Answer:
         """Send a request and wait for its answer."""
+        key = self._new_reply()
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        # Who asks waits anyway, and must not wait for a server that takes no more beyond the timeout.
+        self._connection.send_asking(subject, payload, key, headers)
+        self._await(key, (subject,), future, timeout)
+        try:
+            return await future
+        except BaseException:
+            self._waiting.pop(key, None)
+            raise
+
+    def _await(
+        self,
+        key: bytes,
+        subjects: Collection[str],
+        future: asyncio.Future[Any],
+        timeout: float | None,
+        hear: Hear | None = None,
+    ) -> None:
         if timeout is None:
             timeout = self._connection.options.request_timeout
-        reply = self._new_reply()
-        key = reply.encode()
-        future: asyncio.Future[Msg] = self._loop.create_future()
-        self._waiting[key] = _Waiting((subject,), future, timeout)
-        timer = self._loop.call_later(timeout, self._late, key)
-        try:
-            # Who asks waits anyway, and must not wait for a server that takes no more beyond the timeout.
-            self._connection.send(subject, payload, reply, headers)
-            return await future
-        finally:
-            timer.cancel()
-            self._waiting.pop(key, None)
+        due = self._loop.time() + timeout
+        self._waiting[key] = _Waiting(subjects, future, due, timeout, hear)
+        if self._timer is None or due < self._rings:
+            self._wind(due)
+
+    def _wind(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._rings = self._loop.call_at(due, self._ring), due
+
+    def _ring(self) -> None:
+        """Fail what is due, and let the timer run on for what is left."""
+        self._timer = None
+        now = self._loop.time()
+        for key in [key for key, item in self._waiting.items() if item.due <= now]:
+            self._late(self._waiting.pop(key))
+        if self._waiting:
+            self._wind(min(item.due for item in self._waiting.values()))
 
     async def exchange(self, make: Make, hear: Hear, subjects: Collection[str], timeout: float | None) -> None:
         """Send ready frames, and hear answers until one of them is the last."""
-        if timeout is None:
-            timeout = self._connection.options.request_timeout
-        key = self._new_reply().encode()
+        key = self._new_reply()
         if not self._connection.post(make(key)):
             self._connection.check_open()
             raise DisconnectedError(
                 "There is no connection now.", remedy="It is being made again.", urls=self._connection.options.urls
             )
         future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[key] = _Waiting(subjects, future, timeout, hear)
-        timer = self._loop.call_later(timeout, self._late, key)
+        self._await(key, subjects, future, timeout, hear)
         broken = self._connection.broken
 
         def broke(reason: asyncio.Future[PenstockError]) -> None:
@@ -105,16 +133,15 @@ class Requests:
         try:
             await future
         finally:
-            timer.cancel()
             broken.remove_done_callback(broke)
             self._waiting.pop(key, None)
 
-    def _new_reply(self) -> str:
+    def _new_reply(self) -> bytes:
         if self.inbox is None or self.inbox.ended:
             self._connection.check_open()
             self.inbox = self._connection.subscribed(f"{self._prefix}*", "", tap=self._answered)
         self._number += 1
-        return f"{self._prefix}{self._number}"
+        return b"%b%d" % (self._key, self._number)
 
     def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         waiting = self._waiting.get(subject)
@@ -123,7 +150,9 @@ class Requests:
         if waiting.hear is not None:
             if waiting.hear(payload, block):
                 waiting.future.set_result(None)
-        elif block is not None and not payload and block.startswith(_NOBODY):
+            return
+        del self._waiting[subject]
+        if block is not None and not payload and block.startswith(_NOBODY):
             waiting.future.set_exception(
                 NoRespondersError(
                     f"Nobody listens on {waiting.subject}.",
@@ -133,11 +162,10 @@ class Requests:
                 )
             )
         else:
-            waiting.future.set_result(Msg(self._connection, 0, subject, reply, payload, block))
+            waiting.future.set_result((subject, reply, payload, block))
 
-    def _late(self, key: bytes) -> None:
-        waiting = self._waiting.pop(key, None)
-        if waiting is not None and not waiting.future.done():
+    def _late(self, waiting: _Waiting) -> None:
+        if not waiting.future.done():
             error = late(waiting.subject, waiting.timeout)
             if not self._connection.is_connected:
                 error.remedy = "The connection was lost and is being made again: is the server still running?"
@@ -157,6 +185,9 @@ class Requests:
 
     def end(self, reason: PenstockError) -> None:
         """Fail everything: the connection is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         waiting, self._waiting = self._waiting, {}
         for item in waiting.values():
             if not item.future.done():

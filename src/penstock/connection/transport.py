@@ -84,6 +84,8 @@ class Wire(asyncio.BufferedProtocol):
         self._step: asyncio.Future[Notice] = self._loop.create_future()  # the next thing that an opening waits for
         self._held: asyncio.Task[None] | None = None
         self._resting = False  # held up for others' turn only
+        self.full = False
+        """Whether the socket takes no more for now."""
         self._writable: asyncio.Future[None] | None = None
         self._failure: LinkError | RemoteProtocolError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -124,11 +126,13 @@ class Wire(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Let writers wait."""
+        self.full = True
         if self._writable is None:
             self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
         """Let writers go on."""
+        self.full = False
         if self._writable is not None:
             waiting, self._writable = self._writable, None
             if not waiting.done():
@@ -220,11 +224,6 @@ class Wire(asyncio.BufferedProtocol):
     def held(self) -> bool:
         """Whether a taker holds up the reading, so that nothing is heard of the server."""
         return self._held is not None and not self._resting
-
-    @property
-    def full(self) -> bool:
-        """Whether the socket takes no more for now."""
-        return self._writable is not None
 
     async def writable(self) -> None:
         """Wait until the socket takes more, or the connection is gone."""

@@ -18,6 +18,7 @@ except ModuleNotFoundError:
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memchr, memcmp, memcpy
 
 __all__ = ["COMPILED", "Bytes", "Lines", "Numbers", "Strings"]
@@ -119,6 +120,16 @@ class Bytes:
             self.content += written
             self.used += len(written)
         return 0
+
+    def copy(self) -> bytes:
+        """Give a copy of the bytes and begin anew, in the same place."""
+        size, self.used = self.used, 0
+        if cython.compiled:
+            taken = PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.items), size)
+        else:
+            taken = bytes(self.content)
+            self.content.clear()
+        return taken
 
     def take(self) -> bytearray:
         """Give the bytes and begin anew."""

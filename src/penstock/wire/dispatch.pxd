@@ -3,6 +3,8 @@ cimport cython
 
 from penstock.wire.buffers cimport Bytes
 
+cdef Py_ssize_t _MAX_LINE, _LARGEST, _ROOM, _ROOMY
+
 
 @cython.locals(
     data="const unsigned char*", place=Py_ssize_t, limit=Py_ssize_t, stop=Py_ssize_t, headed=Py_ssize_t,
@@ -15,12 +17,16 @@ cpdef tuple hand_out(bytearray buffer, Py_ssize_t start, Py_ssize_t end, dict ta
 
 cdef class Outbox:
     cdef Bytes out
+    cdef public dict subjects
+    cdef public Py_ssize_t plain
     cdef public Py_ssize_t size
     cdef public long long messages
     cdef public long long bytes
 
+    @cython.locals(name=bytes)
+    cpdef Py_ssize_t post(self, object subject, object payload, bytes reply=*) except -2
     cpdef Py_ssize_t publish(self, bytes subject, bytes reply, bytes block, bytes payload) except -1
     @cython.locals(out=Bytes)
     cpdef Py_ssize_t begin(self, bytes subject, bytes reply, bytes block, Py_ssize_t size) except -1
     cpdef Py_ssize_t add(self, bytes frames) except -1
-    cpdef bytearray take(self)
+    cpdef object take(self)

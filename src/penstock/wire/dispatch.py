@@ -153,12 +153,23 @@ class Outbox:
 
     def __init__(self) -> None:
         self.out = Bytes(_ROOM)
+        self.subjects: dict[str, bytes] = {}
+        """Subjects that were checked lately, as they stand on the wire."""
+        self.plain = 0
+        """Bytes of a payload from which on `post` leaves it to others; 0 while nothing may be posted."""
         self.size = 0
         """How many bytes wait."""
         self.messages = 0
         """How many messages were ever put in."""
         self.bytes = 0
         """How many bytes they had, headers included."""
+
+    def post(self, subject: str, payload: Any, reply: bytes = b"") -> int:
+        """Add PUB to a known subject with a plain payload; -1, and nothing is added, if that needs a closer look."""
+        name = self.subjects.get(subject)
+        if name is None or type(payload) is not bytes or len(payload) >= self.plain:
+            return -1
+        return self.publish(name, reply, None, payload)
 
     def publish(self, subject: bytes, reply: bytes, block: bytes | None, payload: bytes) -> int:
         """Add PUB, or HPUB if there is a header block; give how many bytes wait now. Sizes were checked before."""
@@ -199,9 +210,12 @@ class Outbox:
         self.size = self.out.used
         return self.size
 
-    def take(self) -> bytearray:
+    def take(self) -> bytes | bytearray:
         """Give what waits, and begin anew."""
         self.size = 0
+        if self.out.used <= _ROOM:  # copying a little is less work than making room anew
+            copied: bytes = self.out.copy()
+            return copied
         taken: bytearray = self.out.take()
         if self.out.room > _ROOMY:  # what waited for a connection was much; what follows is not
             self.out = Bytes(_ROOM)

@@ -186,7 +186,7 @@ class Job:
                 elif end.left == 0 or not wire.receive_some():
                     return
             elif not isinstance(event, protocol.Message):
-                wire.handle(event)
+                wire.handle(event, self.deadline)
             elif event.sid == sid:
                 waits = False
                 take(event)

@@ -404,16 +404,15 @@ class Reading:
         if columns.stop == cols.DISORDER:
             raise _BrokenError("a delivery is missing")
         event = parser.next_event()
-        if event is None:
-            # Not only the waiting counts: what comes without end and is none of ours is silence, too.
-            try:
+        try:
+            if event is None:
+                # Not only the waiting counts: what comes without end and is none of ours is silence, too.
                 self.silence.check()
                 self.wire.receive(self.silence)
-            except DeadlineError:
-                raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
-            return None
-        if self.wire.handle(event) or not isinstance(event, protocol.Message):
-            return None
+            if event is None or self.wire.handle(event, self.silence) or not isinstance(event, protocol.Message):
+                return None
+        except DeadlineError:
+            raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
         if event.sid == 1:
             self._hear_about_gap(event)
             return None

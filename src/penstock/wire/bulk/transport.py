@@ -223,8 +223,12 @@ class BlockingWire:
             self._wait(select.POLLIN, deadline)
 
     def send(self, content: bytes | bytearray | memoryview, deadline: Deadline) -> None:
-        """Send everything, receiving meanwhile whatever comes."""
+        """Send everything, receiving meanwhile whatever comes.
+
+        If time runs out in the middle, the connection is closed: what came next would be taken for the rest.
+        """
         view = memoryview(content)
+        size = len(view)
         while view:
             if self._socket is None:
                 raise self._gone("it was closed")
@@ -232,7 +236,12 @@ class BlockingWire:
                 sent = self._socket.send(view)
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 full = self.parser.end - self.parser.start >= self.parser.limit
-                ready = self._wait(select.POLLOUT | (0 if full else select.POLLIN), deadline)
+                try:
+                    ready = self._wait(select.POLLOUT | (0 if full else select.POLLIN), deadline)
+                except DeadlineError:
+                    if len(view) < size:
+                        self.close()
+                    raise
                 if ready & select.POLLIN and not full:
                     self.receive_some()
                 continue
@@ -256,7 +265,7 @@ class BlockingWire:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def handle(self, event: protocol.Event) -> bool:
+    def handle(self, event: protocol.Event, deadline: Deadline) -> bool:
         """Take what concerns the connection itself; False for events that the caller must look at.
 
         Raises what the server complained of: DeniedError for what we may not do.
@@ -267,7 +276,7 @@ class BlockingWire:
         assert session is not None
         notice = session.receive(event)
         if waiting := session.take():
-            self.send(waiting, Deadline(self.options.request_timeout))
+            self.send(waiting, deadline)
         if notice is Notice.LEARNT or notice is Notice.LAME_DUCK:
             self._servers.learn(session.info, session.url)
         elif isinstance(notice, PenstockError):
@@ -281,7 +290,7 @@ class BlockingWire:
         while True:
             try:
                 event = self.parser.next_event()
-                if event is not None and not self.handle(event):
+                if event is not None and not self.handle(event, deadline):
                     return event
             except RemoteProtocolError:
                 self.close()

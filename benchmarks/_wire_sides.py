@@ -85,17 +85,17 @@ def raw_push_flow(url: str, count: int, size: int) -> float:
 def raw_direct(url: str, count: int, size: int) -> float:
     """Batched direct get, 10,000 messages a request, the bytes thrown away."""
     with BulkConnection(url) as bulk:
-        link, deadline = bulk.link, Deadline(FOREVER)
+        wire, deadline = bulk.wire, Deadline(FOREVER)
         begun = time.perf_counter()
-        link.send(b"SUB drain.* 99\r\n", deadline)
+        wire.send(b"SUB drain.* 99\r\n", deadline)
         for start in range(1, count + 1, 10_000):
             body = json.dumps({"seq": start, "batch": 10_000, "max_bytes": 1 << 30}).encode()
-            link.send(f"PUB $JS.API.DIRECT.GET.{STREAM} drain.a {len(body)}\r\n".encode() + body + b"\r\n", deadline)
+            wire.send(f"PUB $JS.API.DIRECT.GET.{STREAM} drain.a {len(body)}\r\n".encode() + body + b"\r\n", deadline)
             tail = b""
             while b"204 EOB" not in tail:
-                link.receive(deadline)
-                tail = (tail + bytes(link.parser.buffer[link.parser.start : link.parser.end]))[-400:]
-                link.parser.take(link.parser.end)
+                wire.receive(deadline)
+                tail = (tail + bytes(wire.parser.buffer[wire.parser.start : wire.parser.end]))[-400:]
+                wire.parser.take(wire.parser.end)
         return time.perf_counter() - begun
 
 
@@ -106,20 +106,20 @@ def _drain(
 
     Only the end of what was received is looked at, where that is enough, so that receiving is all that is measured.
     """
-    link, deadline = bulk.link, Deadline(FOREVER)
+    wire, deadline = bulk.wire, Deadline(FOREVER)
     last = re.compile(rb"\$JS\.ACK\.[^ ]+\.0 |NATS/1\.0 404")
     asked = re.compile(ask)
-    link.send(start, deadline)
+    wire.send(start, deadline)
     tail, rest = size + 400, b""
     while True:
-        link.receive(deadline)
-        parser = link.parser
+        wire.receive(deadline)
+        parser = wire.parser
         begin = parser.start if all_of_it else max(parser.start, parser.end - tail)
         window = rest + bytes(parser.buffer[begin : parser.end])
         parser.take(parser.end)
         for found in asked.finditer(window):
             if found.end() > len(rest):
-                link.send(answer % found.group(1) if found.groups() else answer, deadline)
+                wire.send(answer % found.group(1) if found.groups() else answer, deadline)
         if last.search(window, max(0, len(window) - 2 * tail)):
             return time.perf_counter() - begun
         rest = window[-tail:]
@@ -205,17 +205,17 @@ def raw_fast(url: str, count: int, size: int) -> float:
         # Joined before the clock starts too: a sender in C would not join lists of Python objects.
         step = max(1, min(250, 262_144 // size))
         pieces = [b"".join(frames[start : start + step]) for start in range(1, count, step)]
-        link, deadline = bulk.link, Deadline(FOREVER)
-        link.send(f"SUB {inbox}.> 99\r\n".encode(), deadline)
+        wire, deadline = bulk.wire, Deadline(FOREVER)
+        wire.send(f"SUB {inbox}.> 99\r\n".encode(), deadline)
         begun = time.perf_counter()
-        link.send(frames[0], deadline)
+        wire.send(frames[0], deadline)
         acked, flow, sent, place = 0, 1, 1, 0
         while True:
             while place < len(pieces) and acked + 3 * flow > sent:
-                link.send(pieces[place], deadline)
+                wire.send(pieces[place], deadline)
                 sent += min(step, count - sent)
                 place += 1
-            said = json.loads(link.next_event(deadline).payload)  # type: ignore[attr-defined]  # only messages come
+            said = json.loads(wire.next_event(deadline).payload)  # type: ignore[attr-defined]  # only messages come
             if said.get("type") == "ack":
                 acked, flow = said["seq"], said["msgs"]
             elif "count" in said:
@@ -239,19 +239,19 @@ def raw_acks(url: str, count: int, size: int) -> float:
                 line = b"HPUB bench.a drain.%d %d %d\r\n" % (number, len(head), len(head) + size)
                 frames.append(line + head + payload + b"\r\n")
             pieces.append(b"".join(frames))
-        link, deadline = bulk.link, Deadline(FOREVER)
-        link.send(b"SUB drain.* 99\r\n", deadline)
+        wire, deadline = bulk.wire, Deadline(FOREVER)
+        wire.send(b"SUB drain.* 99\r\n", deadline)
         begun = time.perf_counter()
         sent = acked = 0
         while acked < count:
             while pieces and sent - acked < 4000:
-                link.send(pieces.pop(0), deadline)
+                wire.send(pieces.pop(0), deadline)
                 sent = min(count, sent + step)
-            link.receive(deadline)
-            acked += link.parser.buffer.count(b"\r\n{", link.parser.start, link.parser.end)
+            wire.receive(deadline)
+            acked += wire.parser.buffer.count(b"\r\n{", wire.parser.start, wire.parser.end)
             # A piece of a frame may be left; a line break before a brace is never cut in two for long.
             keep = 3 if acked < count else 0
-            link.parser.take(max(link.parser.start, link.parser.end - keep))
+            wire.parser.take(max(wire.parser.start, wire.parser.end - keep))
         return time.perf_counter() - begun
 
 

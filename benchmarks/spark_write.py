@@ -62,16 +62,16 @@ def raw_atomic(url: str, count: int) -> float:
                 line = b"HPUB bench.a%s %d %d\r\n" % (reply, len(head), len(head) + SIZE)
                 frames.append(line + head + payload + b"\r\n")
             pieces.append(b"".join(frames))
-        link, deadline = bulk.link, Deadline(FOREVER)
-        link.send(b"SUB drain.* 99\r\n", deadline)
+        wire, deadline = bulk.wire, Deadline(FOREVER)
+        wire.send(b"SUB drain.* 99\r\n", deadline)
         waiting = deque(pieces)
         begun = time.perf_counter()
         under_way = 0
         while waiting or under_way:
             while waiting and under_way < 4:
-                link.send(waiting.popleft(), deadline)
+                wire.send(waiting.popleft(), deadline)
                 under_way += 1
-            answer = json.loads(link.next_event(deadline).payload)  # type: ignore[attr-defined]  # only messages come
+            answer = json.loads(wire.next_event(deadline).payload)  # type: ignore[attr-defined]  # only messages come
             assert "error" not in answer, answer
             under_way -= 1
         return time.perf_counter() - begun

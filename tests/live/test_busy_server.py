@@ -12,7 +12,7 @@ from penstock.errors import PublishError
 from penstock.server import Server
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.bulk.link import Deadline
+from penstock.wire.patience import Deadline
 from tests.live.relay import make_stream, rows
 
 BUSY = "jetstream { max_buffered_msgs: 4 }"
@@ -43,7 +43,7 @@ def test_too_many_at_once() -> None:
         make_stream(bulk, "FLOOD")
         for _ in range(300):
             bulk.send_request("FLOOD.0", b"flood", Deadline(10))
-        answers = [bulk.link.next_event(Deadline(10)) for _ in range(300)]
+        answers = [bulk.wire.next_event(Deadline(10)) for _ in range(300)]
         refused = [answer for answer in answers if isinstance(answer, protocol.Message) and answer.status == 429]
         assert refused, "the server took everything, so that this test would show nothing"
         assert bulk.publish("MANY", rows("MANY", range(500))).rows == 500

@@ -28,7 +28,7 @@ def test_a_connection_is_kept_for_the_next_task(server):
         assert second is first
     with pytest.raises(ValueError, match="bad row"), connections.borrow(options):
         raise ValueError("bad row")
-    assert not first.link.is_open
+    assert not first.wire.is_open
     with connections.borrow(options) as third:
         assert third is not first
 
@@ -38,7 +38,7 @@ def test_tasks_at_the_same_time_have_a_connection_each(server):
     options = ConnectionOptions(server.url)
     with connections.borrow(options) as first, connections.borrow(options) as second:
         assert first is not second
-    assert sorted([first.link.is_open, second.link.is_open]) == [False, True]
+    assert sorted([first.wire.is_open, second.wire.is_open]) == [False, True]
 
 
 def test_the_one_that_waited_longest_makes_room(server):
@@ -48,7 +48,7 @@ def test_the_one_that_waited_longest_makes_room(server):
     for options in given:
         with connections.borrow(options) as bulk:
             made.append(bulk)
-    assert [bulk.link.is_open for bulk in made] == [False] + [True] * connections.KEPT
+    assert [bulk.wire.is_open for bulk in made] == [False] + [True] * connections.KEPT
     with connections.borrow(given[-1]) as bulk:
         assert bulk is made[-1]
 

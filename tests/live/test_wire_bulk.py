@@ -33,7 +33,7 @@ from penstock.server import Server
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.patience import Deadline
-from tests.live.relay import make_stream, relayed, speaking
+from tests.live.relay import make_stream, relayed, rows, speaking
 from tests.support import Authority, Key, Operator, Pair
 
 INFO = {"server_id": "X", "version": "2.15.1", "proto": 1, "max_payload": 1048576, "headers": True}
@@ -215,7 +215,7 @@ def test_requests(server: Server, unique: Callable[..., str]) -> None:
         other.request("$SYS.REQ.USER.INFO")  # an answer means that the server has seen the subscription
         with pytest.raises(DeadlineError, match=r"No answer on .* within 0\.2 s"):
             bulk.request(subject, b"hello", headers={"A": "1"}, timeout=0.2)
-        event: Any = other.link.next_event(Deadline(5))
+        event: Any = other.wire.next_event(Deadline(5))
         assert (event.sid, event.payload, event.headers) == (sid, b"hello", {"A": ["1"]})
         assert works(bulk), "a late answer must not confuse what comes next"
 
@@ -249,14 +249,14 @@ def test_what_only_asks_is_asked_again(
             asked = [asking(service) for _ in range(3)]
             assert len({subject for subject, _ in asked}) == 1
             assert len({reply for _, reply in asked}) == 3
-            service.link.send(protocol.publish(asked[1][1], b'{"second": true}'), Deadline(5))
+            service.wire.send(protocol.publish(asked[1][1], b'{"second": true}'), Deadline(5))
             assert answer.result(30) == {"second": True}
         with pytest.raises(DeadlineError, match="within 1 s") as caught:
             bulk.api("STREAM.INFO.S", timeout=1)
         assert caught.value.seconds == 1
         with pytest.raises(DeadlineError):
             bulk.api("STREAM.PURGE.S", timeout=1)
-        bulk.link.send(protocol.publish(f"{prefix}.END", b""), Deadline(5))
+        bulk.wire.send(protocol.publish(f"{prefix}.END", b""), Deadline(5))
         later = []
         while not later or not later[-1].endswith("END"):
             later.append(asking(service)[0])
@@ -266,7 +266,7 @@ def test_what_only_asks_is_asked_again(
 
 def asking(service: BulkConnection) -> tuple[str, str]:
     """Wait for what somebody asks, and give its subject and where the answer goes."""
-    while not isinstance(event := service.link.next_event(Deadline(30)), protocol.Message):
+    while not isinstance(event := service.wire.next_event(Deadline(30)), protocol.Message):
         continue
     return event.subject, event.reply or ""
 
@@ -329,7 +329,7 @@ def test_a_message_that_was_cut_off_is_never_completed_by_the_next() -> None:
         server.nodes[0].pause()
         try:
             for _ in range(20):
-                if bulk.link.is_open:  # the socket takes more
+                if bulk.wire.is_open:  # the socket takes more
                     with pytest.raises(DeadlineError):
                         bulk.request("cut.off", payload, timeout=0.1)
         finally:
@@ -338,7 +338,7 @@ def test_a_message_that_was_cut_off_is_never_completed_by_the_next() -> None:
             bulk.request("cut.last", b"the last", timeout=1)
         got: list[bytes] = []
         while b"the last" not in got:
-            event = listener.link.next_event(Deadline(10))
+            event = listener.wire.next_event(Deadline(10))
             if isinstance(event, protocol.Message) and event.sid == sid:
                 got.append(bytes(event.payload))
         assert set(got) <= {payload, b"the last"}
@@ -356,7 +356,7 @@ def test_a_server_gone_mad_is_left(nonsense: bytes) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
             bulk.api("INFO", timeout=5)
         assert caught.value.place == len(greeting() + b"PONG\r\n")
-        assert not bulk.link.is_open
+        assert not bulk.wire.is_open
 
 
 def test_permissions_are_told() -> None:
@@ -369,3 +369,19 @@ def test_permissions_are_told() -> None:
         with pytest.raises(LoginError, match="Permissions Violation for Publish"):
             bulk.request("secret.a")
         assert works(bulk)
+
+
+def test_a_consumer_that_may_not_be_deleted() -> None:
+    """A read whose user may not delete its consumer leaves that to the server, and disturbs nothing that follows."""
+    denied = '"$JS.API.CONSUMER.DELETE.>"'
+    user = f"{{user: ann, password: pw, permissions: {{publish: {{deny: {denied}}}}}}}"
+    config = f"authorization {{ users: [{user}] }}"
+    with (
+        Server(sync="2m", auth=False, config=config) as server,
+        BulkConnection(ConnectionOptions(plain(server), user="ann", password="pw")) as bulk,
+    ):
+        make_stream(bulk, "S")
+        bulk.publish("S", rows("S", range(1000)))
+        for _ in range(2):
+            assert sum(batch.num_rows for batch in bulk.read("S")) == 1000
+            assert bulk.api("STREAM.INFO.S")["state"]["messages"] == 1000

@@ -105,7 +105,7 @@ def test_publishing_over_a_leader_change_and_a_death(
             yield rows(name, range(3000), size=100)
             step_down(other, name, eventually)
             yield rows(name, range(3000, 6000), size=100)
-            mine = next(node for node in cluster.nodes if node.address.endswith(f":{bulk.link.info['port']}"))
+            mine = next(node for node in cluster.nodes if node.address.endswith(f":{bulk.wire.info['port']}"))
             mine.kill()
             mine.start()
             yield rows(name, range(6000, 9000), size=100)

@@ -123,7 +123,7 @@ def test_headers_times_and_payloads(bulk: BulkConnection, unique: Callable[..., 
     bulk.request(f"{name}.a", b"\x00\xff", headers={"A": "1", "Nats-Msg-Id": "x"})
     bulk.request(f"{name}.b.c", b"")
     for number in range(2000):
-        bulk.link.send(b"PUB %s.z 1\r\nx\r\n" % name.encode(), reading.Deadline(5))
+        bulk.wire.send(b"PUB %s.z 1\r\nx\r\n" % name.encode(), reading.Deadline(5))
         if number % 500 == 0:
             bulk.api("INFO")
     (direct,) = bulk.read(name, 1, 3)
@@ -308,7 +308,7 @@ def test_the_window_bounds_what_is_under_way(bulk: BulkConnection, unique: Calla
         assert numbers(bulk.read(name, window_bytes=300_000)) == list(range(1, 20_001))
     assert len(asked) > 20_000 * 500 / 300_000
     assert max(asked) <= 300_000
-    assert len(bulk.link.parser.buffer) <= 1 << 20
+    assert len(bulk.wire.parser.buffer) <= 1 << 20
 
 
 # -- what breaks on the way ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import JetStreamError, NoRespondersError, RemoteProtocolError
-from penstock.wire.jetstream.acked import Window, confirm, number_behind, ranges
+from penstock.wire.jetstream.acked import Window, confirm, joined, number_behind
 from penstock.wire.jetstream.verdicts import Verdict
 
 
@@ -198,7 +198,7 @@ def test_items() -> None:
 @given(st.sets(st.integers(0, 60)))
 def test_ranges(numbers: set[int]) -> None:
     """Ranges hold exactly the numbers, in order, and no two of them touch."""
-    found = ranges(numbers)
+    found = joined((number, number + 1) for number in numbers)
     assert [number for start, end in found for number in range(start, end)] == sorted(numbers)
     assert all(one[1] < other[0] for one, other in itertools.pairwise(found))
 

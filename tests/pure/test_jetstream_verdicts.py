@@ -27,7 +27,6 @@ from penstock.errors import (
 from penstock.wire.jetstream.verdicts import (
     Verdict,
     error_codes,
-    is_passing,
     judge,
     judge_code,
     may_ask_again,
@@ -126,7 +125,6 @@ def test_decisions(code: int | None, err_code: int | None, description: str | No
     assert judge_code(code, err_code, description) is verdict
     error = JetStreamError("x", code=code, err_code=err_code, description=description)
     assert judge(error) is verdict
-    assert is_passing(error) is (verdict is PASSING)
     assert may_ask_again(error) is (verdict in (PASSING, UNKNOWN))
 
 

@@ -147,10 +147,10 @@ def test_columns_take_only_what_the_parser_takes(traffic: tuple[str, bytes]) -> 
     for name in FORMS:
         found = outcomes(form(name), content)
         events, _ = found["parser"]
-        messages = [event[1:] for event in events if event[0] == "Message"]  # header, payload, reply, sid, subject
+        messages = [event[1:] for event in events if event[0] == "Message"]  # subject, sid, reply, header, payload
         rows, _ = found[kind if kind in found else "deliveries"]
         assert len(rows) <= len(messages)
-        for row, (_, payload, _, sid, subject) in zip(rows, messages, strict=False):
+        for row, (subject, sid, _, _, payload) in zip(rows, messages, strict=False):
             assert (row[1], sid) == (payload, SID)
             assert kind == "direct get" or row[0].decode("utf-8", "replace") == subject
 
@@ -166,7 +166,7 @@ def test_only_what_the_parser_takes_is_handed_out(traffic: tuple[str, bytes]) ->
         assert (len(found), waited) == (count, None)
         assert [event[0] for event in events[:count]] == ["Message"] * count
         for (subject, reply, payload, block), event in zip(found, events, strict=False):
-            _, header, body, answer, sid, name_of = event
+            _, name_of, sid, answer, header, body = event
             assert (payload, block) == (body, header)
             assert (subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace")) == (name_of, answer or "")
             assert sid in (SID, SID + 1)

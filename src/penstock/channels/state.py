@@ -31,7 +31,8 @@ from penstock.connection.asking import direct_get, store_frames
 from penstock.errors import JetStreamError, NotFoundError, PenstockError
 from penstock.wire import protocol
 from penstock.wire.jetstream import atomic, direct, names
-from penstock.wire.jetstream.verdicts import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE, may_ask_again
+from penstock.wire.jetstream.names import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE
+from penstock.wire.jetstream.verdicts import may_ask_again
 
 __all__ = ["State", "read_state"]
 

@@ -22,7 +22,8 @@ from penstock.connection.asking import direct_get, patiently, store_frames
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.wire.jetstream import direct, names
 from penstock.wire.jetstream.atomic import MOST, new_id
-from penstock.wire.jetstream.verdicts import WRONG_LAST_SEQUENCE, Verdict, judge, may_ask_again
+from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
+from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
 __all__ = ["MOST", "Store"]
 

@@ -64,7 +64,7 @@ class TaskConnection(BulkConnection):
     @property
     def version(self) -> str:
         """The version of the server at the other end."""
-        return str(self.link.info.get("version", "0"))
+        return str(self.wire.info.get("version", "0"))
 
     def restore(self) -> None:
         """Forget everything under way, and make the connection again if it is gone."""
@@ -73,7 +73,7 @@ class TaskConnection(BulkConnection):
 
     def drop(self) -> None:
         """Close the socket; the next `restore` makes a new one. For a connection that went silent."""
-        self.link.close()
+        self.wire.close()
 
     # -- trying again -------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class TaskConnection(BulkConnection):
     ) -> str:
         """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
         deadline = Deadline(self.timeout)
-        self.link.send(frames, deadline)
+        self.wire.send(frames, deadline)
         header = protocol.encode_headers({**atomic.marks(batch_id, number, commit=True), **headers})
         return self.send_request(subject, payload, deadline, header)
 

@@ -33,32 +33,30 @@ _NAME, _VALUES = HEADERS.key_field, HEADERS.item_field
 
 def to_batch(closed: dict[str, Any], stream: str) -> pa.RecordBatch:
     """Wrap what `Columns.close` gives."""
-    rows = closed["rows"]
-    names = _strings(closed["header_names"], closed["names"])
+    rows, names = closed["rows"], closed["names"]
     values = _strings(closed["header_values"], closed["values"])
-    lists = pa.Array.from_buffers(
-        _VALUES.type, closed["names"], [None, pa.py_buffer(closed["header_lists"])], children=[values]
-    )
-    entries = pa.StructArray.from_arrays([names, lists], fields=[_NAME, _VALUES])
-    headers = pa.Array.from_buffers(HEADERS, rows, [None, pa.py_buffer(closed["header_maps"])], children=[entries])
-    offsets, content = closed["data"]
+    lists = _array(_VALUES.type, names, closed["header_lists"], children=[values])
+    entries = pa.StructArray.from_arrays([_strings(closed["header_names"], names), lists], fields=[_NAME, _VALUES])
     return pa.RecordBatch.from_arrays(
         [
             _strings(closed["subject"], rows),
-            pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(content)]),
-            headers,
-            pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(closed["sequence"])]),
-            pa.Array.from_buffers(SCHEMA.field("time").type, rows, [None, pa.py_buffer(closed["time"])]),
+            _array(pa.binary(), rows, *closed["data"]),
+            _array(HEADERS, rows, closed["header_maps"], children=[entries]),
+            _array(pa.int64(), rows, closed["sequence"]),
+            _array(SCHEMA.field("time").type, rows, closed["time"]),
             constant(stream, rows),
         ],
         schema=SCHEMA,
     )
 
 
+def _array(kind: pa.DataType, rows: int, *buffers: Any, children: list[Any] | None = None) -> Any:
+    return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, buffers)], children=children)
+
+
 def _strings(buffers: tuple[Any, Any], rows: int) -> pa.StringArray:
-    offsets, content = buffers
-    wrapped = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
-    if content.isascii():
+    wrapped = _array(pa.binary(), rows, *buffers)
+    if buffers[1].isascii():
         return wrapped.view(pa.string())
     # NATS carries any bytes in subjects and headers, Arrow's strings do not. Each string is looked at by itself,
     # because pieces of one character in two neighbours would pass together.
@@ -77,4 +75,4 @@ def constant(text: str, rows: int) -> pa.StringArray:
 def _constant(text: str, rows: int) -> pa.StringArray:
     content = text.encode()
     offsets = array("i", range(0, (rows + 1) * len(content), len(content)) if content else [0] * (rows + 1))
-    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(content * rows)])
+    return _array(pa.string(), rows, offsets, content * rows)

@@ -2,6 +2,7 @@
 cimport cython
 
 
+@cython.final
 cdef class Numbers:
     cdef object content
     cdef long long* items
@@ -9,26 +10,37 @@ cdef class Numbers:
     cdef Py_ssize_t room
 
     cdef int append(self, long long value) except -1
-    cdef long long at(self, Py_ssize_t place) noexcept
-    cdef int put(self, Py_ssize_t place, long long value) noexcept
-    cdef int shorten(self, Py_ssize_t count) noexcept
     @cython.locals(narrow="int*", place=Py_ssize_t)
     cpdef object close(self, int bits=*)
 
 
-cdef class Strings:
-    cdef object content
+cdef class Bytes:
+    cdef bytearray content
     cdef unsigned char* items
     cdef public Py_ssize_t used
     cdef Py_ssize_t room
+    cdef Py_ssize_t least
+
+    cdef int _grow(self, Py_ssize_t size) except -1
+    cdef int piece(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef int text(self, bytes text) except -1
+    @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
+    cdef int number(self, long long value) except -1
+    @cython.locals(size=Py_ssize_t)
+    cdef bytes copy(self)
+    cpdef bytearray take(self)
+
+
+@cython.final
+cdef class Strings(Bytes):
     cdef public Py_ssize_t count
     cdef Numbers offsets
 
-    @cython.locals(size=Py_ssize_t)
     cdef int append(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
     cpdef tuple close(self)
 
 
+@cython.final
 cdef class Lines:
     cdef Numbers spans
     cdef public Py_ssize_t count
@@ -56,22 +68,6 @@ cdef bint same(
     micros="long long", scale="long long", digit=int, place=Py_ssize_t, era="long long", days="long long",
 )
 cdef long long moment(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept
-
-
-cdef class Bytes:
-    cdef bytearray content
-    cdef unsigned char* items
-    cdef public Py_ssize_t used
-    cdef Py_ssize_t room
-    cdef Py_ssize_t least
-
-    cdef int piece(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
-    cdef int text(self, bytes text) except -1
-    @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
-    cdef int number(self, long long value) except -1
-    @cython.locals(size=Py_ssize_t)
-    cdef bytes copy(self)
-    cpdef bytearray take(self)
 
 
 @cython.locals(count=Py_ssize_t)

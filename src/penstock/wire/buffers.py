@@ -39,7 +39,7 @@ class Numbers:
             self.content = bytearray(self.room * 8)
             self.items = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.content))
         else:
-            self.content = array("q")
+            self.content = self.items = array("q")
 
     def append(self, value: int) -> int:
         """Add a number."""
@@ -52,28 +52,6 @@ class Numbers:
         else:
             self.content.append(value)
         self.count += 1
-        return 0
-
-    def at(self, place: int) -> int:
-        """Give the number at a place."""
-        if cython.compiled:
-            return self.items[place]
-        else:
-            return self.content[place]
-
-    def put(self, place: int, value: int) -> int:
-        """Replace the number at a place."""
-        if cython.compiled:
-            self.items[place] = value
-        else:
-            self.content[place] = value
-        return 0
-
-    def shorten(self, count: int) -> int:
-        """Keep the first numbers only."""
-        self.count = count
-        if not cython.compiled:
-            del self.content[count:]
         return 0
 
     def close(self, bits: int = 64) -> Any:
@@ -89,38 +67,104 @@ class Numbers:
             return self.content if bits == 64 else array("i", self.content)
 
 
-class Strings:
-    """A growing column of byte strings: offsets that begin with 0, and the bytes themselves."""
+class Bytes:
+    """Growing bytes, written piece by piece."""
 
-    def __init__(self, rows: int, room: int) -> None:
-        self.offsets = Numbers(rows + 1)
-        self.offsets.append(0)
+    def __init__(self, room: int) -> None:
         self.used = 0
-        self.count = 0
-        self.room = room if room > 64 else 64
+        self.least = room if room > 64 else 64
+        self.room = self.least
         if cython.compiled:
             self.content = bytearray(self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
         else:
             self.content = bytearray()
 
-    def append(self, data: Any, start: int, end: int) -> int:
-        """Add the bytes of `data[start:end]` as one string."""
-        size = end - start
+    def _grow(self, size: int) -> int:
         if cython.compiled:
-            if self.used + size > self.room:
-                self.room = 2 * (self.room + size)
-                PyByteArray_Resize(self.content, self.room)
-                self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
-            memcpy(self.items + self.used, data + start, size)
-            self.used += size
-            self.count += 1
-            return self.offsets.append(self.used)
+            self.room = 2 * (self.room + size)
+            PyByteArray_Resize(self.content, self.room)
+            self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+        return 0
+
+    def piece(self, data: Any, start: int, end: int) -> int:
+        """Add `data[start:end]`."""
+        if cython.compiled:
+            if self.used + end - start > self.room:
+                self._grow(end - start)
+            memcpy(self.items + self.used, data + start, end - start)
         else:
             self.content += data[start:end]
+        self.used += end - start
+        return 0
+
+    def text(self, text: bytes) -> int:
+        """Add a bytes object."""
+        return self.piece(text, 0, len(text))
+
+    def number(self, value: int) -> int:
+        """Add a number that is not negative, in digits."""
+        if cython.compiled:
+            size = digits(value)
+            if self.used + size > self.room:
+                self._grow(size)
+            place = self.used + size
             self.used += size
-            self.count += 1
-            self.offsets.content.append(self.used)  # as its append does, without a call for every row
+            while size > 0:
+                place -= 1
+                size -= 1
+                self.items[place] = 48 + value % 10
+                value //= 10
+        else:
+            written = b"%d" % value
+            self.content += written
+            self.used += len(written)
+        return 0
+
+    def copy(self) -> bytes:
+        """Give a copy of the bytes and begin anew, in the same place."""
+        size, self.used = self.used, 0
+        if cython.compiled:
+            taken = PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.items), size)
+        else:
+            taken = bytes(self.content)
+            self.content.clear()
+        return taken
+
+    def take(self) -> bytearray:
+        """Give the bytes and begin anew."""
+        content = self.content
+        if cython.compiled:
+            PyByteArray_Resize(content, self.used)
+            if 4 * self.used < self.room:  # room that was wanted once must not be made anew, and cleared, each time
+                self.room = 2 * self.used if 2 * self.used > self.least else self.least
+            self.content = bytearray(self.room)
+            self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+        else:
+            self.content = bytearray()
+        self.used = 0
+        return content
+
+
+class Strings(Bytes):
+    """A growing column of byte strings: offsets that begin with 0, and the bytes themselves."""
+
+    def __init__(self, rows: int, room: int) -> None:
+        super().__init__(room)
+        self.offsets = Numbers(rows + 1)
+        self.offsets.append(0)
+        self.count = 0
+
+    def append(self, data: Any, start: int, end: int) -> int:
+        """Add the bytes of `data[start:end]` as one string."""
+        self.count += 1
+        if cython.compiled:
+            self.piece(data, start, end)
+            return self.offsets.append(self.used)
+        else:  # as those do, without a call for every row
+            self.content += data[start:end]
+            self.used += end - start
+            self.offsets.content.append(self.used)
             self.offsets.count += 1
             return 0
 
@@ -212,8 +256,9 @@ class Lines:
 
     def split(self, data: Any, start: int, end: int) -> int:
         """Note the lines of the block `data[start:end]`, without its first one where that is a version."""
-        self.spans.shorten(0)
-        self.count = 0
+        self.spans.count = self.count = 0
+        if not cython.compiled:
+            del self.spans.items[:]
         position = start
         if end - position >= 8 and data[position] == 78 and data[position + 4] == 47:  # N, /
             position = find(data, 10, position, end) + 1
@@ -247,87 +292,12 @@ class Lines:
 
     def at(self, line: int, part: int) -> int:
         """Give begin (0) or end (1) of a line's name, or begin (2) or end (3) of its value."""
-        return self.spans.at(4 * line + part)
+        return self.spans.items[4 * line + part]
 
     def forget(self, line: int) -> int:
         """Mark a line as used: its name begins at -1 from here on."""
-        return self.spans.put(4 * line, -1)
-
-
-class Bytes:
-    """Growing bytes, for frames that are written piece by piece."""
-
-    def __init__(self, room: int) -> None:
-        self.used = 0
-        self.least = room if room > 64 else 64
-        self.room = self.least
-        if cython.compiled:
-            self.content = bytearray(self.room)
-            self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
-        else:
-            self.content = bytearray()
-
-    def piece(self, data: Any, start: int, end: int) -> int:
-        """Add `data[start:end]`."""
-        if cython.compiled:
-            if self.used + end - start > self.room:
-                self.room = 2 * (self.room + end - start)
-                PyByteArray_Resize(self.content, self.room)
-                self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
-            memcpy(self.items + self.used, data + start, end - start)
-        else:
-            self.content += data[start:end]
-        self.used += end - start
+        self.spans.items[4 * line] = -1
         return 0
-
-    def text(self, text: bytes) -> int:
-        """Add a bytes object."""
-        return self.piece(text, 0, len(text))
-
-    def number(self, value: int) -> int:
-        """Add a number that is not negative, in digits."""
-        if cython.compiled:
-            size = digits(value)
-            if self.used + size > self.room:
-                self.room = 2 * (self.room + size)
-                PyByteArray_Resize(self.content, self.room)
-                self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
-            place = self.used + size
-            self.used += size
-            while size > 0:
-                place -= 1
-                size -= 1
-                self.items[place] = 48 + value % 10
-                value //= 10
-        else:
-            written = b"%d" % value
-            self.content += written
-            self.used += len(written)
-        return 0
-
-    def copy(self) -> bytes:
-        """Give a copy of the bytes and begin anew, in the same place."""
-        size, self.used = self.used, 0
-        if cython.compiled:
-            taken = PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.items), size)
-        else:
-            taken = bytes(self.content)
-            self.content.clear()
-        return taken
-
-    def take(self) -> bytearray:
-        """Give the bytes and begin anew."""
-        content = self.content
-        if cython.compiled:
-            PyByteArray_Resize(content, self.used)
-            if 4 * self.used < self.room:  # room that was wanted once must not be made anew, and cleared, each time
-                self.room = 2 * self.used if 2 * self.used > self.least else self.least
-            self.content = bytearray(self.room)
-            self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
-        else:
-            self.content = bytearray()
-        self.used = 0
-        return content
 
 
 def digits(value: int) -> int:

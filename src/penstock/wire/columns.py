@@ -54,7 +54,11 @@ _FEW_LINES = 32  # so many names are compared each with each; with more, a hosti
 _DELIVERY = re.compile(
     rb"(H?)MSG ([^\x00-\x20]+) ([0-9]{1,18}) (\$JS\.ACK\.[^\x00-\x20]+) (?:([0-9]{1,10}) )?([0-9]{1,10})\r\n"
 )
-_BARE = re.compile(rb"MSG ([^\x00-\x20]{1,2000}) ([0-9]{1,18}) (\$JS\.ACK\.[^\x00-\x20]{1,2000}) ([0-9]{1,10})\r\n")
+_TOKEN, _NUMBER = rb"[^\x00-\x20.]*\.", rb"([0-9]{1,19})\."
+_ACK = re.compile(rb"\$JS\.ACK\.(?:%b[^.]*|%b.*)" % (3 * _TOKEN + 3 * _NUMBER, 5 * _TOKEN + 3 * _NUMBER))
+_BARE = re.compile(
+    rb"MSG ([^\x00-\x20]+) ([0-9]{1,18}) (\$JS\.ACK\.%b[^\x00-\x20.]*) ([0-9]{1,10})\r\n" % (3 * _TOKEN + 3 * _NUMBER)
+)
 _DIRECT = re.compile(rb"(H)MSG ([^\x00-\x20]+) ([0-9]{1,18})() ([0-9]{1,10}) ([0-9]{1,10})\r\n")
 _TRANSPORT = (
     b"Nats-Stream",
@@ -186,18 +190,14 @@ class Columns:
             found = _BARE.match(data, position, end)
             if found is None:
                 break
-            subject, sid, reply, digits = found.groups()
-            tokens = reply.split(b".")
-            if int(sid) != self.sid or len(tokens) != 9 or not b"".join(tokens[5:8]).isdigit():
-                break
-            sequence, delivery, time = tokens[5:8]
-            if not (0 < len(sequence) < 19 and 0 < len(delivery) < 19 and 0 < len(time) < 19 + (time < b"9")):
-                break
-            number, total, body = int(sequence), int(digits), found.end()
+            subject, sid, reply, sequence, delivery, digits, size_digits = found.groups()
+            number, time, total, body = int(sequence), int(digits), int(size_digits), found.end()
             stop = body + total
             if total > self.max_payload or stop + 2 > end or data[stop : stop + 2] != b"\r\n":
                 break
-            if not upcoming <= number < self.end or int(delivery) != count:
+            if int(sid) != self.sid or int(delivery) != count or not upcoming <= number < self.end:
+                break
+            if time > _LARGEST or body - position > _MAX_LINE:
                 break
             if number != upcoming and self.gap == 0:
                 self.gap = upcoming
@@ -211,7 +211,7 @@ class Columns:
             payloads.content += data[body:stop]
             payloads.offsets.content.append(len(payloads.content))
             sequences.content.append(number)
-            times.content.append(int(time) // 1000)
+            times.content.append(time // 1000)
             maps.content.append(names)
             position = stop + 2
         subjects.used, payloads.used = len(subjects.content), len(payloads.content)
@@ -228,12 +228,8 @@ class Columns:
         self.wire_size += self.total + self.subject_end - self.subject + self.reply_size
         self.subjects.append(data, self.subject, self.subject_end)
         self.payloads.append(data, self.body + self.head, stop)
-        if cython.compiled:
-            self.sequences.append(self.sequence)
-            self.times.append(self.time)
-        else:
-            self.sequences.content.append(self.sequence)  # nobody asks for the count of these two
-            self.times.content.append(self.time)
+        self.sequences.append(self.sequence)
+        self.times.append(self.time)
         if self.lines.count > 0 and self.with_headers:
             self._headers(data)
         return self.maps.append(self.names.count)
@@ -321,20 +317,12 @@ class Columns:
             self.time //= 1000
             return NEED
         else:
-            tokens = data[start:end].split(b".")
-            count = len(tokens) - 2
-            if count != 7 and count < 9:
+            found = _ACK.fullmatch(data, start, end)
+            if found is None:
                 return OTHER
-            sequence, delivery, time = tokens[5:8] if count == 7 else tokens[7:10]
-            if not (sequence + delivery + time).isdigit() or not (sequence and delivery and time):
-                return OTHER
-            if len(sequence) > 19 or len(delivery) > 19 or len(time) > 19:
-                return OTHER
-            self.sequence = int(sequence)
-            self.delivery = int(delivery)
-            nanoseconds = int(time)
-            self.time = nanoseconds // 1000
-            return OTHER if self.sequence > _LARGEST or self.delivery > _LARGEST or nanoseconds > _LARGEST else NEED
+            self.sequence, self.delivery, time = (int(digits) for digits in found.groups() if digits is not None)
+            self.time = time // 1000
+            return OTHER if max(self.sequence, self.delivery, time) > _LARGEST else NEED
 
     def _transport(self, data: Any) -> bool:
         """Take the six headers that direct get adds off the end, and with them subject, sequence and time."""

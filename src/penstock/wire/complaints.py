@@ -29,7 +29,6 @@ from penstock.errors import (
     TlsError,
     UnreachableError,
 )
-from penstock.wire.jetstream.verdicts import Verdict
 
 __all__ = ["SENTENCES", "Complaint", "ComplaintKind", "complaint_error", "read_complaint"]
 
@@ -68,11 +67,6 @@ class Complaint:
     text: str
     """To the letter, without the quotes around it."""
     kind: ComplaintKind
-    closes: bool
-    """Whether the server closes the connection after it."""
-    verdict: Verdict
-    """What it means for what we asked: REFUSED will be refused again, PASSING may go well a moment later, UNKNOWN says
-    nothing about what is under way."""
     operation: str | None = None
     """What was denied: "publish" or "subscribe"."""
     subject: str | None = None
@@ -83,72 +77,71 @@ class Complaint:
     of_reply: bool = False
     """Whether `subject` is the reply subject of the message that was denied, not where it went."""
 
+    @property
+    def closes(self) -> bool:
+        """Whether the server closes the connection after it."""
+        return self.kind not in _STAYS
 
-_Row = tuple[ComplaintKind, bool, Verdict]
-_LOGIN: _Row = (ComplaintKind.LOGIN, True, Verdict.REFUSED)
-_BUSY: _Row = (ComplaintKind.BUSY, True, Verdict.PASSING)
-_EXPIRED: _Row = (ComplaintKind.EXPIRED, True, Verdict.REFUSED)
-_PROTOCOL: _Row = (ComplaintKind.PROTOCOL, True, Verdict.REFUSED)
-_PORT: _Row = (ComplaintKind.PORT, True, Verdict.REFUSED)
-_GONE: _Row = (ComplaintKind.GONE, True, Verdict.UNKNOWN)
+
+_STAYS = {ComplaintKind.DENIED, ComplaintKind.SUBSCRIPTIONS, ComplaintKind.SUBJECT, ComplaintKind.UNKNOWN}
 
 # How each sentence begins, in small letters: some servers add to it. The longest that fits decides.
-SENTENCES: dict[str, _Row] = {
-    "authorization violation": _LOGIN,
-    "authorization error": _LOGIN,  # older servers
+SENTENCES = {
+    "authorization violation": ComplaintKind.LOGIN,
+    "authorization error": ComplaintKind.LOGIN,  # older servers
     # Said after "Authorization Violation" is ruled out: the account is broken. With a user and password the server
     # leaves the connection open, in the wrong account, so that we have to close it.
-    "failed account registration": _LOGIN,
+    "failed account registration": ComplaintKind.LOGIN,
     # A login has two seconds. A busy server, or a slow way, needs more; the credentials were not even looked at.
-    "authentication timeout": _BUSY,
-    "maximum connections exceeded": _BUSY,
-    "maximum account active connections exceeded": _BUSY,
-    "connection throttling is active": _BUSY,
-    "user authentication expired": _EXPIRED,
-    "user authentication revoked": _EXPIRED,
-    "account authentication expired": _EXPIRED,
-    "authentication expired": _EXPIRED,  # older servers
-    "authentication revoked": _EXPIRED,
+    "authentication timeout": ComplaintKind.BUSY,
+    "maximum connections exceeded": ComplaintKind.BUSY,
+    "maximum account active connections exceeded": ComplaintKind.BUSY,
+    "connection throttling is active": ComplaintKind.BUSY,
+    "user authentication expired": ComplaintKind.EXPIRED,
+    "user authentication revoked": ComplaintKind.EXPIRED,
+    "account authentication expired": ComplaintKind.EXPIRED,
+    "authentication expired": ComplaintKind.EXPIRED,  # older servers
+    "authentication revoked": ComplaintKind.EXPIRED,
     # Also said, and then the connection does close, when a lower limit is set while it lives.
-    "maximum subscriptions exceeded": (ComplaintKind.SUBSCRIPTIONS, False, Verdict.REFUSED),
-    "invalid subject": (ComplaintKind.SUBJECT, False, Verdict.REFUSED),
-    "invalid publish subject": (ComplaintKind.SUBJECT, False, Verdict.REFUSED),
-    "permissions violation": (ComplaintKind.DENIED, False, Verdict.REFUSED),
-    "maximum payload violation": _PROTOCOL,
-    "maximum control line exceeded": _PROTOCOL,
-    "unknown protocol operation": _PROTOCOL,
-    "parser error": _PROTOCOL,  # older servers
-    "invalid client protocol": _PROTOCOL,
-    "no responders requires headers support": _PROTOCOL,
-    "message headers not supported": _PROTOCOL,
-    "secure connection - tls required": (ComplaintKind.TLS, True, Verdict.REFUSED),
-    "stale connection": _GONE,
-    "slow consumer": _GONE,  # older servers; newer ones close without a word
-    "server shutdown": _GONE,
-    "attempted to connect to route port": _PORT,
-    "attempted to connect to leaf node port": _PORT,
-    "attempted to connect to gateway port": _PORT,
-    "attempted to connect to wrong port": _PORT,
+    "maximum subscriptions exceeded": ComplaintKind.SUBSCRIPTIONS,
+    "invalid subject": ComplaintKind.SUBJECT,
+    "invalid publish subject": ComplaintKind.SUBJECT,
+    "permissions violation": ComplaintKind.DENIED,
+    "maximum payload violation": ComplaintKind.PROTOCOL,
+    "maximum control line exceeded": ComplaintKind.PROTOCOL,
+    "unknown protocol operation": ComplaintKind.PROTOCOL,
+    "parser error": ComplaintKind.PROTOCOL,  # older servers
+    "invalid client protocol": ComplaintKind.PROTOCOL,
+    "no responders requires headers support": ComplaintKind.PROTOCOL,
+    "message headers not supported": ComplaintKind.PROTOCOL,
+    "secure connection - tls required": ComplaintKind.TLS,
+    "stale connection": ComplaintKind.GONE,
+    "slow consumer": ComplaintKind.GONE,  # older servers; newer ones close without a word
+    "server shutdown": ComplaintKind.GONE,
+    "attempted to connect to route port": ComplaintKind.PORT,
+    "attempted to connect to leaf node port": ComplaintKind.PORT,
+    "attempted to connect to gateway port": ComplaintKind.PORT,
+    "attempted to connect to wrong port": ComplaintKind.PORT,
     # What servers say to each other; who hears it speaks to a port for servers.
-    "account absent from receive-all-subscriptions": _PORT,
-    "attempt to connect to gateway": _PORT,
-    "cluster name": _PORT,
-    "connection from": _PORT,
-    "connection rejected since minimum version required": _PORT,
-    "connection to gateway": _PORT,
-    "duplicate remote leafnode connection": _PORT,
-    "duplicate server name": _PORT,
-    "invalid route pool index": _PORT,
-    "invalid subscription": _PORT,
-    "loop detected for leafnode": _PORT,
-    "mismatch route pool size": _PORT,
-    "no route for account": _PORT,
-    "not possible to have a dedicated route": _PORT,
-    "rejecting connection": _PORT,
-    "route pool index": _PORT,
-    "remote leafnode has same cluster name": _PORT,
-    "stale leaf node connection": _PORT,
-    "unable to lookup account": _PORT,
+    "account absent from receive-all-subscriptions": ComplaintKind.PORT,
+    "attempt to connect to gateway": ComplaintKind.PORT,
+    "cluster name": ComplaintKind.PORT,
+    "connection from": ComplaintKind.PORT,
+    "connection rejected since minimum version required": ComplaintKind.PORT,
+    "connection to gateway": ComplaintKind.PORT,
+    "duplicate remote leafnode connection": ComplaintKind.PORT,
+    "duplicate server name": ComplaintKind.PORT,
+    "invalid route pool index": ComplaintKind.PORT,
+    "invalid subscription": ComplaintKind.PORT,
+    "loop detected for leafnode": ComplaintKind.PORT,
+    "mismatch route pool size": ComplaintKind.PORT,
+    "no route for account": ComplaintKind.PORT,
+    "not possible to have a dedicated route": ComplaintKind.PORT,
+    "rejecting connection": ComplaintKind.PORT,
+    "route pool index": ComplaintKind.PORT,
+    "remote leafnode has same cluster name": ComplaintKind.PORT,
+    "stale leaf node connection": ComplaintKind.PORT,
+    "unable to lookup account": ComplaintKind.PORT,
 }
 _BY_LENGTH = sorted(SENTENCES, key=len, reverse=True)
 
@@ -168,8 +161,8 @@ def read_complaint(text: str) -> Complaint:
     lowered = said.lower()
     start = next((start for start in _BY_LENGTH if lowered.startswith(start)), None)
     if start is None:
-        return Complaint(said, ComplaintKind.UNKNOWN, False, Verdict.UNKNOWN)
-    kind, closes, verdict = SENTENCES[start]
+        return Complaint(said, ComplaintKind.UNKNOWN)
+    kind = SENTENCES[start]
     operation = subject = queue = sid = None
     of_reply = False
     if kind is ComplaintKind.SUBJECT:
@@ -183,7 +176,7 @@ def read_complaint(text: str) -> Complaint:
         queue = _unquote(match[4]) if match[4] else None
         number = _unquote(match[5]) if match[5] else ""
         sid = int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
-    return Complaint(said, kind, closes, verdict, operation, subject, queue, sid, of_reply)
+    return Complaint(said, kind, operation, subject, queue, sid, of_reply)
 
 
 def _unquote(quoted: str) -> str:
@@ -204,10 +197,24 @@ def _unescape(match: re.Match[str]) -> str:
     return _PLAIN.get(plain, plain)
 
 
+_ERRORS: dict[ComplaintKind, tuple[type[PenstockError], str]] = {
+    ComplaintKind.LOGIN: (LoginError, "The server refuses the login"),
+    ComplaintKind.EXPIRED: (LoginError, "The server refuses the login"),
+    ComplaintKind.PORT: (LoginError, "This port of the server is not for clients"),
+    ComplaintKind.BUSY: (UnreachableError, "The server takes no login just now"),
+    ComplaintKind.DENIED: (DeniedError, "The server does not permit this"),
+    ComplaintKind.SUBSCRIPTIONS: (DeniedError, "The server does not permit this"),
+    ComplaintKind.SUBJECT: (LocalProtocolError, "The server refuses what was sent"),
+    ComplaintKind.PROTOCOL: (LocalProtocolError, "The server refuses what was sent"),
+    ComplaintKind.TLS: (TlsError, "The server wants TLS"),
+    ComplaintKind.GONE: (DisconnectedError, "The server ended the connection"),
+    ComplaintKind.UNKNOWN: (DisconnectedError, "The server complains"),
+}
 _REMEDIES = {
     ComplaintKind.LOGIN: "Check the user, token or credentials; a secret in a URL must be percent-encoded.",
     ComplaintKind.BUSY: "Try again in a moment; if it stays so, the server has too many connections or too much to do.",
     ComplaintKind.EXPIRED: "Get new credentials from whoever issued these.",
+    ComplaintKind.DENIED: "The user needs the permission that the text names.",
     ComplaintKind.SUBSCRIPTIONS: "Use fewer subscriptions, or raise max_subscriptions of the server or the account.",
     ComplaintKind.SUBJECT: "A subject has no blanks and no empty parts between its dots.",
     ComplaintKind.PROTOCOL: "Send smaller messages and shorter subjects, or raise the server's limits.",
@@ -220,33 +227,10 @@ _REMEDIES = {
 def complaint_error(
     complaint: Complaint, urls: Sequence[str] | None = None, *, text: str | None = None
 ) -> PenstockError:
-    """Turn a complaint into our error; `urls` are masked, and so is `text`, the sentence as it may be shown.
-
-    `judge` has the same verdict on the error as the complaint has.
-    """
+    """Turn a complaint into our error; `urls` are masked, and so is `text`, the sentence as it may be shown."""
+    kind, what = _ERRORS[complaint.kind]
     said = (complaint.text if text is None else text) or "nothing"
-    remedy = _REMEDIES.get(complaint.kind, "")
     places = tuple(urls) if urls is not None else None
-    match complaint.kind:
-        case ComplaintKind.LOGIN | ComplaintKind.EXPIRED:
-            return LoginError(f"The server refuses the login: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.PORT:
-            return LoginError(f"This port of the server is not for clients: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.BUSY:
-            return UnreachableError(f"The server takes no login just now: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.DENIED | ComplaintKind.SUBSCRIPTIONS:
-            return DeniedError(
-                f"The server does not permit this: {said}.",
-                remedy=remedy or "The user needs the permission that the text names.",
-                urls=places,
-                subject=complaint.subject,
-                operation=complaint.operation,
-            )
-        case ComplaintKind.SUBJECT | ComplaintKind.PROTOCOL:
-            return LocalProtocolError(f"The server refuses what was sent: {said}.", remedy=remedy)
-        case ComplaintKind.TLS:
-            return TlsError(f"The server wants TLS: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.GONE:
-            return DisconnectedError(f"The server ended the connection: {said}.", remedy=remedy, urls=places)
-        case ComplaintKind.UNKNOWN:
-            return DisconnectedError(f"The server complains: {said}.", urls=places)
+    known = {"urls": places, "subject": complaint.subject, "operation": complaint.operation}
+    facts = {name: fact for name, fact in known.items() if name in kind.fact_names}
+    return kind(f"{what}: {said}.", remedy=_REMEDIES.get(complaint.kind, ""), **facts)

@@ -22,15 +22,20 @@ cdef class Rows:
 
     @cython.locals(texts=Texts)
     cpdef bytes subject(self, Py_ssize_t row)
+    @cython.locals(
+        names=Texts, values=Texts, size=Py_ssize_t, entry=Py_ssize_t, name=Py_ssize_t, first=Py_ssize_t,
+        last=Py_ssize_t,
+    )
+    cdef Py_ssize_t header_size(self, Py_ssize_t row) except -1
 
 
 cdef class Encoder:
-    cdef public bytes reply_prefix
-    cdef public bytes reply_suffix
-    cdef public bytes fixed
-    cdef public bytes counter
-    cdef public bytes id_prefix
-    cdef public long long id_offset
+    cdef bytes reply
+    cdef bytes reply_suffix
+    cdef bytes fixed
+    cdef bytes counter
+    cdef bytes id
+    cdef long long id_offset
     cdef Bytes out
 
     @cython.locals(row=Py_ssize_t)
@@ -41,17 +46,9 @@ cdef class Encoder:
     cdef int _frame(self, Rows rows, Py_ssize_t row, long long number) except -1
     @cython.locals(names=Texts, entry=Py_ssize_t, start=Py_ssize_t)
     cdef bint _has_id(self, Rows rows, Py_ssize_t row) except -1
-    @cython.locals(
-        names=Texts, values=Texts, size=Py_ssize_t, entry=Py_ssize_t, name=Py_ssize_t, first=Py_ssize_t,
-        last=Py_ssize_t,
-    )
-    cdef Py_ssize_t _own_size(self, Rows rows, Py_ssize_t row) except -1
     @cython.locals(names=Texts, values=Texts, out=Bytes, entry=Py_ssize_t, value=Py_ssize_t)
     cdef int _own_headers(self, Rows rows, Py_ssize_t row) except -1
 
 
-@cython.locals(
-    largest=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t, lines=Py_ssize_t,
-    entry=Py_ssize_t, count=Py_ssize_t,
-)
+@cython.locals(largest=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, head=Py_ssize_t)
 cpdef sizes(Rows rows)

@@ -80,6 +80,17 @@ class Rows:
         texts = self.subjects
         return bytes(texts.view[texts.offsets[row] : texts.offsets[row + 1]])
 
+    def header_size(self, row: int) -> int:
+        """Count the bytes of the lines that a row's own headers have."""
+        names, values = self.names, self.values
+        size = 0
+        if self.has_headers:
+            for entry in range(self.maps[row], self.maps[row + 1]):
+                name = names.offsets[entry + 1] - names.offsets[entry]
+                first, last = self.lists[entry], self.lists[entry + 1]
+                size += (last - first) * (name + 4) + values.offsets[last] - values.offsets[first]
+        return size
+
 
 class Encoder:
     """Writes frames of rows, in the form that its settings say."""
@@ -94,11 +105,11 @@ class Encoder:
         id_prefix: bytes = b"",
         id_offset: int = 0,
     ) -> None:
-        self.reply_prefix = reply_prefix
+        self.reply = b" " + reply_prefix if reply_prefix else b""
         self.reply_suffix = reply_suffix
         self.fixed = fixed
-        self.counter = counter
-        self.id_prefix = id_prefix
+        self.counter = counter + b": " if counter else b""
+        self.id = _ID + b": " + id_prefix if id_prefix else b""
         self.id_offset = id_offset
         self.out = Bytes(65536)
 
@@ -126,23 +137,22 @@ class Encoder:
         out = self.out
         size = rows.payloads.offsets[row + 1] - rows.payloads.offsets[row]
         own = rows.has_headers and rows.maps[row + 1] > rows.maps[row]
-        add_id = len(self.id_prefix) > 0 and not (own and self._has_id(rows, row))
+        add_id = len(self.id) > 0 and not (own and self._has_id(rows, row))
         head = len(self.fixed)
         if self.counter:
-            head += len(self.counter) + digits(number) + 4
+            head += len(self.counter) + digits(number) + 2
         if add_id:
-            head += len(_ID) + len(self.id_prefix) + digits(number + self.id_offset) + 4
+            head += len(self.id) + digits(number + self.id_offset) + 2
         if own:
-            head += self._own_size(rows, row)
+            head += rows.header_size(row)
         if head > 0:
             head += 12  # NATS/1.0, its line end and the empty line
             out.text(b"HPUB ")
         else:
             out.text(b"PUB ")
         out.piece(rows.subjects.content, rows.subjects.offsets[row], rows.subjects.offsets[row + 1])
-        if self.reply_prefix:
-            out.text(b" ")
-            out.text(self.reply_prefix)
+        if self.reply:
+            out.text(self.reply)
             out.number(number)
             out.text(self.reply_suffix)
         out.text(b" ")
@@ -156,13 +166,10 @@ class Encoder:
             out.text(self.fixed)
             if self.counter:
                 out.text(self.counter)
-                out.text(b": ")
                 out.number(number)
                 out.text(b"\r\n")
             if add_id:
-                out.text(_ID)
-                out.text(b": ")
-                out.text(self.id_prefix)
+                out.text(self.id)
                 out.number(number + self.id_offset)
                 out.text(b"\r\n")
             if own:
@@ -184,15 +191,6 @@ class Encoder:
                 return True
         return False
 
-    def _own_size(self, rows: Rows, row: int) -> int:
-        names, values = rows.names, rows.values
-        size = 0
-        for entry in range(rows.maps[row], rows.maps[row + 1]):
-            name = names.offsets[entry + 1] - names.offsets[entry]
-            first, last = rows.lists[entry], rows.lists[entry + 1]
-            size += (last - first) * (name + 4) + values.offsets[last] - values.offsets[first]
-        return size
-
     def _own_headers(self, rows: Rows, row: int) -> int:
         names, values, out = rows.names, rows.values, self.out
         for entry in range(rows.maps[row], rows.maps[row + 1]):
@@ -205,17 +203,13 @@ class Encoder:
 
 
 def sizes(rows: Rows) -> Any:
-    """Give an upper bound of the largest message of these rows, headers included but not those of the encoder."""
+    """Give the size of the largest message of these rows, headers included but not those of the encoder."""
     largest = 0
     for row in range(rows.count):
         size = rows.payloads.offsets[row + 1] - rows.payloads.offsets[row]
-        if rows.has_headers and rows.maps[row + 1] > rows.maps[row]:
-            first, last = rows.maps[row], rows.maps[row + 1]
-            lines = rows.lists[last] - rows.lists[first]
-            size += 12 + lines * 4 + rows.values.offsets[rows.lists[last]] - rows.values.offsets[rows.lists[first]]
-            for entry in range(first, last):
-                count = rows.lists[entry + 1] - rows.lists[entry]
-                size += count * (rows.names.offsets[entry + 1] - rows.names.offsets[entry])
+        head = rows.header_size(row)
+        if head > 0:
+            size += 12 + head
         if size > largest:
             largest = size
     return largest

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 try:
@@ -60,7 +61,6 @@ __all__ = [
     "decode_headers",
     "decode_status",
     "encode_headers",
-    "hand_out",
     "publish",
     "subscribe",
     "unsubscribe",
@@ -85,21 +85,9 @@ _NAME = re.compile(r"[!-9;-~]+")  # printable ASCII but the colon
 _STATUS = re.compile(rb"NATS/1\.0(?:[ \t]+([0-9]{3})(?:[ \t]+([^\r\n]*?))?)?[ \t]*")
 
 
+@dataclass(slots=True)
 class Event:
     """Something that the server said."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._names())})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in self._names())
-
-    __hash__ = None  # type: ignore[assignment]  # events hold dictionaries and are compared, never kept in sets
-
-    def _names(self) -> tuple[str, ...]:
-        return tuple(type(self).__slots__)
 
 
 class Ping(Event):
@@ -120,35 +108,32 @@ class Ok(Event):
     __slots__ = ()
 
 
+_BARE: dict[bytes, type[Event]] = {b"PING": Ping, b"PONG": Pong, b"+OK": Ok}
+
+
+@dataclass(slots=True)
 class Info(Event):
     """The server describes itself."""
 
-    __slots__ = ("fields",)
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
+    fields: dict[str, Any]
 
 
+@dataclass(slots=True)
 class Err(Event):
     """The server complains, and mostly closes the connection next."""
 
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
 
+@dataclass(slots=True)
 class Message(Event):
     """A message for subscription `sid`; `header` is the block as it came, `None` where there is none."""
 
-    __slots__ = ("header", "payload", "reply", "sid", "subject")
-
-    def __init__(self, subject: str, sid: int, reply: str | None, header: bytes | None, payload: bytes) -> None:
-        self.subject = subject
-        self.sid = sid
-        self.reply = reply
-        self.header = header
-        self.payload = payload
+    subject: str
+    sid: int
+    reply: str | None
+    header: bytes | None
+    payload: bytes
 
     @property
     def headers(self) -> Headers:
@@ -266,66 +251,6 @@ def unsubscribe(sid: int, after: int | None = None) -> bytes:
     return b"UNSUB %d\r\n" % sid if after is None else b"UNSUB %d %d\r\n" % (sid, after)
 
 
-def hand_out(buffer: bytes, place: int, takers: Mapping[int, Any]) -> tuple[int, int, Any]:
-    """Hand every message that stands whole at `place` to the taker of its subscription, one after the other.
-
-    A taker gets subject, reply (empty where there is none), payload and header block (None where there is none). Gives
-    the place up to which everything was handed out; how many bytes the message there has as a whole, where not all of
-    it has come; and what a taker returned that is not None, with which it ends. Also ends at a line that is not whole,
-    at what is no message, and at a message that nobody takes.
-    """
-    size = len(buffer)
-    while place < size:
-        stop = buffer.find(b"\r\n", place)
-        if stop < 0:
-            break
-        words = buffer[place:stop].split()
-        count = len(words)
-        if count == 0:
-            break
-        if words[0] == b"MSG":
-            least = 4
-        elif words[0] == b"HMSG":
-            least = 5
-        else:
-            break
-        if count != least and count != least + 1:
-            raise _malformed(words)
-        last = words[count - 1]
-        if not (
-            words[2].isdigit() and last.isdigit() and len(last) <= 10 and (least == 4 or words[count - 2].isdigit())
-        ):
-            raise _malformed(words)
-        end = stop + 2 + int(last)
-        body = stop + 2 if least == 4 else stop + 2 + int(words[count - 2])
-        if body > end or end - stop - 2 > MAX_PAYLOAD:
-            raise _malformed(words)
-        taker = takers.get(int(words[2]))
-        if taker is None:
-            break
-        if end + 2 > size:
-            return place, end + 2 - place, None
-        if buffer[end] != 13 or buffer[end + 1] != 10:
-            raise _malformed(words)
-        place = end + 2
-        found = taker(
-            words[1],
-            words[3] if count > least else b"",
-            buffer[body:end],
-            buffer[stop + 2 : body] if least == 5 else None,
-        )
-        if found is not None:
-            return place, 0, found
-    return place, 0, None
-
-
-def _malformed(words: list[bytes]) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"A message that breaks the protocol: {b' '.join(words)[:80]!r}.",
-        remedy="Is this the client port of a NATS server, and does nothing change the bytes on the way?",
-    )
-
-
 class Parser:
     """Turns the bytes that a server sends into events.
 
@@ -427,13 +352,8 @@ class Parser:
             return Info(fields)
         if kind == b"-ERR":
             return Err(rest.strip().strip(b"'").decode("utf-8", "replace"))
-        if not rest.strip():
-            if kind == b"PING":
-                return Ping()
-            if kind == b"PONG":
-                return Pong()
-            if kind == b"+OK":
-                return Ok()
+        if kind in _BARE and not rest.strip():
+            return _BARE[kind]()
         raise self._error(f"An unknown command {line[:40]!r}")
 
     def _message(self, line: bytes, with_header: bool, body: int) -> Message | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.addresses import is_address
@@ -39,6 +39,8 @@ from penstock.wire import protocol
 from penstock.wire.complaints import Complaint, ComplaintKind, complaint_error, read_complaint
 
 __all__ = ["LANGUAGE", "MAX_CONTROL_LINE", "Notice", "Session", "State", "check_size", "unreachable"]
+
+Kind = TypeVar("Kind", bound=LinkError)
 
 LANGUAGE = "python-penstock"
 MAX_CONTROL_LINE = 4096  # nats-server's own limit unless it is told another one, which it never says
@@ -69,27 +71,11 @@ class Notice(enum.Enum):
 
 
 # The kinds of an INFO's fields that are used; a server that says something else is none.
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "server_id": str,
-    "server_name": str,
-    "version": str,
-    "nonce": str,
-    "cluster": str,
-    "domain": str,
-    "client_ip": str,
-    "xkey": str,
-    "proto": int,
-    "max_payload": int,
-    "client_id": int,
-    "headers": bool,
-    "tls_required": bool,
-    "tls_available": bool,
-    "tls_verify": bool,
-    "auth_required": bool,
-    "jetstream": bool,
-    "ldm": bool,
-    "connect_urls": list,
-    "ws_connect_urls": list,
+_KINDS = {
+    str: ("server_id", "server_name", "version", "nonce", "cluster", "domain", "client_ip", "xkey"),
+    int: ("proto", "max_payload", "client_id"),
+    bool: ("headers", "tls_required", "tls_available", "tls_verify", "auth_required", "jetstream", "ldm"),
+    list: ("connect_urls", "ws_connect_urls"),
 }
 
 
@@ -159,11 +145,12 @@ class Session:
         """
         if self.state is State.OPEN:
             return self._receive_open(event)
-        if self.state is State.LOGIN:
-            return self._receive_login(event)
-        if self.state is State.GREETING:
-            return self._receive_greeting(event)
-        raise self._strange("it speaks before the TLS handshake is done")
+        if self.state not in (State.GREETING, State.LOGIN):
+            raise self._strange("it speaks before the TLS handshake is done")
+        if isinstance(event, protocol.Err):
+            self.last_words = read_complaint(event.text)
+            raise self._refused(self.last_words)
+        return self._receive_login(event) if self.state is State.LOGIN else self._receive_greeting(event)
 
     def _receive_open(self, event: protocol.Event) -> Notice | PenstockError | None:
         if isinstance(event, protocol.Ping):
@@ -179,20 +166,17 @@ class Session:
         return None
 
     def _receive_greeting(self, event: protocol.Event) -> Notice | None:
-        if isinstance(event, protocol.Err):
-            self.last_words = read_complaint(event.text)
-            raise self._refused(self.last_words)
         if not isinstance(event, protocol.Info):
             raise self._strange("it does not begin with its INFO")
-        self.info = _checked(event.fields, self._strange)
+        self._read_info(event.fields)
         if self.info.get("headers") is False:
             raise self._too_old()
         offered = bool(self.info.get("tls_required") or self.info.get("tls_available"))
         if self._tls and not self.secure and not offered:
-            raise TlsError(
+            raise self._end(
+                TlsError,
                 f"{self.url} does not offer TLS, and this connection insists on it.",
-                remedy="Use a nats:// address without TLS options, or turn TLS on at the server.",
-                urls=self.options.urls,
+                "Use a nats:// address without TLS options, or turn TLS on at the server.",
             )
         websocket = self.url.startswith(("ws:", "wss:"))
         if not self.secure and not websocket and (self._tls or self.info.get("tls_required")):
@@ -233,13 +217,10 @@ class Session:
                 raise self._too_old()
             self.state = State.OPEN
             return Notice.OPENED
-        if isinstance(event, protocol.Err):
-            self.last_words = read_complaint(event.text)
-            raise self._refused(self.last_words)
         if isinstance(event, protocol.Ping):
             self._pong()
         elif isinstance(event, protocol.Info):
-            self.info = _checked(event.fields, self._strange)
+            self._read_info(event.fields)
         elif isinstance(event, protocol.Message):
             raise self._strange("it sends messages before it let us in")
         return None
@@ -250,11 +231,22 @@ class Session:
             self._outgoing += protocol.PONG
 
     def _learn(self, event: protocol.Info) -> Notice:
-        self.info = _checked({**self.info, **event.fields}, self._strange)
+        self._read_info({**self.info, **event.fields})
         if event.fields.get("ldm") and not self.goodbye:
             self.goodbye = True
             return Notice.LAME_DUCK
         return Notice.LEARNT
+
+    def _read_info(self, fields: dict[str, Any]) -> None:
+        for kind, names in _KINDS.items():
+            for name in names:
+                value = fields.get(name)
+                if value is not None and type(value) is not kind:
+                    raise self._strange(f"its INFO has {name} as {type(value).__name__}")
+        most = fields.get("max_payload")
+        if most is not None and not 0 < most <= 1 << 40:
+            raise self._strange("its INFO has a max_payload that cannot be")
+        self.info = MappingProxyType(fields)
 
     def _complaint(self, event: protocol.Err) -> PenstockError | None:
         complaint = read_complaint(event.text)  # as it is: a secret may be part of any word, and of a subject
@@ -268,59 +260,40 @@ class Session:
 
     def ended(self, reason: str) -> LinkError:
         """Give the error for a connection that ended, by what is known: the state, and what the server said last."""
-        state, self.state = self.state, State.CLOSED
-        if state is State.SECURING:
-            return UnreachableError(
-                f"{self.url} closed the connection during the TLS handshake: {reason}.",
-                remedy=_CLIENT_PORT,
-                urls=self.options.urls,
-            )
-        if state is State.GREETING:
-            return UnreachableError(
-                f"What answers at {self.url} is not a NATS server: it closed the connection before it greeted us.",
-                remedy=_CLIENT_PORT + self._hint_first(),
-                urls=self.options.urls,
-            )
-        if state is State.LOGIN:
+        if self.state is State.SECURING:
+            what = f"{self.url} closed the connection during the TLS handshake: {reason}."
+            return self._end(UnreachableError, what, _CLIENT_PORT)
+        if self.state is State.GREETING:
+            return self._strange("it closed the connection before it greeted us")
+        if self.state is State.LOGIN:
             if self.last_words is not None:
                 return self._refused(self.last_words)
             if self.secure and self.info.get("tls_verify"):
                 # With TLS 1.3 the server's refusal of our certificate comes after the handshake.
                 return self.tls_failed("the server wants a certificate that it trusts, and hung up")
-            return UnreachableError(
+            return self._end(
+                UnreachableError,
                 f"{self.url} closed the connection before it let us in.",
-                remedy="Is it the client port of a NATS server, and does it take more connections?"
-                + self._hint_first(),
-                urls=self.options.urls,
+                f"Is it the client port of a NATS server, and does it take more connections?{self._hint_first()}",
             )
         said = self.options.scrub(self.last_words.text) if self.last_words else ""
         words = f": the server said {said}" if said else f": {reason}" if reason else ""
-        return DisconnectedError(
-            f"The connection to {self.url} is gone{words}.",
-            remedy="Is the server still running?",
-            urls=self.options.urls,
-        )
+        what = f"The connection to {self.url} is gone{words}."
+        return self._end(DisconnectedError, what, "Is the server still running?")
 
     def late(self, seconds: float) -> LinkError:
         """Give the error for an attempt that took too long."""
-        state, self.state = self.state, State.CLOSED
         what = f"No NATS server greeted us at {self.url}"
-        if state is State.SECURING:
+        if self.state is State.SECURING:
             what = f"The TLS handshake with {self.url} was not done"
-        elif state is State.LOGIN:
+        elif self.state is State.LOGIN:
             what = f"The server at {self.url} greeted us, and did not let us in"
-        return UnreachableError(
-            f"{what} within {seconds:.3g} s.",
-            remedy=f"Is the address right, and does a firewall let us through?{self._hint_first()}",
-            urls=self.options.urls,
-        )
+        remedy = f"Is the address right, and does a firewall let us through?{self._hint_first()}"
+        return self._end(UnreachableError, f"{what} within {seconds:.3g} s.", remedy)
 
     def tls_failed(self, reason: str) -> TlsError:
         """Give the error for a handshake that failed, or a certificate of ours that was refused."""
-        self.state = State.CLOSED
-        return TlsError(
-            f"TLS with {self.url} failed: {reason}.", remedy=self._tls_remedy(reason), urls=self.options.urls
-        )
+        return self._end(TlsError, f"TLS with {self.url} failed: {reason}.", self._tls_remedy(reason))
 
     def broken(self, error: RemoteProtocolError) -> LinkError | RemoteProtocolError:
         """Give the error for bytes that are not the protocol: before the login, no NATS server is there at all."""
@@ -339,34 +312,31 @@ class Session:
         return next((name for name in given if not is_address(name)), host)
 
     def _refused(self, complaint: Complaint) -> LinkError:
-        self.state = State.CLOSED
-        urls, said = self.options.urls, self.options.scrub(complaint.text)
+        said = self.options.scrub(complaint.text)
         if complaint.kind in (ComplaintKind.LOGIN, ComplaintKind.EXPIRED):
-            return LoginError(
+            return self._end(
+                LoginError,
                 f"{self.url} refuses the login{_login_kind(self.options)}.",
-                remedy=f"Check token, user and password, nkey or credentials. The server said: {said}.",
-                urls=urls,
+                f"Check token, user and password, nkey or credentials. The server said: {said}.",
             )
-        error = complaint_error(complaint, urls, text=said)
+        error = complaint_error(complaint, self.options.urls, text=said)
         if isinstance(error, LoginError | TlsError):
+            self.state = State.CLOSED
             return error
-        return UnreachableError(f"{self.url} refuses the connection: {said}.", remedy=error.remedy, urls=urls)
+        return self._end(UnreachableError, f"{self.url} refuses the connection: {said}.", error.remedy)
 
     def _too_old(self) -> UnreachableError:
-        self.state = State.CLOSED
-        return UnreachableError(
-            f"The server at {self.url} knows no headers.",
-            remedy="Penstock needs nats-server 2.12 or newer.",
-            urls=self.options.urls,
-        )
+        what = f"The server at {self.url} knows no headers."
+        return self._end(UnreachableError, what, "Penstock needs nats-server 2.12 or newer.")
 
     def _strange(self, what: str) -> UnreachableError:
+        said = f"What answers at {self.url} is not a NATS server: {what}."
+        return self._end(UnreachableError, said, _CLIENT_PORT + self._hint_first())
+
+    def _end(self, kind: type[Kind], what: str, remedy: str) -> Kind:
+        """End the session, and give the error that says why."""
         self.state = State.CLOSED
-        return UnreachableError(
-            f"What answers at {self.url} is not a NATS server: {what}.",
-            remedy=_CLIENT_PORT + self._hint_first(),
-            urls=self.options.urls,
-        )
+        return kind(what, remedy=remedy, urls=self.options.urls)
 
     def _hint_first(self) -> str:
         return "" if self.options.tls_first else " A server with handshake_first needs the option tls_first."
@@ -386,27 +356,10 @@ class Session:
         return "Does tls_ca belong to the server's certificate?"
 
 
-def _checked(fields: dict[str, Any], strange: Callable[[str], PenstockError]) -> Mapping[str, Any]:
-    for name, kind in _KINDS.items():
-        value = fields.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise strange(f"its INFO has {name} as {type(value).__name__}")
-    most = fields.get("max_payload")
-    if most is not None and not 0 < most <= 1 << 40:
-        raise strange("its INFO has a max_payload that cannot be")
-    return MappingProxyType(fields)
-
-
 def _login_kind(given: ConnectionOptions) -> str:
-    for field, text in (
-        ("credentials", "with credentials"),
-        ("nkey", "with an nkey"),
-        ("token", "with a token"),
-    ):
-        if getattr(given, field):
-            return f" {text}"
+    for secret, text in ((given.credentials, "credentials"), (given.nkey, "an nkey"), (given.token, "a token")):
+        if secret:
+            return f" with {text}"
     return f" of user {given.user}" if given.user else ": it wants one, and none is given"
 
 

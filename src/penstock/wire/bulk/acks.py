@@ -12,25 +12,28 @@ import time
 from penstock.errors import DeadlineError, DisconnectedError, PenstockError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.publishing import CHUNK, PAUSE, SILENCE, Job
-from penstock.wire.jetstream.acked import Window, number_behind
+from penstock.wire.jetstream.acked import Window, hindrance, number_behind
 
-__all__ = ["run"]
+__all__ = ["Acks"]
 
 WINDOW_ROWS = 4096  # more do not make the server faster, and each costs it memory
 WINDOW_BYTES = 8 * 1024 * 1024
 
 
-class _Acks:
+class Acks:
+    """Publishes the rows of a job."""
+
     def __init__(self, job: Job) -> None:
         self.job = job
         self.inbox = f"{job.connection.new_subject()}."
         self.encoder = frames.Encoder(reply_prefix=self.inbox.encode(), id_prefix=job.ids)
         # For each message its rows, and what makes its number a place in them.
         self.window: Window[tuple[frames.Rows, int]] = Window(
-            job.stream, most=WINDOW_ROWS, most_bytes=WINDOW_BYTES, safe=job.safe, on_stored=job.ledger.add_row
+            job.stream, most=WINDOW_ROWS, most_bytes=WINDOW_BYTES, safe=job.safe, on_stored=job.acked.add_row
         )
 
     def run(self) -> None:
+        """Publish them all."""
         window = self.window
         self.job.listen(f"{self.inbox}*")
         for number, rows in self.job.rows():
@@ -78,7 +81,7 @@ class _Acks:
     # -- sending again --------------------------------------------------------------------------------------------
 
     def _hindrance(self, now: float) -> str:
-        return "" if self.window.is_safe(now) else "the stream's duplicate window is too short to send the rest again"
+        return hindrance("the rest", ids=True, safe=self.window.is_safe(now))
 
     def _mend(self, error: PenstockError) -> None:
         """Connect again and send what has no ack."""
@@ -98,8 +101,3 @@ class _Acks:
         except (DisconnectedError, DeadlineError) as error:
             self.encoder.take()
             self._mend(error)
-
-
-def run(job: Job) -> None:
-    """Publish the rows of a job."""
-    _Acks(job).run()

@@ -10,14 +10,14 @@ import time
 
 from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, NoRespondersError, NotFoundError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.publishing import PAUSE, SILENCE, Ack, Job
+from penstock.wire.bulk.publishing import PAUSE, SILENCE, Job
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.atomic import MOST, Attempts, encode_rows
 from penstock.wire.jetstream.direct import read_message
 from penstock.wire.jetstream.names import MSG_ID
 from penstock.wire.jetstream.verdicts import Verdict
 
-__all__ = ["run"]
+__all__ = ["Atomic"]
 
 PATIENCE = 2 * SILENCE  # a thousand rows on a slow disk take their time; the server gives a silent batch ten seconds
 
@@ -33,19 +33,22 @@ class _Batch:
         self.attempts = Attempts(ids=bool(job.ids), ours=not job.source.has_headers, safe=job.safe)
 
 
-class _Atomic:
+class Atomic:
+    """Publishes the rows of a job."""
+
     def __init__(self, job: Job) -> None:
         self.job = job
         self.inbox = job.connection.new_subject()
         self.replies = 0
 
     def run(self) -> None:
+        """Publish them all."""
         for number, rows in self.job.rows():
             for first in range(0, rows.count, MOST):
                 batch = _Batch(self.job, rows, first, number + first)
                 sequence = self._store(batch)
                 row, end = batch.range
-                self.job.ledger.add(Ack(row, end - row, sequence))
+                self.job.acked.add(row, end - row, sequence)
                 self.job.progress()
 
     def _store(self, batch: _Batch) -> int | None:
@@ -84,7 +87,7 @@ class _Atomic:
             ids=self.job.ids,
             id_offset=batch.range[0] - 1,
         )
-        self.job.connection.link.send(content, self.job.deadline)
+        self.job.connection.wire.send(content, self.job.deadline)
         answers: list[protocol.Message] = []
         end = self.job.deadline.within(PATIENCE)
         while not answers:
@@ -100,8 +103,3 @@ class _Atomic:
             return None
         mine = f"{MSG_ID}: {self.job.ids.decode()}{batch.range[1] - 1}\r\n"
         return found.sequence if mine.encode() in found.header else None
-
-
-def run(job: Job) -> None:
-    """Publish the rows of a job."""
-    _Atomic(job).run()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from penstock.errors import (
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
 from penstock.wire.bulk import publishing, reading
-from penstock.wire.bulk.link import Link
+from penstock.wire.bulk.transport import BlockingWire
 from penstock.wire.jetstream.answers import read_answer
 from penstock.wire.jetstream.names import check_name
 from penstock.wire.jetstream.questions import AGAIN, Question
@@ -44,14 +43,14 @@ class BulkConnection:
 
     def __init__(self, options: ConnectionOptions | str) -> None:
         self.options = ConnectionOptions(options) if isinstance(options, str) else options
-        self.link = Link(self.options)
+        self.wire = BlockingWire(self.options)
         self._inbox = f"{self.options.inbox_prefix}.{secrets.token_hex(8)}"
         self._last_sid = 1
         self._requests = 0
         self._waiting: dict[str, None] = {}  # reply subjects of requests that have no answer yet, the oldest first
         self._answers: dict[str, protocol.Message] = {}  # that came while another one was waited for
         self._closed = False
-        self.link.proof()  # before the clock starts
+        self.wire.proof()  # before the clock starts
         self.connect(Deadline(self.options.connect_timeout))
 
     # -- the connection -------------------------------------------------------------------------------------------
@@ -60,32 +59,30 @@ class BulkConnection:
         """Make the connection, or make it again where it is gone. Subscriptions of the old one are gone with it."""
         if self._closed:
             raise InputError("This connection was closed.", remedy="Make a new BulkConnection.")
-        if not self.link.is_open:
+        if not self.wire.is_open:
             self.forget_requests()
-            self.link.unheeded.clear()
-            self.link.open(deadline)
-            self.link.send(protocol.subscribe(f"{self._inbox}.r.*", 1), deadline)
+            self.wire.unheeded.clear()
+            self.wire.open(deadline)
+            self.wire.send(protocol.subscribe(f"{self._inbox}.r.*", 1), deadline)
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
         self._closed = True
-        self.link.close()
+        self.wire.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"BulkConnection({self.options.url!r}, {'open' if self.link.is_open else 'closed'})"
+        return f"BulkConnection({self.options.url!r}, {'open' if self.wire.is_open else 'closed'})"
 
     @property
     def max_payload(self) -> int:
         """The largest message, headers included, that the server takes."""
-        return int(self.link.info.get("max_payload") or 1024 * 1024)
+        return int(self.wire.info.get("max_payload") or 1024 * 1024)
 
     def new_subject(self) -> str:
         """Give a reply subject that nobody else uses."""
@@ -95,7 +92,7 @@ class BulkConnection:
     def subscribe(self, subject: str, deadline: Deadline) -> int:
         """Subscribe and give the number of the subscription, which no other one of this connection ever had."""
         self._last_sid += 1
-        self.link.send(protocol.subscribe(subject, self._last_sid), deadline)
+        self.wire.send(protocol.subscribe(subject, self._last_sid), deadline)
         return self._last_sid
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -114,9 +111,9 @@ class BulkConnection:
             self._waiting[reply] = None
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.pop(next(iter(self._waiting)))
-        elif len(self.link.unheeded) < MOST_WAITING:
-            self.link.unheeded.add(subject)
-        self.link.send(protocol.publish(subject, payload, reply, header), deadline)
+        elif len(self.wire.unheeded) < MOST_WAITING:
+            self.wire.unheeded.add(subject)
+        self.wire.send(protocol.publish(subject, payload, reply, header), deadline)
         return reply
 
     def forget_requests(self) -> None:
@@ -138,7 +135,7 @@ class BulkConnection:
                 raise DisconnectedError(
                     "The connection on which this was sent is gone.", remedy="Nobody knows what became of it."
                 )
-            heard = self.link.next_event(deadline)
+            heard = self.wire.next_event(deadline)
             if isinstance(heard, protocol.Message) and heard.sid == 1 and heard.subject in self._waiting:
                 del self._waiting[heard.subject]
                 self._answers[heard.subject] = heard
@@ -199,7 +196,7 @@ class BulkConnection:
             except PenstockError as error:
                 time.sleep(patience.pause(error))
                 if not isinstance(error, JetStreamError):
-                    self.link.close()  # whatever it was, a new connection knows nothing of it
+                    self.wire.close()  # whatever it was, a new connection knows nothing of it
 
     def _ask(
         self,
@@ -218,9 +215,9 @@ class BulkConnection:
             try:
                 replies.append(self.send_request(subject, payload, deadline, header))
                 return self.answer(replies, deadline if again is None else deadline.within(again), subject)
-            except NoRespondersError:
-                raise
-            except DeadlineError:
+            except DeadlineError as error:
+                if isinstance(error, NoRespondersError):
+                    raise
                 if again is None or deadline.left == 0:
                     raise DeadlineError(
                         f"No answer on {subject} within {deadline.seconds:.3g} s.",
@@ -259,7 +256,7 @@ class BulkConnection:
         the error instead, and the read goes on. Single messages that were deleted from the middle are skipped.
         """
         check_name(stream)
-        plan = reading.Plan(
+        options = reading.ReadOptions(
             stream=stream,
             start=start,
             end=end,
@@ -272,7 +269,7 @@ class BulkConnection:
             timeout=timeout,
             on_loss=on_loss,
         )
-        return reading.Reading(self, plan).batches()
+        return reading.Reading(self, options).batches()
 
     def publish(
         self,

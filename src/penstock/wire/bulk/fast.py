@@ -7,13 +7,15 @@ from collections import deque
 
 from penstock.errors import DeadlineError, DisconnectedError, PenstockError
 from penstock.wire import frames, protocol
-from penstock.wire.bulk.publishing import CHUNK, PAUSE, Ack, Job
+from penstock.wire.bulk.publishing import CHUNK, PAUSE, Job
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 
-__all__ = ["run"]
+__all__ = ["Fast"]
 
 
-class _Fast:
+class Fast:
+    """Publishes the rows of a job."""
+
     def __init__(self, job: Job) -> None:
         self.job = job
         self.rows: deque[tuple[int, frames.Rows]] = deque()  # with rows that are not known to be stored
@@ -22,6 +24,7 @@ class _Fast:
         self.batch = Batch(job.connection.new_subject(), job.stream, ids=bool(job.ids), safe=job.safe)
 
     def run(self) -> None:
+        """Publish them all."""
         while self._has_more():
             try:
                 self._start()
@@ -86,11 +89,10 @@ class _Fast:
         self.encoder = self._encoder(Operation.APPEND)
 
     def _append(self) -> None:
-        if self.batch.room:
+        full = not self.batch.room
+        if not full:
             self._write()
-            self._hear(wait=False)
-        else:
-            self._hear(wait=True)
+        self._hear(wait=full)
 
     def _finish(self) -> None:
         """End the batch without another message, wait for its end, and draw its sum."""
@@ -102,7 +104,7 @@ class _Fast:
         job.unlisten()
         if batch.acked:
             sequence = batch.final.sequence or None if batch.final is not None else None
-            job.ledger.add(Ack(self.base, batch.acked, sequence, batch.is_duplicate, batch.is_duplicate))
+            job.acked.add(self.base, batch.acked, sequence, batch.is_duplicate, batch.is_duplicate)
         if batch.acked < batch.sent:
             if batch.is_refused or batch.hindrance(time.monotonic()) or not job.has_time:
                 raise job.refusal(f"row {self.base + batch.acked}", batch.reason, self._unknown()) from batch.fault
@@ -133,10 +135,5 @@ class _Fast:
     def _mend(self, error: PenstockError) -> None:
         """Connect again, to go on behind the last stored row."""
         if self.batch.acked:
-            self.job.ledger.add(Ack(self.base, self.batch.acked, None, contiguous=False))
+            self.job.acked.add(self.base, self.batch.acked, None, contiguous=False)
         self.job.mend(error, self.batch.hindrance, self._unknown())
-
-
-def run(job: Job) -> None:
-    """Publish the rows of a job."""
-    _Fast(job).run()

@@ -14,7 +14,6 @@ from penstock.errors import (
     DeadlineError,
     DisconnectedError,
     InputError,
-    JetStreamError,
     LinkError,
     PenstockError,
     PublishError,
@@ -22,6 +21,7 @@ from penstock.errors import (
 )
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
+from penstock.wire.jetstream.acked import joined
 from penstock.wire.jetstream.answers import number, part, texts
 from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.patience import Deadline
@@ -72,58 +72,41 @@ class Published:
         return sum(ack.count for ack in self.acks if ack.duplicate)
 
 
-class Ledger:
+class AckedRows:
     """Collects acks, neighbours as one, and tells what is stored when a publish fails."""
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self._acks: list[Ack] = []
-        self._run: list[int] | None = None  # row, count, sequence, duplicate of the ack that still grows
+        self._runs: list[list[Any]] = []  # the fields of acks; the last one grows while others follow it
 
-    def add(self, ack: Ack) -> None:
-        """Note an ack."""
-        self._acks.append(ack)
+    def add(self, row: int, count: int, sequence: int | None, contiguous: bool = True, duplicate: bool = False) -> None:
+        """Note an ack; one that follows the last one, in rows and in sequences, becomes one with it."""
+        if self._runs:
+            first, rows, last, joins, repeated = run = self._runs[-1]
+            follows = row == first + rows and last is not None and sequence == last + count
+            if follows and joins and contiguous and repeated == duplicate:
+                run[1], run[2] = rows + count, sequence
+                return
+        self._runs.append([row, count, sequence, contiguous, duplicate])
 
     def add_row(self, row: int, sequence: int, duplicate: bool) -> None:
-        """Note the ack of one row; rows that follow each other in number and sequence become one ack."""
-        run = self._run
-        if run is not None and row == run[0] + run[1] and sequence == run[2] + 1 and duplicate == run[3]:
-            run[1] += 1
-            run[2] = sequence
-        else:
-            self._close_run()
-            self._run = [row, 1, sequence, duplicate]
-
-    def _close_run(self) -> None:
-        if self._run is not None:
-            row, count, sequence, duplicate = self._run
-            self._acks.append(Ack(row, count, sequence, duplicate=bool(duplicate)))
-            self._run = None
+        """Note the ack of one row."""
+        self.add(row, 1, sequence, True, duplicate)
 
     @property
-    def acks(self) -> list[Ack]:
+    def acks(self) -> tuple[Ack, ...]:
         """The acks so far, in the order of the rows, neighbours as one."""
-        self._close_run()
-        merged: list[Ack] = []
-        for ack in sorted(self._acks, key=lambda ack: ack.row):
-            last = merged[-1] if merged else None
-            follows = last is not None and last.sequence is not None and ack.sequence == last.sequence + ack.count
-            if last is not None and follows and last.contiguous and ack.contiguous and last.duplicate == ack.duplicate:
-                merged[-1] = Ack(last.row, last.count + ack.count, ack.sequence, duplicate=ack.duplicate)
-            else:
-                merged.append(ack)
-        return merged
-
-    def result(self, rows: int) -> Published:
-        """Give the result of a publish that went well."""
-        return Published(self.stream, rows, tuple(self.acks))
+        ordered = AckedRows(self.stream)
+        for run in sorted(self._runs, key=lambda run: run[0]):
+            ordered.add(*run)
+        return tuple(Ack(*run) for run in ordered._runs)
 
     def failure(
-        self, why: str, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = "", err_code: int | None = None
+        self, why: str, error: object = None, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = ""
     ) -> PublishError:
-        """Give the error of a publish that did not."""
-        stored = _merge((ack.row, ack.row + ack.count) for ack in self.acks)
-        doubtful = _merge(unknown)
+        """Give the error of a publish that ended early, `error` being what ended it."""
+        stored = tuple(joined((ack.row, ack.row + ack.count) for ack in self.acks))
+        doubtful = tuple(joined(unknown))
         said = [f"rows {_ranges(stored)} are stored" if stored else "no row is known to be stored"]
         if doubtful:
             said.append(f"rows {_ranges(doubtful)} may or may not be")
@@ -133,18 +116,8 @@ class Ledger:
             stream=self.stream,
             stored=stored,
             unknown=doubtful,
-            err_code=err_code,
+            err_code=getattr(error, "err_code", None),
         )
-
-
-def _merge(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        elif start < end:
-            merged.append((start, end))
-    return tuple(merged)
 
 
 def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
@@ -153,7 +126,7 @@ def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
 
 
 class Job:
-    """What every mode works with: the rows, the ledger, and the connection, which is made again when it is lost."""
+    """What every mode works with: the rows, their acks, and the connection, which is made again when it is lost."""
 
     def __init__(self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float) -> None:
         self.connection = connection
@@ -161,7 +134,7 @@ class Job:
         self.source = source
         self.ids = f"{secrets.token_hex(8)}.".encode() if ids else b""  # what the ids begin with that we make up
         self.timeout = timeout
-        self.ledger = Ledger(stream)
+        self.acked = AckedRows(stream)
         self.deadline = Deadline(timeout)
         self.safe = 0.0  # seconds after which sending again is not safe
         self.broken: Exception | None = None
@@ -189,31 +162,31 @@ class Job:
     def unlisten(self) -> None:
         """Drop the subscription: it silences answers that nobody wants any more."""
         sid, self._sid = self._sid, 0
-        if sid and self.connection.link.is_open:
+        if sid and self.connection.wire.is_open:
             self.send(protocol.unsubscribe(sid))
 
     def send(self, content: bytes | bytearray) -> None:
         """Send frames."""
-        self.connection.link.send(content, self.deadline.within(SILENCE))
+        self.connection.wire.send(content, self.deadline.within(SILENCE))
 
     def hear(self, take: Callable[[protocol.Message], object], patience: float | None = None) -> None:
         """Give `take` the answers that are there; with `patience`, wait so many seconds for the first one.
 
         Whatever else comes, and however much of it, does not make that longer: DeadlineError.
         """
-        link, sid = self.connection.link, self._sid
+        wire, sid = self.connection.wire, self._sid
         end = self.deadline.within(BRIEF if patience is None else patience)
         waits = patience is not None
         while True:
-            event = link.parser.next_event()
+            event = wire.parser.next_event()
             if event is None:
                 if waits:
                     end.check()
-                    link.receive(end)
-                elif end.left == 0 or not link.receive_some():
+                    wire.receive(end)
+                elif end.left == 0 or not wire.receive_some():
                     return
             elif not isinstance(event, protocol.Message):
-                link.handle(event, self.deadline)
+                wire.handle(event, self.deadline)
             elif event.sid == sid:
                 waits = False
                 take(event)
@@ -231,15 +204,15 @@ class Job:
         if why:
             remedy = "" if self.ids else "With ids=True a lost connection is made good; mode acks always is."
             said = f"{error.what.rstrip('.')}, and {why}"
-            raise self.ledger.failure(said, unknown=unknown, remedy=remedy, err_code=_code(error)) from error
+            raise self.acked.failure(said, error, unknown=unknown, remedy=remedy) from error
 
     def refusal(self, what: str, error: PenstockError, unknown: Sequence[tuple[int, int]] = ()) -> PublishError:
         """Say that the server refuses rows, and why."""
-        return self.ledger.failure(
+        return self.acked.failure(
             f"{what} was refused: {getattr(error, 'description', None) or error.what}",
+            error,
             unknown=unknown,
             remedy="Mend the rows or the stream, and publish the rows that are missing.",
-            err_code=_code(error),
         )
 
     def mend(self, error: PenstockError, hindrance: Callable[[float], str], unknown: Sequence[tuple[int, int]]) -> None:
@@ -247,7 +220,7 @@ class Job:
         pause = 0.05
         self._sid = 0
         while True:
-            self.connection.link.close()
+            self.connection.wire.close()
             refused = judge(error) is Verdict.REFUSED
             self.check(error, "it stays so" if refused else hindrance(time.monotonic()), unknown)
             try:
@@ -257,10 +230,6 @@ class Job:
                 error = again
                 time.sleep(min(pause, self.deadline.left))
                 pause = min(1.0, 2 * pause)
-
-
-def _code(error: PenstockError) -> int | None:
-    return error.err_code if isinstance(error, JetStreamError) else None
 
 
 def publish(
@@ -276,8 +245,9 @@ def publish(
     """Check everything that can be checked before the first row, then publish in the given mode."""
     from penstock.wire.bulk import acks, atomic, fast
 
-    runs = {"acks": acks.run, "fast": fast.run, "atomic": atomic.run}
-    if mode not in runs:
+    modes: dict[str, type[acks.Acks | fast.Fast | atomic.Atomic]]
+    modes = {"acks": acks.Acks, "fast": fast.Fast, "atomic": atomic.Atomic}
+    if mode not in modes:
         raise InputError(f"There is no mode {mode!r}.", remedy="Known are acks, fast and atomic.")
     if not timeout > 0:
         raise InputError(f"timeout is {timeout}.", remedy="Give a number of seconds above zero.")
@@ -300,16 +270,16 @@ def publish(
     # A third of the window is left for the way there: the server counts from when it stored the first one.
     job.safe = number(config, "duplicate_window", 0) / 1e9 * 2 / 3
     try:
-        runs[mode](job)
+        modes[mode](job).run()
         job.unlisten()
     except RemoteProtocolError:
-        connection.link.close()
+        connection.wire.close()
         raise
     if job.broken is not None:
-        if not job.ledger.acks:
+        if not job.acked.acks:
             raise job.broken
-        raise job.ledger.failure(f"{job.broken}", remedy="Mend the rows that follow, and publish them.") from job.broken
-    return job.ledger.result(source.given)
+        raise job.acked.failure(f"{job.broken}", remedy="Mend the rows that follow, and publish them.") from job.broken
+    return Published(stream, source.given, job.acked.acks)
 
 
 def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:

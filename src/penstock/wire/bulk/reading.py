@@ -38,12 +38,12 @@ from penstock.wire.jetstream import direct, names, pull
 from penstock.wire.jetstream.answers import StatusKind, number, part, read_answer, read_status
 from penstock.wire.jetstream.questions import Question
 from penstock.wire.jetstream.verdicts import may_ask_again
-from penstock.wire.patience import Deadline
+from penstock.wire.patience import Deadline, Patience
 
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection
 
-__all__ = ["Plan", "Reading"]
+__all__ = ["ReadOptions", "Reading"]
 
 DIRECT_ROWS = 500  # up to here one request by direct get beats making a consumer; measured by benchmarks/wire.py
 DIRECT_BATCH = 10_000  # of one such request, where a long range must come this way
@@ -58,8 +58,8 @@ NO_CONSUMER = {10026, 10084, 10099, 10100}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to read and how, checked."""
+class ReadOptions:
+    """What to read and how, checked; `BulkConnection.read` says what each option means."""
 
     stream: str
     start: int
@@ -99,27 +99,29 @@ class _BrokenError(DisconnectedError):
 class Reading:
     """One read: its place in the stream, and the consumer or request that serves it at the moment."""
 
-    def __init__(self, connection: BulkConnection, plan: Plan) -> None:
+    def __init__(self, connection: BulkConnection, options: ReadOptions) -> None:
         self.connection = connection
-        self.plan = plan
+        self.wire = connection.wire
+        self.options = options
         self.columns = cols.Columns(
-            plan.start,
-            plan.end or plan.start,
-            max_rows=plan.batch_rows,
-            max_bytes=plan.batch_bytes,
+            options.start,
+            options.end or options.start,
+            max_rows=options.batch_rows,
+            max_bytes=options.batch_bytes,
             max_payload=protocol.MAX_PAYLOAD,
-            headers=plan.headers,
+            headers=options.headers,
         )
         self.ready: deque[pa.RecordBatch] = deque()
+        self.patience = Patience(options.timeout, nobody=True)
         self._progress()
         self.done = False
-        self.direct = False
+        self.direct: bool | None = None  # which of the two ways is taken; None until the stream was looked at
         self.no_consumer = False
         self.created: str | None = None
         self.consumer = ""
         self.inbox = ""
         self.requests = 0
-        self.window = min(FIRST_WINDOW, plan.window_bytes)
+        self.window = min(FIRST_WINDOW, options.window_bytes)
         self.one_large = False
         self.doubt = 0  # the first skipped sequence that the check under way is about
         self.check = ""
@@ -129,26 +131,21 @@ class Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the range."""
-        if self.plan.end is not None and self.plan.start >= self.plan.end:
+        if self.options.end is not None and self.options.start >= self.options.end:
             return
         self._progress()
-        pause = 0.0
-        begun = False
         try:
             while not self.done:
-                before = self.columns.next
                 try:
                     self.connection.connect(self.deadline.within(self.connection.options.connect_timeout))
-                    if not begun:
+                    if self.direct is None:
                         self._begin()
-                        begun = True
                     elif self.direct:
                         self._get_directly()
                     else:
                         self._pull()
-                    pause = 0.0
                 except PenstockError as error:
-                    pause = self._mend(error, 0.0 if self.columns.next > before else pause)
+                    self._mend(error)
                 yield from self._given()
             if self.columns.rows:
                 self._flush()
@@ -163,45 +160,45 @@ class Reading:
             self._progress()  # the caller's time is not ours
 
     def _progress(self) -> None:
-        self.deadline = Deadline(self.plan.timeout)
+        self.patience.moved()
+        self.deadline = self.patience.deadline
         self.silence = self.deadline.within(SILENCE)
 
-    def _mend(self, error: PenstockError, pause: float) -> float:
+    def _mend(self, error: PenstockError) -> None:
         """Forget the consumer and wait a little before the next try; give up where none helps, or the time is over."""
         if isinstance(error, RemoteProtocolError):
-            self.connection.link.close()
+            self.wire.close()
         if not may_ask_again(error):
             raise error
         self._release()
         self.inbox = self.check = ""
         if self.deadline.left == 0:
             raise DeadlineError(
-                f"Reading {self.plan.stream} made no progress for {self.plan.timeout:.3g} s, at sequence "
+                f"Reading {self.options.stream} made no progress for {self.options.timeout:.3g} s, at sequence "
                 f"{self.columns.next}: {error}",
                 remedy="Is the stream's leader reachable? A longer timeout may help.",
-                seconds=self.plan.timeout,
+                seconds=self.options.timeout,
             ) from error
-        time.sleep(min(pause, self.deadline.left))
-        return min(1.0, pause * 2 or 0.05)
+        time.sleep(self.patience.pause(error))
 
     def _flush(self) -> None:
-        self.ready.append(to_batch(self.columns.close(), self.plan.stream))
+        self.ready.append(to_batch(self.columns.close(), self.options.stream))
         self.columns.restart()
         if self.columns.gap and (not self.check or time.monotonic() - self.check_sent > SILENCE):
             self._ask_about_gap()
 
     def _release(self) -> None:
         """Let the server forget us; what cannot be said now it finds out by itself."""
-        if self.connection.link.is_open:
+        if self.wire.is_open:
             deadline = Deadline(self.connection.options.request_timeout)
             try:
                 if self.columns.sid:
-                    self.connection.link.send(protocol.unsubscribe(self.columns.sid), deadline)
+                    self.wire.send(protocol.unsubscribe(self.columns.sid), deadline)
                 if self.consumer:
-                    method = names.consumer_delete(self.plan.stream, self.consumer)
-                    self.connection.send_request(self._api(method), b"", deadline)
+                    method = names.consumer_delete(self.options.stream, self.consumer)
+                    self.connection.send_request(self._api(method), b"", deadline, heed=False)
             except (DisconnectedError, DeadlineError):
-                self.connection.link.close()
+                self.wire.close()
         self.consumer = ""
         self.columns.sid = 0
 
@@ -214,19 +211,23 @@ class Reading:
         timeout = self.deadline.within(self.connection.options.request_timeout).left
         return self.connection.api(method, body, timeout=max(timeout, 0.001))
 
+    def _info(self) -> dict[str, Any]:
+        return self._ask(names.stream_info(self.options.stream))
+
     def _begin(self) -> None:
         """Look at the stream, hold the range against what it has, and choose the way."""
         info = self._look()
         self.created = info.get("created")
         first, last = _bounds(info)
-        start, end = self.plan.start, self.plan.end if self.plan.end is not None else last + 1
+        start, end = self.options.start, self.options.end if self.options.end is not None else last + 1
         if end > last + 1 or (start < first and start < end):
             self._lose(start, first, last)
             start, end = max(start, first), min(end, last + 1)
         self.columns.next, self.columns.end = start, end
         self.done = start >= end
-        fitting = len(self.plan.subjects) < 2 and self.plan.payloads  # direct get knows one subject, and sends all
-        self.direct = bool(part(info, "config").get("allow_direct")) and fitting and end - start <= DIRECT_ROWS
+        # Direct get knows one subject, and sends all.
+        fitting = len(self.options.subjects) < 2 and self.options.payloads and end - start <= DIRECT_ROWS
+        self.direct = fitting and _allows_direct(info)
 
     def _look(self) -> dict[str, Any]:
         """Ask how the stream stands.
@@ -236,26 +237,26 @@ class Reading:
         """
         patience = self.deadline.within(SETTLE)
         while True:
-            info = self._ask(names.stream_info(self.plan.stream))
-            behind = self.plan.end is not None and _bounds(info)[1] + 1 < self.plan.end
+            info = self._info()
+            behind = self.options.end is not None and _bounds(info)[1] + 1 < self.options.end
             if not behind or part(info, "config").get("num_replicas", 1) == 1 or patience.left == 0:
                 return info
             time.sleep(min(0.1, patience.left))
 
     def _lose(self, start: int, first: int, last: int) -> None:
-        end = self.plan.end if self.plan.end is not None else last + 1
+        end = self.options.end if self.options.end is not None else last + 1
         error = DataLossError(
-            f"Stream {self.plan.stream} holds [{first}, {last + 1}), and messages of [{start}, {end}) are wanted.",
+            f"Stream {self.options.stream} holds [{first}, {last + 1}), and messages of [{start}, {end}) are wanted.",
             remedy="Its limits, a purge or a restore took them away: start at what is there, or allow the loss.",
-            stream=self.plan.stream,
+            stream=self.options.stream,
             start=start,
             end=end,
             first=first,
             last=last,
         )
-        if self.plan.on_loss is None:
+        if self.options.on_loss is None:
             raise error
-        self.plan.on_loss(error)
+        self.options.on_loss(error)
 
     def _ask_about_gap(self) -> None:
         """Ask, without waiting, whether the stream still begins before the first skipped sequence.
@@ -263,8 +264,11 @@ class Reading:
         If it does, what was skipped had been deleted one by one; if not, retention may have overtaken us.
         """
         deadline = self.deadline.within(self.connection.options.request_timeout)
-        self.check = self.connection.send_request(self._api(names.stream_info(self.plan.stream)), b"", deadline)
+        self.check = self.connection.send_request(self._api(names.stream_info(self.options.stream)), b"", deadline)
         self.check_sent = time.monotonic()
+        self._doubt_gap()
+
+    def _doubt_gap(self) -> None:
         self.doubt = min(self.doubt or self.columns.gap, self.columns.gap)
         self.columns.gap = 0
 
@@ -288,21 +292,20 @@ class Reading:
         if self.columns.next < self.columns.end and not self.columns.gap:
             self.columns.gap = self.columns.next
         if self.columns.gap:
-            self.doubt = min(self.doubt or self.columns.gap, self.columns.gap)
-            self.columns.gap = 0
+            self._doubt_gap()
         while self.doubt:
             try:
                 self.connection.connect(self.deadline)
-                self._judge(self._ask(names.stream_info(self.plan.stream)))
+                self._judge(self._info())
             except PenstockError as error:
-                self._mend(error, 0.1)
+                self._mend(error)
 
     def _is_exhausted(self) -> bool:
         """Ask the stream's leader whether no message of ours is left below the end."""
-        for subject in self.plan.subjects or (">",):
+        for subject in self.options.subjects or (">",):
             body = direct.question(self.columns.next, subject=subject)
             try:
-                found = self._ask(names.message_get(self.plan.stream), body)
+                found = self._ask(names.message_get(self.options.stream), body)
             except NotFoundError as error:
                 if error.err_code != names.NO_MESSAGE:
                     raise
@@ -321,7 +324,7 @@ class Reading:
                 return
         columns = self.columns
         # Without filters no more than the rest of the range can be ours; with filters, nobody knows.
-        rows = MOST_ROWS if self.plan.subjects else min(MOST_ROWS, columns.end - columns.next)
+        rows = MOST_ROWS if self.options.subjects else min(MOST_ROWS, columns.end - columns.next)
         window = self.window
         if self.one_large:  # a message larger than the window comes alone
             rows, window = 1, protocol.MAX_PAYLOAD
@@ -329,7 +332,7 @@ class Reading:
         self.one_large = False
         before = columns.count
         columns.wire_size = 0
-        reply = self._send(names.consumer_next(self.plan.stream, self.consumer), body)
+        reply = self._send(names.consumer_next(self.options.stream, self.consumer), body)
         while columns.count - before < rows and columns.wire_size < window:
             event = self._take()
             if self.done:
@@ -348,7 +351,7 @@ class Reading:
                 raise _BrokenError(f"the consumer says {event.status} {event.description}")
             break
         self.done = columns.next >= columns.end
-        self.window = min(2 * self.window, self.plan.window_bytes)
+        self.window = min(2 * self.window, self.options.window_bytes)
 
     def _get_directly(self) -> None:
         """Ask for the rest of the range by direct get and take the answer whole."""
@@ -358,18 +361,17 @@ class Reading:
         columns.direct = True
         body = direct.question(
             columns.next,
-            subject=self.plan.subjects[0] if self.plan.subjects else None,
+            subject=self.options.subjects[0] if self.options.subjects else None,
             batch=min(DIRECT_BATCH, columns.end - columns.next),
-            max_bytes=self.plan.window_bytes,
+            max_bytes=self.options.window_bytes,
         )
         before = columns.next
-        reply = self._send(names.direct_get(self.plan.stream), body)
-        while True:
+        reply = self._send(names.direct_get(self.options.stream), body)
+        event = None
+        while event is None or event.subject != reply:
             event = self._take()
             if self.done:
                 return
-            if event is not None and event.subject == reply:
-                break
         if read_status(event.status or 0, event.description).kind not in (StatusKind.END, StatusKind.NONE):
             # Something in the way: a message whose headers hide its sequence, or a server without batches.
             self._use_consumer()
@@ -381,12 +383,11 @@ class Reading:
     def _use_consumer(self) -> None:
         if self.no_consumer:
             raise _BrokenError("direct get does not answer, and the stream allows no consumer")
-        self.direct = self.columns.direct = False
+        self.direct = False
 
     def _take(self) -> protocol.Message | None:
         """Move what was received into the columns; give the next message that says something about the request."""
-        link, columns = self.connection.link, self.columns
-        parser = link.parser
+        columns, parser = self.columns, self.wire.parser
         position = columns.fill(parser.buffer, parser.start, parser.end)
         if position > parser.start:
             parser.take(position)
@@ -407,8 +408,8 @@ class Reading:
             if event is None:
                 # Not only the waiting counts: what comes without end and is none of ours is silence, too.
                 self.silence.check()
-                link.receive(self.silence)
-            if event is None or link.handle(event, self.silence) or not isinstance(event, protocol.Message):
+                self.wire.receive(self.silence)
+            if event is None or self.wire.handle(event, self.silence) or not isinstance(event, protocol.Message):
                 return None
         except DeadlineError:
             raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
@@ -419,7 +420,7 @@ class Reading:
             return None  # of a consumer that we gave up
         if event.header is None or (event.status is None and not columns.direct):
             raise RemoteProtocolError(
-                f"A delivery of {self.plan.stream} that does not say its sequence: reply {event.reply!r}.",
+                f"A delivery of {self.options.stream} that does not say its sequence: reply {event.reply!r}.",
                 place=parser.place,
             )
         return event
@@ -428,7 +429,7 @@ class Reading:
 
     def _subscribe(self) -> None:
         if self.columns.sid:
-            self.connection.link.send(protocol.unsubscribe(self.columns.sid), self.deadline)
+            self.wire.send(protocol.unsubscribe(self.columns.sid), self.deadline)
         self.inbox = self.connection.new_subject()
         self.columns.sid = self.connection.subscribe(f"{self.inbox}.*", self.deadline)
 
@@ -436,7 +437,7 @@ class Reading:
         self.requests += 1
         reply = f"{self.inbox}.{self.requests}"
         payload = Question(method, body).payload
-        self.connection.link.send(protocol.publish(self._api(method), payload, reply), self.deadline)
+        self.wire.send(protocol.publish(self._api(method), payload, reply), self.deadline)
         self.silence = self.deadline.within(SILENCE)
         return reply
 
@@ -454,17 +455,17 @@ class Reading:
             "num_replicas": 1,
             "inactive_threshold": INACTIVE * NANOSECONDS,
         }
-        if not self.plan.payloads:
+        if not self.options.payloads:
             config["headers_only"] = True
-        subjects = self.plan.subjects
-        method = names.consumer_create(self.plan.stream, name)
+        subjects = self.options.subjects
+        method = names.consumer_create(self.options.stream, name)
         if subjects and subjects != (">",):
             config["filter_subjects"] = list(subjects)
-        body = {"stream_name": self.plan.stream, "config": config, "action": "create"}
+        body = {"stream_name": self.options.stream, "config": config, "action": "create"}
         try:
             self._ask(method, body)
         except JetStreamError as error:
-            if error.err_code in NO_CONSUMER and len(subjects) < 2 and self._allows_direct():
+            if error.err_code in NO_CONSUMER and len(subjects) < 2 and _allows_direct(self._info()):
                 self.direct = self.no_consumer = True
                 return
             raise
@@ -472,18 +473,18 @@ class Reading:
         self.columns.count = 1
         self.columns.direct = False
 
-    def _allows_direct(self) -> bool:
-        return bool(part(self._ask(names.stream_info(self.plan.stream)), "config").get("allow_direct"))
-
     def _drain(self) -> None:
         """Take the rest of an answer off the connection, so that nothing is under way."""
-        link = self.connection.link
-        link.send(protocol.unsubscribe(self.columns.sid) + protocol.PING, self.deadline)
+        self.wire.send(protocol.unsubscribe(self.columns.sid) + protocol.PING, self.deadline)
         self.columns.sid = 0
-        while not isinstance(event := link.next_event(self.deadline), protocol.Pong):
+        while not isinstance(event := self.wire.next_event(self.deadline), protocol.Pong):
             if isinstance(event, protocol.Message) and event.sid == 1:
                 self._hear_about_gap(event)
             self.deadline.check()
+
+
+def _allows_direct(info: dict[str, Any]) -> bool:
+    return bool(part(info, "config").get("allow_direct"))
 
 
 def _bounds(info: dict[str, Any]) -> tuple[int, int]:

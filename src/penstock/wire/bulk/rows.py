@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.errors import InputError, LocalProtocolError
 from penstock.wire import frames, protocol
 from penstock.wire.arrow import HEADERS, constant
+from penstock.wire.subjects import covers
 
 __all__ = ["Source", "offsets", "pattern", "texts"]
 
@@ -37,7 +38,6 @@ class Source:
             batches = [batches]
         self._batches = iter(batches)
         self._subject = subject
-        self._patterns = [pattern(item) for item in subjects]
         self._bound = subjects
         self._max_payload = max_payload
         self._max_size = max_size
@@ -70,14 +70,12 @@ class Source:
         if data.null_count:
             data = data.fill_null(b"")
         subjects = self._subjects(batch)
-        maps = None
-        names = values = lists = None
+        own: tuple[Any, ...] = ()
         if "headers" in batch.schema.names and not pa.types.is_null(batch.column("headers").type):
             self.has_headers = True
             headers = self._headers(self._cast(batch.column("headers"), HEADERS, "headers"))
-            maps, names = offsets(headers), texts(headers.keys)
-            lists, values = offsets(headers.items), texts(headers.items.values)
-        rows = frames.Rows(batch.num_rows, texts(subjects), texts(data), maps, names, lists, values)
+            own = offsets(headers), texts(headers.keys), offsets(headers.items), texts(headers.items.values)
+        rows = frames.Rows(batch.num_rows, texts(subjects), texts(data), *own)
         largest = frames.sizes(rows)
         if largest + OWN_HEADERS > self._max_payload:
             raise LocalProtocolError(
@@ -125,7 +123,7 @@ class Source:
 
     def _check_subject(self, subject: str, row: int) -> None:
         protocol.check_subject(subject)
-        if not any(pattern.fullmatch(subject) for pattern in self._patterns):
+        if not any(covers(bound, subject) for bound in self._bound):
             raise InputError(
                 f"Subject {subject!r} (row {row}) is not of this stream, which has {', '.join(self._bound) or 'none'}.",
                 remedy="Publish to a subject of the stream, or add the subject to it.",

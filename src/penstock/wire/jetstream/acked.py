@@ -13,13 +13,14 @@ Messages are told apart by numbers, which drivers write into the reply subjects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
 from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["Window", "confirm", "number_behind", "ranges"]
+__all__ = ["Window", "confirm", "hindrance", "joined", "number_behind"]
 
 Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
@@ -45,24 +46,32 @@ def number_behind(subject: str, prefix: str) -> int:
         raise RemoteProtocolError(f"An answer came on {subject[:80]!r}, which ends with no number of ours.") from None
 
 
-def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Give numbers as ranges `[start, end)`."""
+def hindrance(what: str, *, ids: bool, safe: bool) -> str:
+    """Say why something cannot be sent again, nothing if it can: `safe` while the stream remembers its ids."""
+    if not ids:
+        return "without ids nothing is sent twice"
+    return "" if safe else f"the stream's duplicate window is too short to send {what} again"
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Give ranges `[start, end)` in order, without empty ones, and those that touch as one."""
     found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
-        else:
-            found.append((number, number + 1))
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif start < end:
+            found.append((start, end))
     return found
 
 
+@dataclass(slots=True)
 class _Sending(Generic[Item]):
     """Messages that were sent together: `item` is what the driver sends them from, `left` how many have no ack."""
 
-    __slots__ = ("at", "item", "left", "size")
-
-    def __init__(self, item: Item, left: int, size: int, at: float) -> None:
-        self.item, self.left, self.size, self.at = item, left, size, at
+    item: Item
+    left: int
+    size: int
+    at: float
 
 
 class Window(Generic[Item]):
@@ -186,4 +195,5 @@ class Window(Generic[Item]):
     @property
     def unknown(self) -> list[tuple[int, int]]:
         """The numbers of messages of which nobody knows whether they are stored."""
-        return ranges(number for number in self._waiting if number not in self.again or number in self._lost)
+        numbers = (number for number in self._waiting if number not in self.again or number in self._lost)
+        return joined((number, number + 1) for number in numbers)

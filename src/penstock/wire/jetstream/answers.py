@@ -87,7 +87,7 @@ def number(answer: Mapping[str, Any], name: str, default: int = _MUST, *, least:
     if found is None and default is not _MUST:
         return default
     if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= _LARGEST:
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no whole number.", place=0)
+        raise _wrong(name, "whole number")
     return found
 
 
@@ -97,7 +97,7 @@ def text(answer: Mapping[str, Any], name: str, default: str = _MUST) -> str:
     if found is None and default is not _MUST:
         return default
     if not isinstance(found, str) or any("\ud800" <= char <= "\udfff" for char in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no text.", place=0)
+        raise _wrong(name, "text")
     return found
 
 
@@ -105,7 +105,7 @@ def texts(answer: Mapping[str, Any], name: str) -> list[str]:
     """Give a field that is a list of texts; an absent one is empty."""
     found = answer.get(name) or []
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of texts.", place=0)
+        raise _wrong(name, "list of texts")
     return found
 
 
@@ -113,8 +113,12 @@ def part(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Give a field that is an object."""
     found = answer.get(name)
     if not isinstance(found, dict):
-        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no object.", place=0)
+        raise _wrong(name, "object")
     return found
+
+
+def _wrong(name: str, kind: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"The field {name!r} of JetStream's answer is no {kind}.", place=0)
 
 
 # -- acks ------------------------------------------------------------------------------------------------------------
@@ -186,12 +190,10 @@ def read_ack(payload: bytes | bytearray | memoryview, status: int | None = None)
 
 
 class StatusKind(enum.Enum):
-    """What a message without a payload says by its status: about a pull request, a direct get, or a flow."""
+    """What a message without a payload says by its status, as far as it matters to whoever asked."""
 
     HEARTBEAT = "heartbeat"
-    """The consumer is there and has nothing to deliver."""
-    FLOW_CONTROL = "flow control"
-    """The server waits for an answer to this before it goes on."""
+    """The request goes on, and there is nothing to deliver."""
     END = "end"
     """The last message of what was asked for."""
     NONE = "none"
@@ -204,78 +206,44 @@ class StatusKind(enum.Enum):
     """The next message is larger than the bytes that the pull request has left."""
     DELETED = "deleted"
     """The consumer is gone."""
-    MOVED = "moved"
-    """Another node leads now, or will; pull again."""
-    CROWDED = "crowded"
-    """The consumer has as many pull requests as it may."""
     PINNED = "pinned"
     """Another client holds the pin of the priority group."""
-    WRONG = "wrong"
-    """The request is one that this consumer or stream never takes."""
-    TOO_MANY = "too many"
-    """More subjects match than one answer may hold."""
     NOBODY = "nobody"
     """Nobody listens: no such consumer or stream, or no leader now."""
-    BUSY = "busy"
-    """The stream gets more than it can take."""
-    FAILED = "failed"
-    """The server could not do it; the description says why."""
-    OTHER = "other"
-    """A status that we do not know."""
+    LATER = "later"
+    """Another node leads now, or will, or there is too much to do; ask again."""
+    REFUSED = "refused"
+    """The server never does this, or could not, as the description says; also a status that we do not know."""
 
 
-_STATUS_VERDICTS = {
-    StatusKind.HEARTBEAT: Verdict.STORED,
-    StatusKind.FLOW_CONTROL: Verdict.STORED,
-    StatusKind.END: Verdict.STORED,
-    StatusKind.COMPLETED: Verdict.STORED,
-    StatusKind.NONE: Verdict.PASSING,
-    StatusKind.EXPIRED: Verdict.PASSING,
-    StatusKind.MOVED: Verdict.PASSING,
-    StatusKind.CROWDED: Verdict.PASSING,
-    StatusKind.PINNED: Verdict.PASSING,
-    StatusKind.NOBODY: Verdict.PASSING,
-    StatusKind.BUSY: Verdict.PASSING,
-}
+_DONE = (StatusKind.HEARTBEAT, StatusKind.END, StatusKind.COMPLETED)
+_PASSING = (StatusKind.NONE, StatusKind.EXPIRED, StatusKind.PINNED, StatusKind.NOBODY, StatusKind.LATER)
 
-# How the description begins, for every form that nats-server 2.15 sends, and for any other with the same number.
+# How the description begins, where nats-server 2.15 sends several with one number, and for any other with that number.
+# What is not here is refused: 400 "Bad Request - ...", 412 "Required Api Level", 413 "Too Many Results", 500.
 _STATUSES: dict[int, tuple[tuple[str, StatusKind], ...]] = {
-    100: (
-        ("idle heartbeat", StatusKind.HEARTBEAT),
-        ("flowcontrol request", StatusKind.FLOW_CONTROL),
-        ("", StatusKind.HEARTBEAT),
-    ),
+    100: (("", StatusKind.HEARTBEAT),),  # "Idle Heartbeat", "FlowControl Request"
     204: (("", StatusKind.END),),  # "EOB" for a direct get, nothing for a snapshot
-    400: (("", StatusKind.WRONG),),  # "Bad Request - ..."
     404: (("", StatusKind.NONE),),  # "No Messages", "No Results", "Message Not Found"
     408: (
-        ("request timeout", StatusKind.EXPIRED),
-        ("requests pending", StatusKind.EXPIRED),
-        ("interest expired", StatusKind.EXPIRED),
-        ("empty request", StatusKind.WRONG),
-        ("malformed request", StatusKind.WRONG),
-        ("bad request", StatusKind.WRONG),
-        ("no interest", StatusKind.FAILED),  # a snapshot whose reader is gone
-        ("no flow response", StatusKind.FAILED),  # a snapshot whose reader is too slow
-        ("", StatusKind.EXPIRED),
+        ("empty request", StatusKind.REFUSED),
+        ("malformed request", StatusKind.REFUSED),
+        ("bad request", StatusKind.REFUSED),
+        ("no interest", StatusKind.REFUSED),  # a snapshot whose reader is gone
+        ("no flow response", StatusKind.REFUSED),  # a snapshot whose reader is too slow
+        ("", StatusKind.EXPIRED),  # "Request Timeout", "Requests Pending", "Interest Expired"
     ),
     409: (
         ("batch completed", StatusKind.COMPLETED),
         ("message size exceeds maxbytes", StatusKind.TOO_LARGE),
         ("consumer deleted", StatusKind.DELETED),
-        ("leadership change", StatusKind.MOVED),
-        ("server shutdown", StatusKind.MOVED),
-        ("exceeded maxwaiting", StatusKind.CROWDED),
-        ("consumer is push based", StatusKind.WRONG),
-        ("exceeded maxrequestbatch", StatusKind.WRONG),
-        ("exceeded maxrequestexpires", StatusKind.WRONG),
-        ("exceeded maxrequestmaxbytes", StatusKind.WRONG),
+        ("leadership change", StatusKind.LATER),
+        ("server shutdown", StatusKind.LATER),
+        ("exceeded maxwaiting", StatusKind.LATER),
+        ("", StatusKind.REFUSED),  # "Consumer is push based", "Exceeded MaxRequestBatch of ..." and the like
     ),
-    412: (("", StatusKind.WRONG),),  # "Required Api Level"
-    413: (("", StatusKind.TOO_MANY),),  # "Too Many Results"
     423: (("", StatusKind.PINNED),),  # "Nats-Wrong-Pin-Id", "Nats-Pin-Id mismatch"
-    429: (("", StatusKind.BUSY),),  # "Too Many Requests"
-    500: (("", StatusKind.FAILED),),
+    429: (("", StatusKind.LATER),),  # "Too Many Requests"
     503: (("", StatusKind.NOBODY),),
 }
 
@@ -291,16 +259,18 @@ class Status:
     @property
     def ends(self) -> bool:
         """Whether nothing more comes for the request that it answers."""
-        return self.kind not in (StatusKind.HEARTBEAT, StatusKind.FLOW_CONTROL)
+        return self.kind is not StatusKind.HEARTBEAT
 
     @property
     def verdict(self) -> Verdict:
         """PASSING: the same request may bring more in a moment. STORED: it brought what it was to bring."""
-        return _STATUS_VERDICTS.get(self.kind, Verdict.REFUSED)
+        if self.kind in _DONE:
+            return Verdict.STORED
+        return Verdict.PASSING if self.kind in _PASSING else Verdict.REFUSED
 
 
 def read_status(status: int, description: str = "") -> Status:
     """Tell what a status means; case does not matter."""
     said = description.strip().lower()
-    found = next((kind for start, kind in _STATUSES.get(status, ()) if said.startswith(start)), StatusKind.OTHER)
+    found = next((kind for start, kind in _STATUSES.get(status, ()) if said.startswith(start)), StatusKind.REFUSED)
     return Status(found, status, description)

@@ -25,6 +25,7 @@ from typing import Any
 from penstock.errors import JetStreamError, PenstockError
 from penstock.wire import frames
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import hindrance
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
 __all__ = ["MOST", "Attempts", "encode", "encode_rows", "lines", "marks", "new_id"]
@@ -125,8 +126,4 @@ class Attempts:
 
     def hindrance(self, now: float) -> str:
         """Say why the batch cannot be sent again, nothing where it can."""
-        if not self.ids:
-            return "without ids nothing is sent twice"
-        if now - self._first > self.safe:
-            return "the stream's duplicate window is too short to send the batch again"
-        return ""
+        return hindrance("the batch", ids=self.ids, safe=now - self._first <= self.safe)

@@ -5,9 +5,8 @@ may have the same names::
 
     Nats-Stream  Nats-Subject  Nats-Sequence  Nats-Time-Stamp  and, of many, Nats-Num-Pending  Nats-Last-Sequence
 
-Many end with a status: 204 EOB, with how many more there are in Nats-Num-Pending and, for the last messages of several
-subjects, what the stream ended with in Nats-UpTo-Sequence. 404: there is none. 408, 413: the server takes no request
-of this form. A replica may lag behind the leader; whoever must know that there is nothing more asks the leader.
+Many end with a status: 204 EOB. 404: there is none. 408, 413: the server takes no request of this form. A replica may
+lag behind the leader; whoever must know that there is nothing more asks the leader.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ __all__ = [
     "whole",
 ]
 
-_SUBJECT, _SEQUENCE, _TIME, _PENDING, _UP_TO = (
-    f"\r\n{name}:".encode()
-    for name in (names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING, names.UP_TO_SEQUENCE)
+_SUBJECT, _SEQUENCE, _TIME, _PENDING = (
+    f"\r\n{name}:".encode() for name in (names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING)
 )
 _DIGITS = 20
 
@@ -140,11 +138,7 @@ class DirectGet:
         self.payload = json.dumps(body, separators=(",", ":")).encode()
         self.answers: list[tuple[bytes, bytes | None]] = []
         """The messages so far, each a payload and a header block."""
-        self.pending: int | None = None
-        """How many there are beyond these, where many were asked for and their end has come."""
-        self.up_to: int | None = None
-        """What the stream ended with, where the last messages of several subjects were asked for."""
-        self._many = "batch" in body or "multi_last" in body
+        self._many = "batch" in body
         self._error: PenstockError | None = None
 
     def hear(self, payload: bytes, header: bytes | None) -> bool:
@@ -161,13 +155,11 @@ class DirectGet:
     def _end(self, header: bytes) -> None:
         code, description = decode_status(header)
         status = read_status(code or 0, description)
-        if status.kind is StatusKind.END:
-            self.pending, self.up_to = whole(value(header, _PENDING)), whole(value(header, _UP_TO))
-        elif status.kind is StatusKind.NOBODY:
+        if status.kind is StatusKind.NOBODY:
             raise NoRespondersError(
                 f"Nobody gives messages of stream {self.stream}.", remedy="Is it there, and does it allow direct get?"
             )
-        elif status.kind is not StatusKind.NONE:
+        if status.kind not in (StatusKind.END, StatusKind.NONE):
             raise JetStreamError(
                 f"Stream {self.stream} refuses a direct get: {description} ({code}).",
                 remedy="Is the server 2.11 or newer?",

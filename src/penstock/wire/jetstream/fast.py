@@ -27,7 +27,7 @@ import secrets
 from collections import deque
 
 from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
-from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.acked import confirm, hindrance
 from penstock.wire.jetstream.answers import PubAck, api_error, number, read_ack, read_json, text
 from penstock.wire.jetstream.names import FAST_INGEST
 from penstock.wire.jetstream.verdicts import Verdict, judge
@@ -241,8 +241,4 @@ class Batch:
         """Say why what has no ack cannot be sent again; nothing if it can."""
         if not self.doubtful:
             return ""
-        if not self.ids:
-            return "without ids nothing is sent twice"
-        if now - self._oldest > self.safe:
-            return "the stream's duplicate window is too short to send the rest again"
-        return ""
+        return hindrance("the rest", ids=self.ids, safe=now - self._oldest <= self.safe)

@@ -8,8 +8,6 @@ from penstock.errors import InputError
 
 __all__ = [
     "ACK",
-    "ADVISORY",
-    "API",
     "BATCH_COMMIT",
     "BATCH_ID",
     "BATCH_PREFIX",
@@ -24,55 +22,27 @@ __all__ = [
     "EXPECTED_PREFIX",
     "EXPECTED_STREAM",
     "FAST_INGEST",
-    "FLOW_CONTROL",
     "HEADER_PREFIX",
     "INCOMPLETE_BATCH",
-    "INCREMENT",
-    "KV_OPERATION",
-    "LAST_CONSUMER",
     "LAST_SEQUENCE",
-    "LAST_STREAM",
-    "MARKER_REASON",
-    "MAX_DELIVERIES",
-    "METRIC_ACK",
     "MSG_ID",
     "MSG_SIZE",
     "NO_MESSAGE",
     "NUM_PENDING",
-    "PENDING_BYTES",
-    "PENDING_MESSAGES",
     "PIN_ID",
-    "REQUIRED_API_LEVEL",
-    "RESPONSE_TYPE",
-    "ROLLUP",
-    "SCHEDULE",
-    "SCHEDULER",
-    "SCHEDULE_NEXT",
-    "SCHEDULE_PREFIX",
-    "SCHEDULE_SOURCE",
-    "SCHEDULE_TARGET",
-    "SCHEDULE_TIME_ZONE",
-    "SCHEDULE_TTL",
     "SEQUENCE",
+    "SEQUENCE_IN_DOUBT",
     "STREAM",
-    "STREAM_SOURCE",
     "SUBJECT",
     "TIME",
     "TTL",
-    "UP_TO_SEQUENCE",
-    "WRITE_UNDER_WAY",
     "WRONG_LAST_ID",
     "WRONG_LAST_SEQUENCE",
-    "api_prefix",
     "check_name",
     "consumer_create",
     "consumer_delete",
     "consumer_info",
-    "consumer_list",
-    "consumer_names",
     "consumer_next",
-    "consumer_pause",
-    "consumer_unpin",
     "direct_get",
     "message_delete",
     "message_get",
@@ -80,8 +50,6 @@ __all__ = [
     "stream_delete",
     "stream_info",
     "stream_purge",
-    "stream_restore",
-    "stream_snapshot",
     "stream_update",
 ]
 
@@ -90,8 +58,8 @@ __all__ = [
 NO_MESSAGE = 10037
 WRONG_LAST_ID = 10070
 WRONG_LAST_SEQUENCE = 10071
-WRITE_UNDER_WAY = 10164  # replicas are still busy with another message that has a condition on the same subject
-CONDITION_FAILED = frozenset({WRONG_LAST_SEQUENCE, WRITE_UNDER_WAY})
+SEQUENCE_IN_DOUBT = 10164  # another write of the subject is under way, so that nobody can tell yet
+CONDITION_FAILED = frozenset({WRONG_LAST_SEQUENCE, SEQUENCE_IN_DOUBT})
 INCOMPLETE_BATCH = 10176
 DUPLICATE_IN_BATCH = 10201
 
@@ -102,9 +70,6 @@ HEADER_PREFIX = "Nats-"  # a header that begins so is for the server, or from it
 # what a publisher says of a message
 MSG_ID = "Nats-Msg-Id"
 TTL = "Nats-TTL"
-ROLLUP = "Nats-Rollup"
-INCREMENT = "Nats-Incr"
-REQUIRED_API_LEVEL = "Nats-Required-Api-Level"
 EXPECTED_PREFIX = "Nats-Expected-"
 EXPECTED_STREAM = "Nats-Expected-Stream"
 EXPECTED_LAST_ID = "Nats-Expected-Last-Msg-Id"
@@ -115,12 +80,6 @@ BATCH_PREFIX = "Nats-Batch-"
 BATCH_ID = "Nats-Batch-Id"
 BATCH_SEQUENCE = "Nats-Batch-Sequence"
 BATCH_COMMIT = "Nats-Batch-Commit"
-SCHEDULE_PREFIX = "Nats-Schedule"
-SCHEDULE = "Nats-Schedule"
-SCHEDULE_TARGET = "Nats-Schedule-Target"
-SCHEDULE_SOURCE = "Nats-Schedule-Source"
-SCHEDULE_TTL = "Nats-Schedule-TTL"
-SCHEDULE_TIME_ZONE = "Nats-Schedule-Time-Zone"
 
 # what the server says of a message that it stored, got or delivered
 STREAM = "Nats-Stream"
@@ -129,39 +88,18 @@ SEQUENCE = "Nats-Sequence"
 TIME = "Nats-Time-Stamp"
 NUM_PENDING = "Nats-Num-Pending"
 LAST_SEQUENCE = "Nats-Last-Sequence"
-UP_TO_SEQUENCE = "Nats-UpTo-Sequence"
 MSG_SIZE = "Nats-Msg-Size"
-STREAM_SOURCE = "Nats-Stream-Source"
-MARKER_REASON = "Nats-Marker-Reason"
-SCHEDULER = "Nats-Scheduler"
-SCHEDULE_NEXT = "Nats-Schedule-Next"
-RESPONSE_TYPE = "Nats-Response-Type"
-KV_OPERATION = "KV-Operation"
 
 # what the server says in a status
-PENDING_MESSAGES = "Nats-Pending-Messages"
-PENDING_BYTES = "Nats-Pending-Bytes"
 PIN_ID = "Nats-Pin-Id"
 CONSUMER_STALLED = "Nats-Consumer-Stalled"
-LAST_CONSUMER = "Nats-Last-Consumer"
-LAST_STREAM = "Nats-Last-Stream"
 
 # -- subjects --------------------------------------------------------------------------------------------------------
 
-API = "$JS.API"
 ACK = "$JS.ACK"  # .<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>
-FLOW_CONTROL = "$JS.FC"
 FAST_INGEST = "$FI"  # the last token of the reply subject of a message of fast ingest
-METRIC_ACK = "$JS.EVENT.METRIC.CONSUMER.ACK"
-ADVISORY = "$JS.EVENT.ADVISORY"
-MAX_DELIVERIES = f"{ADVISORY}.CONSUMER.MAX_DELIVERIES"
 
 _BAD_NAME = set(" \t\r\n.*>/\\")
-
-
-def api_prefix(domain: str = "") -> str:
-    """Give what stands before every method of the API, in a domain or without one."""
-    return f"$JS.{domain}.API" if domain else API
 
 
 def check_name(name: str) -> None:
@@ -191,18 +129,12 @@ stream_create = _method("STREAM.CREATE")
 stream_update = _method("STREAM.UPDATE")
 stream_delete = _method("STREAM.DELETE")
 stream_purge = _method("STREAM.PURGE")
-stream_snapshot = _method("STREAM.SNAPSHOT")  # begins a backup
-stream_restore = _method("STREAM.RESTORE")  # begins to make a stream from a backup
 message_get = _method("STREAM.MSG.GET")  # one message, from the leader
 message_delete = _method("STREAM.MSG.DELETE")
 direct_get = _method("DIRECT.GET")  # messages, from any replica
 consumer_info = _method("CONSUMER.INFO")
 consumer_delete = _method("CONSUMER.DELETE")
-consumer_pause = _method("CONSUMER.PAUSE")  # or lets it go on
-consumer_unpin = _method("CONSUMER.UNPIN")  # takes the pin from the client that holds it
 consumer_next = _method("CONSUMER.MSG.NEXT")  # pulls messages
-consumer_names = _method("CONSUMER.NAMES")
-consumer_list = _method("CONSUMER.LIST")
 
 
 def consumer_create(stream: str, consumer: str = "", subject: str = "") -> str:

@@ -36,16 +36,14 @@ def body(
     about: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Give a request for messages; `about` are the fields of priority groups."""
-    fields: dict[str, Any] = {"batch": batch}
-    if max_bytes is not None:
-        fields["max_bytes"] = max_bytes
-    if expires is not None:
-        fields["expires"] = round(expires * _NANO)
-    if heartbeat is not None:
-        fields["idle_heartbeat"] = round(heartbeat * _NANO)
-    if no_wait:
-        fields["no_wait"] = True
-    return {**fields, **(about or {})}
+    fields = {
+        "batch": batch,
+        "max_bytes": max_bytes,
+        "expires": None if expires is None else round(expires * _NANO),
+        "idle_heartbeat": None if heartbeat is None else round(heartbeat * _NANO),
+        "no_wait": no_wait or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None} | (about or {})
 
 
 class Pulls:

@@ -6,19 +6,12 @@ import json
 import re
 from dataclasses import dataclass
 
-__all__ = ["AGAIN", "Question", "is_question"]
+__all__ = ["AGAIN", "Question"]
 
 AGAIN = 2.0  # seconds after which a question is asked again
-_QUESTION = re.compile(r"INFO|(STREAM|CONSUMER)\.(INFO|NAMES|LIST)(\..+)?|STREAM\.MSG\.GET\..+")
-
-
-def is_question(method: str) -> bool:
-    """Tell a method that only asks, and may be asked again, from one that changes something.
-
-    In a cluster nobody answers while a leader is being chosen, and the first answer to a new connection can be lost on
-    its way between nodes.
-    """
-    return _QUESTION.fullmatch(method) is not None
+# The methods that change nothing. In a cluster nobody answers while a leader is being chosen, and the first answer to a
+# new connection can be lost on its way between nodes.
+_ONLY_ASKS = re.compile(r"INFO|(STREAM|CONSUMER)\.(INFO|NAMES|LIST)(\..+)?|STREAM\.MSG\.GET\..+")
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class Question:
     """Whether it does no harm to ask it twice; a method that only asks always is."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "repeatable", self.repeatable or is_question(self.method))
+        object.__setattr__(self, "repeatable", self.repeatable or bool(_ONLY_ASKS.fullmatch(self.method)))
 
     @property
     def payload(self) -> bytes:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from penstock.errors import (
     DeadlineError,
-    DisconnectedError,
     JetStreamError,
     LinkError,
     LoginError,
@@ -22,21 +21,7 @@ from penstock.errors import (
     UnreachableError,
 )
 
-__all__ = [
-    "SEQUENCE_IN_DOUBT",
-    "WRONG_LAST_SEQUENCE",
-    "ErrorCode",
-    "Verdict",
-    "error_codes",
-    "is_passing",
-    "judge",
-    "judge_code",
-    "may_ask_again",
-]
-
-# Answers to a condition. Whoever set it decides what they mean.
-WRONG_LAST_SEQUENCE = 10071
-SEQUENCE_IN_DOUBT = 10164  # another write of the subject is under way, so that nobody can tell yet
+__all__ = ["ErrorCode", "Verdict", "error_codes", "judge", "judge_code", "may_ask_again"]
 
 _BUSY = (429, 503)  # HTTP's words for "later", believed where the server adds no code that we know
 
@@ -106,7 +91,6 @@ _KINDS: tuple[tuple[type[BaseException], Verdict], ...] = (
     (LoginError, Verdict.REFUSED),
     (TlsError, Verdict.REFUSED),
     (UnreachableError, Verdict.PASSING),
-    (DisconnectedError, Verdict.UNKNOWN),
     (LinkError, Verdict.UNKNOWN),
 )
 
@@ -116,11 +100,6 @@ def judge(error: BaseException) -> Verdict:
     if isinstance(error, JetStreamError):
         return judge_code(error.code, error.err_code, error.description)
     return next((verdict for kind, verdict in _KINDS if isinstance(error, kind)), Verdict.REFUSED)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Tell a failure after which nothing was done, and the same may be taken a moment later."""
-    return judge(error) is Verdict.PASSING
 
 
 def may_ask_again(error: BaseException) -> bool:

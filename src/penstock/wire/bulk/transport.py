@@ -32,12 +32,12 @@ from penstock.wire.patience import Deadline
 from penstock.wire.servers import Servers, most_telling
 from penstock.wire.session import Notice, Session, State, unreachable
 
-__all__ = ["Link"]
+__all__ = ["BlockingWire"]
 
 log = logging.getLogger("penstock.wire")
 
 
-class Link:
+class BlockingWire:
     """A connection to one of the servers of `options`, made by `open` and made again by the next `open`."""
 
     def __init__(self, options: ConnectionOptions) -> None:
@@ -97,12 +97,11 @@ class Link:
             try:
                 self._open_one(address.url, share)
                 return
-            except LinkError as error:
+            except BaseException as error:
                 self.close()
+                if not isinstance(error, LinkError):
+                    raise
                 failures.append(error)
-            except BaseException:
-                self.close()
-                raise
             if deadline.left == 0:
                 break
         raise most_telling(failures)
@@ -190,13 +189,11 @@ class Link:
 
     def _wait(self, what: int, deadline: Deadline) -> int:
         assert self._socket is not None
-        left = deadline.left
-        if left == 0:
-            raise DeadlineError(f"No answer within {deadline.seconds:.3g} s.", seconds=deadline.seconds)
+        deadline.check()
         if what & select.POLLOUT:
             self._poll.modify(self._socket, what)
         try:
-            found = self._poll.poll(max(1, int(left * 1000)))
+            found = self._poll.poll(max(1, int(deadline.left * 1000)))
         finally:
             if what & select.POLLOUT:
                 self._poll.modify(self._socket, select.POLLIN)
@@ -283,11 +280,9 @@ class Link:
         if notice is Notice.LEARNT or notice is Notice.LAME_DUCK:
             self._servers.learn(session.info, session.url)
         elif isinstance(notice, PenstockError):
-            subject = getattr(notice, "subject", None)
-            if subject in self.unheeded:
-                log.debug("%s", notice)
-            else:
+            if getattr(notice, "subject", None) not in self.unheeded:
                 raise notice
+            log.debug("%s", notice)
         return not isinstance(event, protocol.Pong)
 
     def next_event(self, deadline: Deadline) -> protocol.Event:

@@ -1,0 +1,46 @@
+"""Which rows of a bulk publish are stored, put together from their acks."""
+
+from __future__ import annotations
+
+from penstock.wire.bulk.publishing import Ack, AckedRows
+
+
+def acked(*rows: tuple[int, int]) -> AckedRows:
+    """Note the acks of single rows, each with its sequence."""
+    found = AckedRows("S")
+    for row, sequence in rows:
+        found.add_row(row, sequence, False)
+    return found
+
+
+def test_neighbours_are_one_ack():
+    """Rows that follow each other in number and in sequence are one ack, in whatever order the acks came."""
+    assert acked((0, 7), (1, 8), (2, 9)).acks == (Ack(0, 3, 9),)
+    assert acked((2, 9), (0, 7), (1, 8)).acks == (Ack(0, 3, 9),)
+    assert acked((0, 7), (1, 9), (2, 10)).acks == (Ack(0, 1, 7), Ack(1, 2, 10))
+
+
+def test_a_refused_row_is_not_stored():
+    """A row between others that were stored one after the other is not taken for stored, nor is one for missing."""
+    found = acked((0, 1), (1, 2), (3, 3), (4, 4))
+    assert found.acks == (Ack(0, 2, 2), Ack(3, 2, 4))
+    assert found.failure("row 2 was refused").stored == ((0, 2), (3, 5))
+
+
+def test_what_does_not_join():
+    """Repeats, batches with others' messages between their own, and acks that were lost stand for themselves."""
+    found = acked((0, 1))
+    found.add(1, 2, 3, duplicate=True)
+    found.add(3, 2, 5, contiguous=False)
+    found.add(5, 1, 6)
+    found.add(6, 1, None)
+    found.add(7, 1, 7)
+    assert found.acks == (
+        Ack(0, 1, 1),
+        Ack(1, 2, 3, True, True),
+        Ack(3, 2, 5, False),
+        Ack(5, 1, 6),
+        Ack(6, 1, None),
+        Ack(7, 1, 7),
+    )
+    assert found.failure("x").stored == ((0, 8),)

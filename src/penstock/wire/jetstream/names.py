@@ -8,6 +8,7 @@ from penstock.errors import InputError
 
 __all__ = [
     "ACK",
+    "ADVISORY",
     "BATCH_COMMIT",
     "BATCH_ID",
     "BATCH_PREFIX",
@@ -25,6 +26,8 @@ __all__ = [
     "HEADER_PREFIX",
     "INCOMPLETE_BATCH",
     "LAST_SEQUENCE",
+    "MAX_DELIVERIES",
+    "METRIC_ACK",
     "MSG_ID",
     "MSG_SIZE",
     "NO_MESSAGE",
@@ -98,6 +101,9 @@ CONSUMER_STALLED = "Nats-Consumer-Stalled"
 
 ACK = "$JS.ACK"  # .<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>
 FAST_INGEST = "$FI"  # the last token of the reply subject of a message of fast ingest
+METRIC_ACK = "$JS.EVENT.METRIC.CONSUMER.ACK"
+ADVISORY = "$JS.EVENT.ADVISORY"
+MAX_DELIVERIES = f"{ADVISORY}.CONSUMER.MAX_DELIVERIES"
 
 _BAD_NAME = set(" \t\r\n.*>/\\")
 

@@ -6,13 +6,15 @@ unlimited. Where several patterns match a channel, the narrowest counts, field b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from penstock.channels.names import is_channel
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 from penstock.sizes import parse_size
+from penstock.wire.subjects import covers
 
 __all__ = ["ChannelLimits", "Limits", "gather_limits", "parse_limits"]
 
@@ -60,7 +62,7 @@ class Limits:
         """Give the limits of one channel."""
         made = self.default
         for pattern, narrower in self.patterns:  # the widest first
-            if _matches(pattern, channel):
+            if covers(pattern, channel):
                 changes = {}
                 for field in fields(narrower):
                     value = getattr(narrower, field.name)
@@ -82,16 +84,6 @@ def _is_pattern(pattern: str) -> bool:
     return is_channel(".".join("x" if token in ("*", ">") else token for token in tokens))
 
 
-def _matches(pattern: str, channel: str) -> bool:
-    wanted, given = pattern.split("."), channel.split(".")
-    for place, word in enumerate(wanted):
-        if word == ">":
-            return len(given) > place
-        if place >= len(given) or word not in ("*", given[place]):
-            return False
-    return len(wanted) == len(given)
-
-
 def _width(pattern: str) -> tuple[int, ...]:
     """Order patterns from wide to narrow: token by token, `>` before `*` before a word."""
     return tuple({">": 0, "*": 1}.get(token, 2) for token in pattern.split("."))
@@ -101,7 +93,7 @@ def parse_limits(text: str) -> tuple[str, ChannelLimits]:
     """Read `orders.*:max_msgs=10,max_age=1h`: a pattern and what holds for it; what is not named is inherited."""
     pattern, _, rest = text.partition(":")
     known = {field.name for field in fields(ChannelLimits)}
-    values: dict[str, float] = dict.fromkeys(known, 0)
+    values: dict[str, Any] = dict.fromkeys(known, 0)
     for item in filter(None, (part.strip() for part in rest.split(","))):
         name, equals, value = item.partition("=")
         name = name.strip().replace("-", "_")
@@ -120,7 +112,7 @@ def parse_limits(text: str) -> tuple[str, ChannelLimits]:
             option="limits",
             value=text,
         )
-    return pattern, _narrower(values)
+    return pattern, ChannelLimits(**values)
 
 
 def _value(name: str, value: str, text: str) -> float:
@@ -134,16 +126,6 @@ def _value(name: str, value: str, text: str) -> float:
         raise OptionError(
             f"{name} in the limits {text!r} is no whole number.", remedy="Write digits.", option=name, value=value
         ) from None
-
-
-def _narrower(values: Mapping[str, float]) -> ChannelLimits:
-    return ChannelLimits(
-        max_msgs=int(values["max_msgs"]),
-        max_bytes=int(values["max_bytes"]),
-        max_age=float(values["max_age"]),
-        max_subs=int(values["max_subs"]),
-        max_inactivity=float(values["max_inactivity"]),
-    )
 
 
 def gather_limits(texts: Iterable[str]) -> tuple[tuple[str, ChannelLimits], ...]:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import resource
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -32,10 +33,12 @@ log = logging.getLogger("penstock.channels")
 _LIMIT = 1024
 _REQUEST_BYTES = 16 * 1024
 _SECONDS = 10.0
+_NOT_FOUND = "404 Not Found"
+_UNAVAILABLE = "503 Service Unavailable"
 
 
-class _Missing(Exception):
-    """What was asked for is not there."""
+class _Refused(Exception):
+    """There is no page to show: a status of HTTP, and a line of text."""
 
 
 class Monitor:
@@ -77,7 +80,13 @@ class Monitor:
         try:
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = await self._answer(head)
+                try:
+                    status, kind, text = "200 OK", "application/json", json.dumps(await self._page(head), indent=2)
+                except _Refused as refused:
+                    status, kind, text = refused.args[0], "text/plain", refused.args[1]
+                except PenstockError as error:
+                    status, kind, text = _UNAVAILABLE, "text/plain", str(error)
+                body = f"{text}\n".encode()
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
                     "Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode()
@@ -90,31 +99,24 @@ class Monitor:
         finally:
             writer.close()
 
-    async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+    async def _page(self, head: bytes) -> dict[str, Any]:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
         if len(words) != 3 or words[0] not in ("GET", "HEAD"):
-            return "405 Method Not Allowed", "text/plain", b"Only GET.\n"
+            raise _Refused("405 Method Not Allowed", "Only GET.")
         parts = urlsplit(words[1])
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        service = self._gateway.service
-        if parts.path.rstrip("/") == "/streaming/serverz" and service is None:
-            return _json(self._standby_page())
-        page = {
+        pages: dict[str, Callable[[Any, dict[str, str]], Awaitable[dict[str, Any]]]] = {
             "/streaming/serverz": self._server_page,
             "/streaming/storez": self._store_page,
             "/streaming/clientsz": self._clients_page,
             "/streaming/channelsz": self._channels_page,
-        }.get(parts.path.rstrip("/"))
+        }
+        page, service = pages.get(parts.path.rstrip("/")), self._gateway.service
         if page is None:
-            return "404 Not Found", "text/plain", b"Pages: /streaming/serverz storez clientsz channelsz\n"
-        if service is None:
-            return "503 Service Unavailable", "text/plain", b"This gateway stands by.\n"
-        try:
-            return _json(await page(service, query))
-        except _Missing as missing:
-            return "404 Not Found", "text/plain", f"{missing}\n".encode()
-        except PenstockError as error:
-            return "503 Service Unavailable", "text/plain", f"{error}\n".encode()
+            raise _Refused(_NOT_FOUND, "Pages: /streaming/serverz storez clientsz channelsz")
+        if service is None and page != self._server_page:
+            raise _Refused(_UNAVAILABLE, "This gateway stands by.")
+        return await page(service, query)
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -122,29 +124,24 @@ class Monitor:
         return {
             "cluster_id": self._gateway.options.cluster_id,
             "server_id": self._gateway.identity,
-            "now": _now(),
+            "now": _time(datetime.now(UTC)),
         }
 
-    def _standby_page(self) -> dict[str, Any]:
-        common = self._common()
-        return {
-            "cluster_id": common["cluster_id"],
-            "server_id": common["server_id"],
+    async def _server_page(self, service: Service | None, query: dict[str, str]) -> dict[str, Any]:
+        page = self._common() | {
             "version": __version__,
-            "state": "STANDBY",
-            "now": common["now"],
+            "state": "STANDBY" if service is None else "STANDALONE",
             "start_time": _time(self._started),
             "uptime": format_duration(int((datetime.now(UTC) - self._started).total_seconds())),
         }
-
-    async def _server_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
-        total = await _totals(service)
-        return self._standby_page() | {
-            "state": "STANDALONE",
+        if service is None:
+            return page
+        return {
+            **page,
             "clients": len(service.clients),
             "subscriptions": sum(len(channel.subscribers) for channel in service.channels.values()),
             "channels": len(service.channels),
-            **total,
+            **await _totals(service),
             "in_msgs": service.in_messages,
             "in_bytes": service.in_bytes,
             "out_msgs": service.writer.messages,
@@ -173,7 +170,7 @@ class Monitor:
         if name := query.get("client"):
             client = service.clients.get(name)
             if client is None:
-                raise _Missing(f"Client {name} not found")
+                raise _Refused(_NOT_FOUND, f"Client {name} not found")
             return _client(client, subs)
         listed, around = _cut(service.clients.all(), query)
         return {**self._common(), **around, "clients": [_client(client, subs) for client in listed]}
@@ -182,7 +179,7 @@ class Monitor:
         if name := query.get("channel"):
             channel = service.channels.get(name)
             if channel is None:
-                raise _Missing(f"Channel {name} not found")
+                raise _Refused(_NOT_FOUND, f"Channel {name} not found")
             return await _channel(service, channel, query.get("subs") == "1")
         listed, around = _cut(sorted(service.channels), query)
         page = {**self._common(), **around}
@@ -199,14 +196,6 @@ def _files() -> dict[str, int]:
         return {"open_fds": len(os.listdir("/dev/fd")), "max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
     except OSError:
         return {}  # a machine that does not tell
-
-
-def _json(content: dict[str, Any]) -> tuple[str, str, bytes]:
-    return "200 OK", "application/json", json.dumps(content, indent=2).encode() + b"\n"
-
-
-def _now() -> str:
-    return _time(datetime.now(UTC))
 
 
 def _time(moment: datetime) -> str:
@@ -263,12 +252,12 @@ async def _channel(service: Service, channel: Channel, subs: bool) -> dict[str, 
 def _subscription(member: Member) -> dict[str, Any]:
     group = member.group
     assert group is not None, "only members of a group are shown"
-    page: dict[str, Any] = {"client_id": member.client, "inbox": member.inbox, "ack_inbox": member.ack_inbox}
-    if group.durable:
-        page["durable_name"] = group.durable
-    if group.queue:
-        page["queue_name"] = group.queue
-    return page | {
+    names = {"durable_name": group.durable, "queue_name": group.queue}
+    return {
+        "client_id": member.client,
+        "inbox": member.inbox,
+        "ack_inbox": member.ack_inbox,
+        **{kind: name for kind, name in names.items() if name},
         "is_durable": group.keep,
         "is_offline": not member.online,
         "max_inflight": member.max_in_flight,

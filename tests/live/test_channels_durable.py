@@ -402,6 +402,7 @@ async def test_a_resumed_durable_is_well(stan):
     again = await stan.raw()
     await again.connect()
     await again.subscribe("foo", durableName="d")
+    [member] = gateway.service.channels["foo"].subscribers.members
     assert not member.sick
     assert member.online
 

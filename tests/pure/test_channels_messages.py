@@ -19,17 +19,9 @@ NOW = 1_700_000_000_000_000_000
 
 def written(messages: list[NewMessage], *, atomic: bool, expected: int = 10, so_far: int = 100, not_before: int = 0):
     """Write messages to the channel foo."""
-    return write_frames(
-        "foo",
-        b"ch.foo",
-        messages,
-        "b1",
-        expected=expected,
-        so_far=so_far,
-        not_before=not_before,
-        now=NOW,
-        atomic=atomic,
-    )
+    stream = ChannelStream("foo", "c:foo", "ch.foo", ChannelLimits())
+    stream.last, stream.bytes_so_far, stream.last_time = expected, so_far, not_before
+    return write_frames(stream, messages, "b1", now=NOW, atomic=atomic)
 
 
 def split(frames: bytes) -> list[tuple[bytes, bytes, bytes]]:

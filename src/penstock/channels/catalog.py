@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import ChannelMessage
 from penstock.channels.names import channel_of, stream_name
 from penstock.channels.state import read_state
-from penstock.channels.state_records import MemberRecord, decode_group, decode_member
+from penstock.channels.state_records import MemberRecord, decode_group, decode_record
 from penstock.channels.store import Store
-from penstock.connection import Connection, connect
+from penstock.connection import connect
 from penstock.errors import NoRespondersError, NotFoundError
 from penstock.options import ConnectionOptions
 
@@ -53,19 +52,14 @@ class Catalog:
         self.cluster_id = cluster_id
         self._to = to
         self._timeout = timeout
-        self._connection: Connection | None = None
         self._store: Store | None = None
 
     async def __aenter__(self) -> Self:
-        self._connection = await connect(self._to, request_timeout=self._timeout)
-        self._store = Store(self._connection, self.cluster_id)
+        self._store = Store(await connect(self._to, request_timeout=self._timeout), self.cluster_id)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._connection is not None:
-            await self._connection.close()
+    async def __aexit__(self, *about: object) -> None:
+        await self.store.connection.close()
 
     @property
     def store(self) -> Store:
@@ -118,7 +112,7 @@ class Catalog:
         for subject, data in known.items():
             kind, _, number = subject.partition(".")
             if kind == "sub":
-                options = decode_member(data)
+                options = decode_record(MemberRecord, data)
                 position = known.get(f"pos.{options.group}")
                 at = decode_group(position) if position else None
                 pending = len(at.pending.get(int(number), ())) if at else 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from penstock.channels.delivery import Group, Member
 from penstock.channels.group_delivery import GroupDelivery, Shared
-from penstock.channels.recent import Recent
-from penstock.channels.stream import ChannelStream
+from penstock.channels.stream import ChannelStream, Recent
 from penstock.channels.subscribers import Subscribers
 
 __all__ = ["Channel"]
@@ -54,16 +53,14 @@ class Channel:
         """Take a member off the channel, and remember that."""
         group = member.group
         assert group is not None, "only members of a group are removed"
-        gone, heirs = self.subscribers.remove(member, now, unsubscribe=unsubscribe)
-        if gone:
+        if self.subscribers.remove(member, now, unsubscribe=unsubscribe):
             self.shared.state.forget(group, member)
         else:
             self.shared.state.remember(group, member)
-        if not group.online and (delivery := self._deliveries.pop(group, None)) is not None:
-            delivery.end()
-        elif heirs or group.members:
-            self.delivery(group).arm()
+        if group.online:
             self.shared.writer.wake(self.delivery(group))
+        elif (delivery := self._deliveries.pop(group, None)) is not None:
+            delivery.end()
 
     def end(self) -> None:
         """Stop every delivery."""

@@ -51,17 +51,10 @@ class ClientWriter:
         """Whether the server is slow to take what we send."""
         return self._gathered + self.connection.unsent > _FULL
 
-    def send(self, subject: str, payload: bytes, reply: str = "") -> None:
-        """Send a message with this turn's others."""
-        made = frame(subject.encode(), payload, reply.encode())
-        self._frames.append(made)
-        self._gathered += len(made)
-        self._schedule()
-
-    def answer(self, reply: bytes, payload: bytes) -> None:
-        """Answer a request, if the requester waits for an answer."""
-        if reply:
-            made = frame(reply, payload)
+    def send(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+        """Send a message with this turn's others; nothing to no subject, as when a request wants no answer."""
+        if subject:
+            made = frame(subject, payload, reply)
             self._frames.append(made)
             self._gathered += len(made)
             self._schedule()

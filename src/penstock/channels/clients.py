@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.channels.state_records import ClientRecord
@@ -30,15 +31,15 @@ __all__ = ["Clients", "Connected"]
 _SOON = 0.001
 
 
+@dataclass(eq=False)
 class Connected:
     """A client that is registered."""
 
-    def __init__(self, record: ClientRecord) -> None:
-        self.record = record
-        self.members: dict[Member, Channel] = {}
-        self.failures = 0
-        self.asked = ""  # where the answer to a heartbeat is to come, while one is out
-        self.timer: asyncio.TimerHandle | None = None
+    record: ClientRecord
+    members: dict[Member, Channel] = field(default_factory=dict)
+    failures: int = 0
+    asked: str = ""  # where the answer to a heartbeat is to come, while one is out
+    timer: asyncio.TimerHandle | None = None
 
     @property
     def id(self) -> str:
@@ -50,11 +51,7 @@ class Clients:
     """Registered clients by id and by connection, and their heartbeats."""
 
     def __init__(
-        self,
-        options: GatewayOptions,
-        writer: ClientWriter,
-        inbox_prefix: str,
-        expire: Callable[[Connected], None],
+        self, options: GatewayOptions, writer: ClientWriter, inbox_prefix: str, expire: Callable[[Connected], None]
     ) -> None:
         self._options = options
         self._writer = writer
@@ -133,7 +130,7 @@ class Clients:
         reply = f"{self.inbox}.{next(self._numbers)}"
         answered = asyncio.Event()
         self._waiting[reply] = answered.set
-        self._writer.send(client.record.heartbeat_inbox, b"", reply)
+        self._writer.send(client.record.heartbeat_inbox.encode(), b"", reply.encode())
         try:
             async with asyncio.timeout(self._options.duplicate_timeout):
                 await answered.wait()
@@ -155,7 +152,7 @@ class Clients:
         reply = f"{self.inbox}.{next(self._numbers)}"
         client.asked = reply
         self._waiting[reply] = lambda: self._well(client)
-        self._writer.send(client.record.heartbeat_inbox, b"", reply)
+        self._writer.send(client.record.heartbeat_inbox.encode(), b"", reply.encode())
         client.timer = self._loop.call_later(self._options.hb_timeout, self._missed, client, reply)
 
     def _well(self, client: Connected) -> None:
@@ -183,6 +180,4 @@ class Clients:
                 if not sick:
                     member.quiet_until = 0.0
                 if member.group is not None:
-                    delivery = channel.delivery(member.group)
-                    delivery.arm()
-                    self._writer.wake(delivery)
+                    self._writer.wake(channel.delivery(member.group))

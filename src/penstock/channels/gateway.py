@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import secrets
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.channels.lease import Lease
@@ -100,9 +99,7 @@ class Gateway:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *about: object) -> None:
         await self.stop()
 
     async def start(self) -> Self:
@@ -231,12 +228,11 @@ class Gateway:
     async def _begin(self, state: State, lease: Lease, *, late: bool) -> Service | None:
         """Become the leader and take up its work; None if that must be tried again."""
         assert self._front is not None
-        assert self._back is not None
         try:
             if not state.ready:
                 await state.create()
             await lease.take()
-            self._service = Service(self.options, self._front, self._back, state, lease)
+            self._service = Service(self.options, self._front, state, lease)
             state.on_lost = lease.end
             await self._service.start()
         except Exception as error:

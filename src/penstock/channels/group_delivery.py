@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.channels.delivery import Group, Member
@@ -102,10 +102,11 @@ class GroupDelivery:
         """Send every new message that may go out now."""
         writer, group = self.shared.writer, self.group
         if self._ended or not writer.up:
+            self._arm()
             return
         stream, recent, now = self.channel.stream, self.channel.recent, self._loop.time()
         before, unlooked, most = group.last, 0, writer.connection.max_payload
-        while group.ready and group.last < stream.last:
+        while group.last < stream.last and (member := group.choose()) is not None:
             sequence = group.last + 1
             if sequence < stream.first:
                 group.skip_to(stream.first - 1)
@@ -122,9 +123,7 @@ class GroupDelivery:
                     self._read_ahead()
                     break
                 sequence = group.last + 1
-            member = group.assign(sequence, now)
-            if member is None:
-                break
+            group.assign(member, sequence, now)
             size = len(content)
             unlooked += size
             if size > most:
@@ -135,7 +134,7 @@ class GroupDelivery:
             self.shared.state.touch(group)
         if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.shared.held < _HELD:
             self._read_ahead()
-        self.arm()
+        self._arm()
 
     def _skip(self, member: Member, sequence: int) -> None:
         """Move over a message that somebody wrote to the stream directly, and that no subscriber could ever receive."""
@@ -199,7 +198,7 @@ class GroupDelivery:
 
     # -- going out again ---------------------------------------------------------------------------------------------
 
-    def arm(self) -> None:
+    def _arm(self) -> None:
         """Set the clock for what expires next."""
         due = self.group.next_due()
         if due is None or self._ended:
@@ -223,7 +222,7 @@ class GroupDelivery:
             self._redelivering = True
             self.shared.spawn(self._redeliver(due))
         else:
-            self.arm()
+            self._arm()
 
     async def _redeliver(self, due: list[tuple[Member, int]]) -> None:
         try:
@@ -292,31 +291,27 @@ class GroupDelivery:
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
-    def resume(self, member: Member) -> None:
+    def resume(self) -> None:
         """Send a durable that came back all it had pending, then let new messages flow."""
-        self.shared.spawn(self._resume(member))
-
-    async def _resume(self, member: Member) -> None:
-        try:
-            waiting = self.group.waiting(member, self._loop.time())
-            await self._send_again([(member, sequence) for sequence in waiting], stay=True)
-        finally:
-            self.group.hold = False
-        self.shared.writer.wake(self)
+        self.shared.spawn(self._catch_up(self._send_waiting))
 
     def restore(self) -> None:
         """Take up the work after a restart: what expired while nobody was there goes out first."""
         self.group.hold = any(member.pending for member in self.group.members)
-        self.shared.spawn(self._restore())
+        self.shared.spawn(self._catch_up(self._restore_member))
 
-    async def _restore(self) -> None:
+    async def _catch_up(self, bring: Callable[[Member], Awaitable[None]]) -> None:
         try:
             for member in list(self.group.members):
                 if member.online:
-                    await self._restore_member(member)
+                    await bring(member)
         finally:
             self.group.hold = False
         self.shared.writer.wake(self)
+
+    async def _send_waiting(self, member: Member) -> None:
+        waiting = self.group.waiting(member, self._loop.time())
+        await self._send_again([(member, sequence) for sequence in waiting], stay=True)
 
     async def _restore_member(self, member: Member) -> None:
         """Find out when each pending message expires: one ack wait after its time; send what has expired."""
@@ -336,4 +331,4 @@ class GroupDelivery:
                     if expiry <= now:
                         self._send_one_again(member, sequence, item.encode(self.channel.name), stay=True)
             del waiting[:done]
-        member.pending = dict(sorted(member.pending.items(), key=lambda item: (item[1], item[0])))
+        member.sort_pending()

@@ -20,27 +20,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from penstock.channels.stream import ChannelStream
 from penstock.channels.wire import MsgProto
 from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream import atomic as batches
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import nanoseconds, value, whole
 
-__all__ = [
-    "BATCH",
-    "BYTES",
-    "GAP",
-    "REPLY",
-    "SEQUENCE",
-    "TIME",
-    "ChannelMessage",
-    "Frames",
-    "NewMessage",
-    "encode",
-    "quote_reply",
-    "read_message",
-    "write_frames",
-]
+__all__ = ["ChannelMessage", "Frames", "NewMessage", "encode", "quote_reply", "read_message", "write_frames"]
 
 TIME = "Penstock-Time"
 BYTES = "Penstock-Bytes"
@@ -146,29 +133,20 @@ class Frames:
 
 
 def write_frames(
-    channel: str,
-    subject: bytes,
-    messages: Sequence[NewMessage],
-    batch: str,
-    *,
-    expected: int,
-    so_far: int,
-    not_before: int,
-    now: int,
-    atomic: bool,
+    stream: ChannelStream, messages: Sequence[NewMessage], batch: str, *, now: int, atomic: bool
 ) -> Frames:
-    """Write messages that follow the sequence `expected`, in a channel of `so_far` bytes, `not_before` a time.
+    """Write messages that follow what a stream holds by now.
 
     Without an atomic batch each message names the one it follows, so after one that was not stored none is. Either way
     the answer to the last one tells of all of them.
     """
+    subject, expected, so_far, stamp = stream.subject.encode(), stream.last, stream.bytes_so_far, stream.last_time
     contents: list[bytes] = []
     times: list[int] = []
     written: list[tuple[bytes, str, bytes]] = []
-    stamp = not_before
     for sequence, message in enumerate(messages, start=expected + 1):
         stamp = max(stamp, now if message.time is None else message.time)
-        content = encode(channel, sequence, message.data, stamp, message.reply)
+        content = encode(stream.channel, sequence, message.data, stamp, message.reply)
         so_far += len(content)
         contents.append(content)
         times.append(stamp)

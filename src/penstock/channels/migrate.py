@@ -127,10 +127,9 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
 
 
 async def _target(store: Store, channel: str, first: int) -> ChannelStream:
-    described = await store.describe(channel)
-    if described is None:
+    stream = await store.find(channel, _UNLIMITED)
+    if stream is None:
         return await store.create(channel, _UNLIMITED, first=first)
-    stream = await store.open(described, _UNLIMITED)
     stream.in_step = True  # whatever limits the stream has, they are not ours to change
     if stream.count:
         await store.clear_gaps(stream)
@@ -175,10 +174,9 @@ async def verify_channel(source: Client, store: Store, channel: str, ends: tuple
 
     Raises DataLossError at the first one that is missing or different.
     """
-    described = await store.describe(channel)
-    if described is None:
+    stream = await store.find(channel, _UNLIMITED)
+    if stream is None:
         raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
-    stream = await store.open(described, _UNLIMITED)
     same, before = 0, None
     async for batch in _read(source, channel, ends[0], ends[1]):
         copies: dict[int, ChannelMessage] = {}
@@ -193,16 +191,9 @@ async def verify_channel(source: Client, store: Store, channel: str, ends: tuple
             before = message.sequence
             copy = copies.get(message.sequence)
             if copy is None or (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
-                raise DataLossError(
-                    f"Message {message.sequence} of {channel} {'is missing' if copy is None else 'differs'} in "
-                    f"{stream.name}.",
-                    remedy="Delete the stream and copy the channel again.",
-                    stream=stream.name,
-                    start=message.sequence,
-                    end=message.sequence + 1,
-                    first=stream.first,
-                    last=stream.last,
-                )
+                state = "is missing" if copy is None else "differs"
+                what = f"Message {message.sequence} of {channel} {state} in {stream.name}."
+                raise _differs(stream, what, message.sequence, message.sequence + 1)
         same += len(batch)
         advance(len(batch))
     return same
@@ -212,12 +203,17 @@ async def _check_gap(store: Store, stream: ChannelStream, before: int, after: in
     """See that the copy has nothing where the source has nothing."""
     more = await store.read_on(stream, before + 1, 1)
     if more and more[0].sequence < after:
-        raise DataLossError(
-            f"Message {more[0].sequence} of {stream.channel} is in {stream.name} and not at the source.",
-            remedy="Delete the stream and copy the channel again.",
-            stream=stream.name,
-            start=before + 1,
-            end=after,
-            first=stream.first,
-            last=stream.last,
-        )
+        what = f"Message {more[0].sequence} of {stream.channel} is in {stream.name} and not at the source."
+        raise _differs(stream, what, before + 1, after)
+
+
+def _differs(stream: ChannelStream, what: str, start: int, end: int) -> DataLossError:
+    return DataLossError(
+        what,
+        remedy="Delete the stream and copy the channel again.",
+        stream=stream.name,
+        start=start,
+        end=end,
+        first=stream.first,
+        last=stream.last,
+    )

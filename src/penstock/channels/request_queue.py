@@ -33,7 +33,7 @@ class RequestQueue:
         self._room = asyncio.Event()
         self._room.set()
 
-    def put(self, handle: Handle | None, reply: bytes, content: bytes) -> Awaitable[None] | None:
+    def put(self, handle: Handle | None, reply: bytes, content: bytes) -> Awaitable[object] | None:
         """Add a request; what is returned, if anything, is to be awaited before more is read."""
         self._items.append((handle, reply, content))
         self._bytes += len(content) + _EACH
@@ -41,10 +41,7 @@ class RequestQueue:
         if self._bytes <= _BYTES:
             return None
         self._room.clear()
-        return self._wait_for_room()
-
-    async def _wait_for_room(self) -> None:
-        await self._room.wait()
+        return self._room.wait()
 
     async def arrival(self) -> None:
         """Wait until there is a request."""

@@ -11,23 +11,25 @@ The queue is bounded: when it is full we stop reading, and NATS holds the sender
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from penstock.channels import publishing, requests
+from penstock.channels import requests
 from penstock.channels.channel import Channel
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
 from penstock.channels.group_delivery import Shared
 from penstock.channels.request_queue import Handle, RequestQueue
-from penstock.channels.state_records import GroupRecord, MemberRecord, decode_client, decode_group, decode_member
+from penstock.channels.requests import Refusal
+from penstock.channels.state_records import ClientRecord, GroupRecord, MemberRecord, decode_group, decode_record
 from penstock.channels.store import MOST, Store
 from penstock.channels.stream import ChannelStream
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
-from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
+from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.lease import Lease
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.connection import Subscription as TapSubscription
 
-__all__ = ["Refusal", "Service"]
+__all__ = ["Service"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -45,20 +47,16 @@ _RECENT_EACH = 2 * 1024 * 1024
 _LOOK_AROUND = 1.0
 
 
-class Refusal(PenstockError):
-    """A request is refused with a text of the protocol."""
-
-
 class Service:
     """Serves one cluster's clients, from the state that it loads to the moment it stops leading."""
 
-    def __init__(
-        self, options: GatewayOptions, front: Connection, back: Connection, state: State, lease: Lease
-    ) -> None:
+    def __init__(self, options: GatewayOptions, front: Connection, state: State, lease: Lease) -> None:
         self.options = options
         self.front = front
         self.state = state
-        self.store = Store(back, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas)
+        self.store = Store(
+            state.connection, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas
+        )
         self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
         self.shared = Shared(self.writer, self.store, state)
@@ -69,9 +67,9 @@ class Service:
         self.in_bytes = 0
         self._spelling: dict[str, str] = {}
         self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
-        self._ack_inbox = ""
-        self._numbers = 0
-        self._requests = RequestQueue()
+        self.ack_inbox = ""
+        self.numbers = itertools.count(1)  # for subscriptions and groups
+        self.queue = RequestQueue()
         self._taps: list[TapSubscription] = []
         self._loop = asyncio.get_running_loop()
 
@@ -80,30 +78,22 @@ class Service:
     async def start(self) -> None:
         """Load what is remembered, and listen; DeniedError if we may not listen to what clients send."""
         remembered = await self.state.load()
-        self._ack_inbox = remembered.get("info", b"").decode()
-        if not self._ack_inbox:
-            self._ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
-            self.state.put("info", self._ack_inbox.encode())
+        self.ack_inbox = remembered.get("info", b"").decode()
+        if not self.ack_inbox:
+            self.ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
+            self.state.put("info", self.ack_inbox.encode())
         for described in await self.store.streams():
             name = described["config"]["metadata"].get("penstock.channel")
             if name is not None:
                 self._add(await self.store.open(described, self.options.limits.of(name)))
         self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix
-        for subject, handler in (
-            (f"{prefix}.{cluster}", requests.connect),
-            (f"_STAN.sub.{cluster}", requests.subscribe),
-            (f"_STAN.unsub.{cluster}", requests.unsubscribe),
-            (f"_STAN.subclose.{cluster}", requests.close_subscription),
-            (f"_STAN.close.{cluster}", requests.close),
-            (f"_STAN.pub.{cluster}.>", None),
-        ):
-            self._taps.append(await self.front.tap(subject, self._queueing(handler)))
-        for subject, tap in (
-            (f"{self._ack_inbox}.*", self._acked),
-            (f"{self.clients.inbox}.*", self.clients.answered),
-            (f"{prefix}.{cluster}.pings", self._pinged),
-        ):
+        handlers: dict[str, Handle | None] = {f"{prefix}.{cluster}": requests.connect, f"_STAN.pub.{cluster}.>": None}
+        handlers |= {f"_STAN.{name}.{cluster}": handle for name, handle in requests.HANDLERS.items()}
+        taps = {subject: self._queueing(handle) for subject, handle in handlers.items()}
+        taps |= {f"{self.ack_inbox}.*": self._acked, f"{self.clients.inbox}.*": self.clients.answered}
+        taps |= {f"{prefix}.{cluster}.pings": self._pinged}
+        for subject, tap in taps.items():
             self._taps.append(await self.front.tap(subject, tap))
         await self.front.flush()
         self._check_listening()
@@ -120,19 +110,23 @@ class Service:
 
     def _recall(self, remembered: dict[str, bytes]) -> None:
         positions: dict[int, GroupRecord] = {}
+        highest = 0
         for subject, content in remembered.items():
             kind, _, rest = subject.partition(".")
             if kind == "client":
-                self.clients.add(decode_client(content))
+                self.clients.add(decode_record(ClientRecord, content))
             elif kind == "pos":
                 positions[int(rest)] = decode_group(content)
             if kind in ("pos", "sub"):
-                self._numbers = max(self._numbers, int(rest))
+                highest = max(highest, int(rest))
+        self.numbers = itertools.count(highest + 1)
         groups: dict[int, Group] = {}
         for subject, content in remembered.items():
             kind, _, number = subject.partition(".")
-            if kind == "sub" and not self._recall_member(int(number), decode_member(content), positions, groups):
-                self.state.put(subject, b"")
+            if kind == "sub":
+                record = decode_record(MemberRecord, content)
+                if not self._recall_member(int(number), record, positions, groups):
+                    self.state.put(subject, b"")
         for left in positions.keys() - groups.keys():
             self.state.put(f"pos.{left}", b"")
 
@@ -144,26 +138,11 @@ class Service:
         online = record.online and self.clients.get(record.client) is not None
         if channel is None or position is None or not (online or record.keep):
             return False
-        group = groups.get(record.group)
-        if group is None:
-            group = groups[record.group] = Group(
-                record.group,
-                record.channel,
-                durable=record.durable,
-                queue=record.queue,
-                keep=record.keep,
-                last=position.last,
-            )
-        member = Member(
-            number,
-            record.client,
-            record.inbox,
-            record.ack_inbox,
-            max_in_flight=record.max_in_flight,
-            ack_wait=record.ack_wait,
-        )
-        member.pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
-        member.online = online
+        new = Group(record.group, record.channel, record.durable, record.queue, record.keep, position.last)
+        group = groups.setdefault(record.group, new)
+        pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
+        where = record.client, record.inbox, record.ack_inbox
+        member = Member(number, *where, record.max_in_flight, record.ack_wait, online, pending)
         self.attach(channel, group, member)
         return True
 
@@ -172,7 +151,7 @@ class Service:
         for tap in self._taps:
             await tap.unsubscribe()
         self._taps.clear()
-        self._requests.release()
+        self.queue.release()
         self.writer.end()
         self.clients.end()
         for channel in self.channels.values():
@@ -181,25 +160,21 @@ class Service:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[None] | None]:
-        def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[None] | None:
-            return self._requests.put(handle, reply, data)
+    def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[object] | None]:
+        def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[object] | None:
+            return self.queue.put(handle, reply, data)
 
         return arrived
-
-    def enqueue(self, handle: Handle, reply: bytes, data: bytes) -> Awaitable[None] | None:
-        """Let something be handled after what came before; what is returned, if anything, is to be awaited."""
-        return self._requests.put(handle, reply, data)
 
     async def serve(self) -> None:
         """Handle requests until cancelled."""
         while True:
-            await self._requests.arrival()
+            await self.queue.arrival()
             await self.lease.wait_valid()
-            if publishes := self._requests.take_publishes(MOST):
-                await publishing.publish(self, publishes)
+            if publishes := self.queue.take_publishes(MOST):
+                await requests.publish(self, publishes)
                 continue
-            handle, reply, data = self._requests.take()
+            handle, reply, data = self.queue.take()
             assert handle is not None, "publishes were taken before"
             try:
                 await handle(self, reply, data)
@@ -238,15 +213,14 @@ class Service:
         except RemoteProtocolError:
             return  # as the old server: no answer at all
         client = self.clients.by_conn(ping.connID)
-        if client is None:
-            self.writer.answer(reply, PingResponse(error=Text.REPLACED).SerializeToString())
-            return
-        self.clients.pinged(client)
-        self.writer.answer(reply, b"")
+        if client is not None:
+            self.clients.pinged(client)
+        answer = PingResponse(error=Text.REPLACED) if client is None else PingResponse()
+        self.writer.send(reply, answer.SerializeToString())
 
     def _expire(self, client: Connected) -> None:
         log.warning("Channels: client %s misses heartbeats and is closed.", client.id)
-        self.enqueue(requests.expire, b"", client.id.encode())
+        self.queue.put(requests.expire, b"", client.id.encode())
 
     # -- channels and members ----------------------------------------------------------------------------------------
 
@@ -270,25 +244,13 @@ class Service:
             raise Refusal(Text.TOO_MANY_CHANNELS)
         try:
             limits = self.options.limits.of(name)
-            described = await self.store.describe(name)  # somebody may have copied it here while we served
-            if described is not None:
-                stream = await self.store.open(described, limits)
-            else:
-                stream = await self.store.create(name, limits)
+            # Somebody may have copied it here while we served.
+            stream = await self.store.find(name, limits) or await self.store.create(name, limits)
         except JetStreamError as error:
             raise Refusal(f"the channel's stream cannot be made: {error.description}") from error
         channel = self._add(stream)
         self.watch_activity(channel)
         return channel
-
-    def new_ack_inbox(self) -> str:
-        """Give an inbox for acks that nobody had before."""
-        return f"{self._ack_inbox}.{secrets.token_hex(8)}"
-
-    def new_number(self) -> int:
-        """Give a number for a subscription."""
-        self._numbers += 1
-        return self._numbers
 
     def attach(self, channel: Channel, group: Group, member: Member) -> None:
         """Make a member part of its channel, its client and the acks."""
@@ -314,24 +276,16 @@ class Service:
         seconds = channel.stream.limits.max_inactivity
         if seconds and not channel.subscribers.active:
             channel.last_used = self._loop.time()
-            self._loop.call_later(seconds, self._look_at, channel)
+            self.delete_later(channel, seconds)
 
-    def _look_at(self, channel: Channel) -> None:
-        if self.channels.get(channel.name) is not channel or channel.subscribers.active or not self._taps:
-            return
-        left = channel.last_used + channel.stream.limits.max_inactivity - self._loop.time()
-        if left > 0:
-            self._loop.call_later(left, self._look_at, channel)
-        else:
-            self.enqueue(requests.delete_channel, b"", channel.name.encode())
+    def delete_later(self, channel: Channel, seconds: float) -> None:
+        """Look after so many seconds whether a channel is to be deleted."""
+        self._loop.call_later(seconds, self.queue.put, requests.delete_channel, b"", channel.name.encode())
 
     def remove_channel(self, channel: Channel) -> None:
         """Forget a channel with everything that belongs to it."""
         for member in channel.subscribers.members:
-            group = member.group
-            assert group is not None, "it is a member"
-            group.members.remove(member)
-            self.state.forget(group, member)
+            channel.remove(member, self._loop.time(), unsubscribe=True)
         channel.end()
         del self.channels[channel.name]
         del self._spelling[channel.name.lower()]
@@ -349,15 +303,9 @@ class Service:
                     continue
                 known = channel.stream.last
                 try:
-                    await self._look(channel)
+                    await self.store.look(channel.stream)
                 except PenstockError as error:
                     log.debug("Channels: looking at %s: %s", channel.name, error)
                     continue
                 if channel.stream.last > known:
                     channel.wake()
-
-    async def _look(self, channel: Channel) -> None:
-        try:
-            await self.store.refresh(channel.stream)
-        except NotFoundError:
-            await self.store.make_again(channel.stream)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.channels.delivery import Group, Member
 from penstock.errors import RemoteProtocolError
@@ -17,12 +17,11 @@ __all__ = [
     "ClientRecord",
     "GroupRecord",
     "MemberRecord",
-    "decode_client",
     "decode_group",
-    "decode_member",
-    "encode_client",
+    "decode_record",
     "encode_group",
     "encode_member",
+    "encode_record",
     "pack",
     "unpack",
 ]
@@ -68,6 +67,14 @@ class GroupRecord:
     pending: dict[int, tuple[int, ...]]
 
 
+# The names under which the fields are stored, in their order.
+_KEYS: dict[type, tuple[str, ...]] = {
+    ClientRecord: ("id", "heartbeat", "connection", "protocol", "interval", "out"),
+    MemberRecord: ("channel", "client", "inbox", "ack", "max", "wait", "durable", "queue", "keep", "online", "group"),
+}
+Record = TypeVar("Record", ClientRecord, MemberRecord)
+
+
 def pack(sequences: Iterable[int], most: int = MOST_RANGES) -> list[list[int]]:
     """Write sequences as ranges [start, end).
 
@@ -108,67 +115,35 @@ def _read(content: bytes, what: str) -> dict[str, Any]:
     return dict(fields)
 
 
-def encode_client(client: ClientRecord) -> bytes:
-    """Write a client."""
-    return _write(
-        {
-            "id": client.id,
-            "heartbeat": client.heartbeat_inbox,
-            "connection": client.conn_id.hex(),
-            "protocol": client.protocol,
-            "interval": client.ping_interval,
-            "out": client.ping_max_out,
-        }
-    )
+def encode_record(record: ClientRecord | MemberRecord) -> bytes:
+    """Write a client, or a subscription's options."""
+    values = zip(_KEYS[type(record)], vars(record).values(), strict=True)
+    return _write({key: value.hex() if isinstance(value, bytes) else value for key, value in values})
 
 
-def decode_client(content: bytes) -> ClientRecord:
-    """Read a client."""
-    fields = _read(content, "client")
-    return ClientRecord(
-        fields["id"],
-        fields["heartbeat"],
-        bytes.fromhex(fields["connection"]),
-        fields["protocol"],
-        fields["interval"],
-        fields["out"],
-    )
+def decode_record(kind: type[Record], content: bytes) -> Record:
+    """Read a client, or a subscription's options."""
+    stored = _read(content, "client" if kind is ClientRecord else "subscription")
+    values: list[Any] = [bytes.fromhex(stored[key]) if key == "connection" else stored[key] for key in _KEYS[kind]]
+    return kind(*values)
 
 
 def encode_member(group: Group, member: Member) -> bytes:
     """Write a subscription's options."""
-    return _write(
-        {
-            "channel": group.channel,
-            "client": member.client,
-            "inbox": member.inbox,
-            "ack": member.ack_inbox,
-            "max": member.max_in_flight,
-            "wait": member.ack_wait,
-            "durable": group.durable,
-            "queue": group.queue,
-            "keep": group.keep,
-            "online": member.online,
-            "group": group.number,
-        }
-    )
-
-
-def decode_member(content: bytes) -> MemberRecord:
-    """Read a subscription's options."""
-    fields = _read(content, "subscription")
-    return MemberRecord(
-        fields["channel"],
-        fields["client"],
-        fields["inbox"],
-        fields["ack"],
-        fields["max"],
-        fields["wait"],
-        fields["durable"],
-        fields["queue"],
-        fields["keep"],
-        fields["online"],
-        fields["group"],
+    return encode_record(
+        MemberRecord(
+            group.channel,
+            member.client,
+            member.inbox,
+            member.ack_inbox,
+            member.max_in_flight,
+            member.ack_wait,
+            group.durable,
+            group.queue,
+            group.keep,
+            member.online,
+            group.number,
+        )
     )
 
 

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.channels.limits import ChannelLimits
@@ -70,8 +71,9 @@ class Store:
         self.replicas = replicas
         self._pace = _Pace()
 
-    async def _ask(self, method: str, body: object = None, *, again: bool = False, patience: float = 0.0) -> Any:
-        return await api_request(self.connection, method, body, again=again, patience=patience)
+    async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await api_request(self.connection, method, body, **how)
+        return answer
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -90,10 +92,9 @@ class Store:
     async def describe(self, channel: str) -> dict[str, Any] | None:
         """Give a channel's stream as the server describes it, None if there is none."""
         try:
-            described: dict[str, Any] = await self._ask(names.stream_info(stream_name(self.cluster, channel)))
+            return await self._ask(names.stream_info(stream_name(self.cluster, channel)))
         except NotFoundError:
             return None
-        return described
 
     def _config(self, stream: ChannelStream, first: int | None = None) -> dict[str, Any]:
         limits = stream.limits
@@ -124,13 +125,15 @@ class Store:
         return stream
 
     async def _create(self, stream: ChannelStream, first: int | None) -> dict[str, Any]:
-        described: dict[str, Any] = await self._ask(
-            names.stream_create(stream.name),
-            self._config(stream, first),
-            again=True,
-            patience=self.connection.options.request_timeout,
+        patience = self.connection.options.request_timeout
+        return await self._ask(
+            names.stream_create(stream.name), self._config(stream, first), again=True, patience=patience
         )
-        return described
+
+    async def find(self, channel: str, limits: ChannelLimits) -> ChannelStream | None:
+        """Take over a channel's stream if it is there."""
+        described = await self.describe(channel)
+        return None if described is None else await self.open(described, limits)
 
     async def open(self, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
         """Take over a stream that is there, as `streams` described it."""
@@ -167,7 +170,7 @@ class Store:
 
     async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
         """Ask the stream's leader for its first and last sequence."""
-        answer: dict[str, Any] = await self._ask(names.stream_info(stream.name))
+        answer = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
         stream.first = max(stream.first, state["first_seq"])
         stream.last = max(stream.last, state["last_seq"])
@@ -175,10 +178,8 @@ class Store:
 
     async def delete(self, stream: ChannelStream) -> None:
         """Delete a channel's stream."""
-        try:
+        with suppress(NotFoundError):
             await self._ask(names.stream_delete(stream.name), again=True)
-        except NotFoundError:
-            return
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
@@ -194,25 +195,14 @@ class Store:
         stored: list[tuple[int, bytes]] = []
         attempts: set[str] = set()
         refusals = 0
-        subject, subjects = stream.subject.encode(), (stream.subject,)
         while messages:
             expected, batch = stream.last, new_id()
             attempts.add(batch)
             atomic = self._pace.choose_atomic(len(messages))
-            frames = write_frames(
-                stream.channel,
-                subject,
-                messages,
-                batch,
-                expected=expected,
-                so_far=stream.bytes_so_far,
-                not_before=stream.last_time,
-                now=time.time_ns(),
-                atomic=atomic,
-            )
+            frames = write_frames(stream, messages, batch, now=time.time_ns(), atomic=atomic)
             began = time.perf_counter()
             try:
-                await store_frames(self.connection, frames.make, subjects)
+                await store_frames(self.connection, frames.make, (stream.subject,))
             except PenstockError as error:
                 wrong_place = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
                 if not wrong_place and not may_ask_again(error):
@@ -249,10 +239,7 @@ class Store:
         """
 
         async def look() -> list[tuple[bytes, int]]:
-            try:
-                await self.refresh(stream)
-            except NotFoundError:
-                await self.make_again(stream)
+            await self.look(stream)
             kept: list[tuple[bytes, int]] = []
             while len(kept) < count and expected + len(kept) < stream.last:
                 found = await self.read_on(stream, expected + len(kept) + 1, count - len(kept))
@@ -266,15 +253,21 @@ class Store:
 
         return await patiently(look, math.inf, self.connection, nobody=True)
 
-    async def make_again(self, stream: ChannelStream) -> None:
-        """Make a stream that somebody deleted again; its sequences go on, so that no position means another message."""
-        first = stream.last + 1
-        await self._create(stream, first)
-        log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
-        stream.first = max(stream.first, first)
-        stream.bytes_before = stream.bytes_so_far
-        stream.oldest.clear()
-        stream.in_step = True
+    async def look(self, stream: ChannelStream) -> None:
+        """Refresh what is known of a stream. One that somebody deleted is made again.
+
+        Its sequences go on, so that no position means another message.
+        """
+        try:
+            await self.refresh(stream)
+        except NotFoundError:
+            first = stream.last + 1
+            await self._create(stream, first)
+            log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
+            stream.first = max(stream.first, first)
+            stream.bytes_before = stream.bytes_so_far
+            stream.oldest.clear()
+            stream.in_step = True
 
     async def _trim(self, stream: ChannelStream) -> None:
         """Drop the oldest messages until the rest fits; the newest stays whatever its size."""

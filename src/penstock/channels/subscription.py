@@ -7,10 +7,11 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.channels.wire import Ack, MsgProto, UnsubscribeRequest, decode, frame
+from penstock.channels.wire import Ack, MsgProto, decode, frame
 from penstock.errors import DeniedError, DisconnectedError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -22,39 +23,18 @@ __all__ = ["Message", "Subscription"]
 log = logging.getLogger("penstock.channels")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Message:
     """A message of a channel; `timestamp` is nanoseconds since 1970."""
 
-    __slots__ = (
-        "_subscription",
-        "channel",
-        "data",
-        "redelivered",
-        "redelivery_count",
-        "reply",
-        "sequence",
-        "timestamp",
-    )
-
-    def __init__(
-        self,
-        subscription: Subscription,
-        channel: str,
-        sequence: int,
-        timestamp: int,
-        data: bytes,
-        reply: str,
-        redelivery_count: int,
-        redelivered: bool,
-    ) -> None:
-        self._subscription = subscription
-        self.channel = channel
-        self.sequence = sequence
-        self.timestamp = timestamp
-        self.data = data
-        self.reply = reply
-        self.redelivered = redelivered
-        self.redelivery_count = redelivery_count
+    _subscription: Subscription
+    channel: str
+    sequence: int
+    timestamp: int
+    data: bytes
+    reply: str
+    redelivery_count: int
+    redelivered: bool
 
     @property
     def time(self) -> datetime:
@@ -85,6 +65,7 @@ class Subscription:
         self.channel = channel
         self.inbox = inbox
         self.ack_inbox = ""
+        self._ack_subject = b""
         self._handler = handler
         self._manual = manual_acks
         self._tap: TapSubscription | None = None
@@ -104,14 +85,11 @@ class Subscription:
         """Begin to receive, before the server is asked to send."""
         self._tap = await self.client.connection.tap(self.inbox, self._receive)
 
-    def check_served(self) -> None:
-        """Raise DeniedError if NATS does not let us receive."""
+    def begin(self, ack_inbox: str) -> None:
+        """Begin to hand messages over: the server said where acks go. DeniedError if NATS does not let us receive."""
         if self._tap is not None and self._tap.error is not None:
             raise self._tap.error
-
-    def begin(self, ack_inbox: str) -> None:
-        """Begin to hand messages over: the server said where acks go."""
-        self.ack_inbox = ack_inbox
+        self.ack_inbox, self._ack_subject = ack_inbox, ack_inbox.encode()
         self._watch.enter_context(self.client.connection.expecting(ack_inbox, self._denied))
         if self._handler is not None:
             self._task = asyncio.get_running_loop().create_task(self._work(self._handler))
@@ -139,8 +117,7 @@ class Subscription:
         if self._ended:
             raise DisconnectedError(f"The subscription to {self.channel} has ended already.")
         await self.end()
-        request = UnsubscribeRequest(subject=self.channel, inbox=self.ack_inbox)
-        await self.client.leave(self, request, unsubscribe=unsubscribe)
+        await self.client.leave(self, unsubscribe=unsubscribe)
 
     def _denied(self, error: DeniedError) -> None:
         """Hand nothing more over: what cannot be acknowledged comes again and again."""
@@ -156,25 +133,17 @@ class Subscription:
 
     def _receive(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         try:
-            message = decode(MsgProto, data)
+            got = decode(MsgProto, data)
         except RemoteProtocolError as error:
             log.warning("Channels: bytes on the inbox of a subscription are no message: %s", error)
             return
-        if message.sequence in self._sequences:
+        if got.sequence in self._sequences:
             return
-        self._sequences.add(message.sequence)
-        self._waiting.append(
-            Message(
-                self,
-                message.subject,
-                message.sequence,
-                message.timestamp,
-                message.data,
-                message.reply,
-                message.redeliveryCount,
-                message.redelivered,
-            )
+        self._sequences.add(got.sequence)
+        message = Message(
+            self, got.subject, got.sequence, got.timestamp, got.data, got.reply, got.redeliveryCount, got.redelivered
         )
+        self._waiting.append(message)
         if not self._arrived.is_set():
             self._arrived.set()
 
@@ -182,25 +151,20 @@ class Subscription:
         """Acknowledge one of this subscription's messages."""
         content = Ack(subject=message.channel, sequence=message.sequence).SerializeToString()
         if not self._ended:
-            self.client.connection.post(frame(self.ack_inbox.encode(), content))
+            self.client.connection.post(frame(self._ack_subject, content))
 
     async def _work(self, handler: Callable[[Message], Awaitable[None]]) -> None:
-        while not self._ended:
-            if self._error is not None:
-                await self.client.failed(self._error)
-                return
-            if not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-                continue
-            message = self._take()
-            try:
-                await handler(message)
-            except Exception as error:
-                await self.client.failed(error)
-                continue
-            if not self._manual:
-                self.acknowledge(message)
+        try:
+            async for message in self:
+                try:
+                    await handler(message)
+                except Exception as error:
+                    self._current = None  # it is not acknowledged
+                    await self.client.failed(error)
+                if self._ended:
+                    return
+        except DeniedError as error:
+            await self.client.failed(error)
 
     def __aiter__(self) -> Subscription:
         return self

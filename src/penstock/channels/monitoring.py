@@ -36,6 +36,8 @@ _SECONDS = 10.0
 _NOT_FOUND = "404 Not Found"
 _UNAVAILABLE = "503 Service Unavailable"
 
+Show = Callable[["Service", Any, bool], Awaitable[dict[str, Any]]]
+
 
 class _Refused(Exception):
     """There is no page to show: a status of HTTP, and a line of text."""
@@ -138,7 +140,7 @@ class Monitor:
             return page
         return {
             **page,
-            "clients": len(service.clients),
+            "clients": len(service.clients.by_id),
             "subscriptions": sum(len(channel.subscribers) for channel in service.channels.values()),
             "channels": len(service.channels),
             **await _totals(service),
@@ -166,28 +168,27 @@ class Monitor:
         }
 
     async def _clients_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
-        subs = query.get("subs") == "1"
-        if name := query.get("client"):
-            client = service.clients.get(name)
-            if client is None:
-                raise _Refused(_NOT_FOUND, f"Client {name} not found")
-            return _client(client, subs)
-        listed, around = _cut(service.clients.all(), query)
-        return {**self._common(), **around, "clients": [_client(client, subs) for client in listed]}
+        return await self._list("client", service.clients.by_id, _client, service, query)
 
     async def _channels_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
-        if name := query.get("channel"):
-            channel = service.channels.get(name)
-            if channel is None:
-                raise _Refused(_NOT_FOUND, f"Channel {name} not found")
-            return await _channel(service, channel, query.get("subs") == "1")
-        listed, around = _cut(sorted(service.channels), query)
-        page = {**self._common(), **around}
-        if query.get("subs") == "1":
-            page["channels"] = [await _channel(service, service.channels[name], True) for name in listed]
-        else:
-            page["names"] = listed
-        return page
+        return await self._list("channel", service.channels, _channel, service, query)
+
+    async def _list(
+        self, kind: str, known: dict[str, Any], show: Show, service: Service, query: dict[str, str]
+    ) -> dict[str, Any]:
+        """Show the one that the query names, or as many as it asks for."""
+        subs = query.get("subs") == "1"
+        if name := query.get(kind):
+            if name not in known:
+                raise _Refused(_NOT_FOUND, f"{kind.capitalize()} {name} not found")
+            return await show(service, known[name], subs)
+        numbers = {name: int(text) for name, text in query.items() if text.isdecimal()}
+        offset, limit = numbers.get("offset", 0), numbers.get("limit") or _LIMIT
+        listed = sorted(known)[offset : offset + limit]
+        page = self._common() | {"offset": offset, "limit": limit, "count": len(listed), "total": len(known)}
+        if kind == "channel" and not subs:
+            return page | {"names": listed}
+        return page | {f"{kind}s": [await show(service, known[name], subs) for name in listed]}
 
 
 def _files() -> dict[str, int]:
@@ -202,16 +203,6 @@ def _time(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _cut(items: list[Any], query: dict[str, str]) -> tuple[list[Any], dict[str, int]]:
-    def number(name: str, default: int) -> int:
-        text = query.get(name, "")
-        return int(text) if text.isdigit() else default
-
-    offset, limit = number("offset", 0), number("limit", _LIMIT) or _LIMIT
-    listed = items[offset : offset + limit]
-    return listed, {"offset": offset, "limit": limit, "count": len(listed), "total": len(items)}
-
-
 async def _totals(service: Service) -> dict[str, int]:
     states = [(await service.store.refresh(channel.stream))["state"] for channel in list(service.channels.values())]
     return {
@@ -220,18 +211,12 @@ async def _totals(service: Service) -> dict[str, int]:
     }
 
 
-def _client(client: Connected, subs: bool) -> dict[str, Any]:
-    page: dict[str, Any] = {
-        "id": client.id,
-        "hb_inbox": client.record.heartbeat_inbox,
-        "subs_count": len(client.members),
-    }
-    if subs and client.members:
-        by_channel: dict[str, list[dict[str, Any]]] = {}
-        for member, channel in client.members.items():
-            by_channel.setdefault(channel.name, []).append(_subscription(member))
-        page["subscriptions"] = by_channel
-    return page
+async def _client(service: Service, client: Connected, subs: bool) -> dict[str, Any]:
+    page = {"id": client.record.id, "hb_inbox": client.record.heartbeat_inbox, "subs_count": len(client.members)}
+    by_channel: dict[str, list[dict[str, Any]]] = {}
+    for member, channel in client.members.items():
+        by_channel.setdefault(channel.name, []).append(_subscription(member))
+    return page | {"subscriptions": by_channel} if subs and by_channel else page
 
 
 async def _channel(service: Service, channel: Channel, subs: bool) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import ChannelMessage
-from penstock.channels.names import channel_of, stream_name
+from penstock.channels.names import channel_of
 from penstock.channels.state import read_state
-from penstock.channels.state_records import MemberRecord, decode_group, decode_record
+from penstock.channels.state_records import GroupRecord, MemberRecord, decode_state
 from penstock.channels.store import Store
 from penstock.connection import connect
-from penstock.errors import NoRespondersError, NotFoundError
+from penstock.errors import NoRespondersError
 from penstock.options import ConnectionOptions
 
 __all__ = ["Catalog", "ChannelInfo", "SubscriptionInfo"]
@@ -75,54 +75,32 @@ class Catalog:
 
     async def channel(self, name: str) -> ChannelInfo:
         """Give one channel; NotFoundError if there is none."""
-        return self._info(await self._describe(name), await self._members())
-
-    async def _describe(self, name: str) -> dict[str, Any]:
-        described = await self.store.describe(name)
-        if described is None:
-            raise NotFoundError(
-                f"There is no channel {name} in the cluster {self.cluster_id}.",
-                remedy="`penstock channels ls` lists them.",
-                code=404,
-            )
-        return described
+        return self._info(await self.store.describe(name), await self._members())
 
     def _info(self, described: dict[str, Any], members: list[SubscriptionInfo]) -> ChannelInfo:
         config, state = described["config"], described["state"]
         name = channel_of(self.cluster_id, config["name"])
         assert name is not None, "only channels are described"
-        return ChannelInfo(
-            name,
-            stream_name(self.cluster_id, name),
-            config["subjects"][0],
-            state["messages"],
-            state["bytes"],
-            state["first_seq"],
-            state["last_seq"],
-            state["last_ts"] if state["messages"] else "",
-            tuple(member for member in members if member.options.channel == name),
-        )
+        held = state["messages"], state["bytes"], state["first_seq"], state["last_seq"]
+        last_time = state["last_ts"] if state["messages"] else ""
+        subscriptions = tuple(member for member in members if member.options.channel == name)
+        return ChannelInfo(name, config["name"], config["subjects"][0], *held, last_time, subscriptions)
 
     async def _members(self) -> list[SubscriptionInfo]:
         try:
             known, _ = await read_state(self.store.connection, self.cluster_id)
         except NoRespondersError:
             return []  # no gateway ever served this cluster
+        _, members, groups = decode_state(known)
         listed = []
-        for subject, data in known.items():
-            kind, _, number = subject.partition(".")
-            if kind == "sub":
-                options = decode_record(MemberRecord, data)
-                position = known.get(f"pos.{options.group}")
-                at = decode_group(position) if position else None
-                pending = len(at.pending.get(int(number), ())) if at else 0
-                listed.append(SubscriptionInfo(options, at.last if at else 0, pending))
+        for number, options in members.items():
+            at = groups.get(options.group, GroupRecord(0, {}))
+            listed.append(SubscriptionInfo(options, at.last, len(at.pending.get(number, ()))))
         return listed
 
     async def messages(self, name: str, start: int = 1, end: int | None = None) -> AsyncIterator[ChannelMessage]:
         """Give a channel's messages `[start, end)`, to its present end if none is given."""
-        described = await self._describe(name)
-        stream = await self.store.open(described, ChannelLimits())
+        stream = await self.store.open(await self.store.describe(name), ChannelLimits())
         stop = stream.last + 1 if end is None else min(end, stream.last + 1)
         place = max(start, stream.first)
         while place < stop:

@@ -366,7 +366,7 @@ class Client:
             name = "ack_wait" if ack_wait < 1 else "max_in_flight"
             raise OptionError(f"{name} is below 1.", remedy="Give 1 or more.", option=name)
         inbox = self.connection.new_inbox()
-        subscription = Subscription(self, channel, inbox, handler, manual_acks=manual_acks)
+        subscription = Subscription(self, channel, inbox, handler, manual_acks)
         await subscription.listen()
         request = wire.SubscriptionRequest(
             clientID=self.client_id,
@@ -387,7 +387,8 @@ class Client:
             await subscription.end()
             if not isinstance(error, ChannelError) and subjects.subCloseRequests:
                 # The server may have heard us all the same, and would keep a subscription that nobody listens to.
-                self._post(subjects.subCloseRequests, self._leaving(channel, inbox))
+                left = wire.UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox)
+                self._post(subjects.subCloseRequests, left)
             raise
         self._subscriptions[inbox] = subscription
         return subscription
@@ -399,11 +400,9 @@ class Client:
         if not subject:
             raise ChannelError("The server cannot close subscriptions.", remedy="It is too old: unsubscribe.")
         self._subscriptions.pop(subscription.inbox, None)
-        request = self._leaving(subscription.channel, subscription.ack_inbox)
+        channel, inbox = subscription.channel, subscription.ack_inbox
+        request = wire.UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox)
         await self._request(subject, request, wire.SubscriptionResponse)
-
-    def _leaving(self, channel: str, inbox: str) -> Any:
-        return wire.UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox)
 
 
 async def _tell(name: str, listener: Callable[[Any], Awaitable[None]], error: Exception) -> None:

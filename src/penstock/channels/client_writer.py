@@ -15,7 +15,7 @@ from penstock.channels.wire import frame
 from penstock.connection import Connection
 
 if TYPE_CHECKING:
-    from penstock.channels.group_delivery import GroupDelivery
+    from penstock.channels.channel import GroupDelivery
 
 __all__ = ["ClientWriter"]
 
@@ -23,7 +23,6 @@ log = logging.getLogger("penstock.channels")
 
 # Beyond this many bytes that the server has not taken, deliveries wait.
 _FULL = 4 * 1024 * 1024
-_LOOK_AGAIN = 0.01
 
 
 class ClientWriter:
@@ -73,10 +72,6 @@ class ClientWriter:
         """Let a group's delivery look, this turn, for what it can send."""
         self._awake[delivery] = None
         self._schedule()
-
-    def later(self, delivery: GroupDelivery) -> None:
-        """Let a group's delivery look again when the server may have caught up."""
-        self._loop.call_later(_LOOK_AGAIN, self.wake, delivery)
 
     def _schedule(self) -> None:
         if self._scheduled is None and not self._ended:

@@ -49,12 +49,8 @@ class Limits:
             _check(field.name, getattr(self.default, field.name))
         for pattern, _ in self.patterns:
             if not _is_pattern(pattern):
-                raise OptionError(
-                    f"Limits are given for {pattern!r}, which matches no channel.",
-                    remedy="Write a channel's name, or * for one token and > for the rest.",
-                    option="limits",
-                    value=pattern,
-                )
+                what = f"Limits are given for {pattern!r}, which matches no channel."
+                raise _wrong(what, "Write a channel's name, or * for one token and > for the rest.", pattern)
         ordered = tuple(sorted(self.patterns, key=lambda item: _width(item[0])))
         object.__setattr__(self, "patterns", ordered)
 
@@ -75,6 +71,10 @@ class Limits:
 def _check(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise OptionError(f"{name} is {value!r}.", remedy="Give zero for no limit, or more.", option=name, value=value)
+
+
+def _wrong(what: str, remedy: str, value: str) -> OptionError:
+    return OptionError(what, remedy=remedy, option="limits", value=value)
 
 
 def _is_pattern(pattern: str) -> bool:
@@ -98,20 +98,11 @@ def parse_limits(text: str) -> tuple[str, ChannelLimits]:
         name, equals, value = item.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or name not in known:
-            raise OptionError(
-                f"{item!r} in the limits {text!r} is no limit.",
-                remedy=f"Write NAME=VALUE, NAME being one of {', '.join(sorted(known))}.",
-                option="limits",
-                value=text,
-            )
+            remedy = f"Write NAME=VALUE, NAME being one of {', '.join(sorted(known))}."
+            raise _wrong(f"{item!r} in the limits {text!r} is no limit.", remedy, text)
         values[name] = _value(name, value.strip(), text)
     if not any(values.values()):
-        raise OptionError(
-            f"The limits {text!r} name no limit.",
-            remedy="Write them as orders.*:max_msgs=10,max_age=1h.",
-            option="limits",
-            value=text,
-        )
+        raise _wrong(f"The limits {text!r} name no limit.", "Write them as orders.*:max_msgs=10,max_age=1h.", text)
     return pattern, ChannelLimits(**values)
 
 

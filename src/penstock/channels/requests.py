@@ -82,7 +82,7 @@ async def connect(service: Service, request: Any, reply: bytes) -> Any:
         (not is_client(request.clientID), Text.INVALID_CLIENT),
         (request.clientID in service.connecting, Text.CLIENT_EXISTS),
     )
-    owner = service.clients.get(request.clientID)
+    owner = service.clients.by_id.get(request.clientID)
     if owner is None:
         return await _register(service, request)
     # Others must not wait for the owner's answer.
@@ -93,7 +93,7 @@ async def connect(service: Service, request: Any, reply: bytes) -> Any:
 
 async def _ask(service: Service, owner: Connected, reply: bytes, request: Any) -> None:
     if await service.clients.is_alive(owner):
-        service.connecting.discard(owner.id)
+        service.connecting.discard(owner.record.id)
         service.writer.send(reply, wire.ConnectResponse(error=Text.CLIENT_EXISTS).SerializeToString())
     elif (wait := service.queue.put(_replace, reply, request.SerializeToString())) is not None:
         await wait
@@ -103,7 +103,7 @@ async def _ask(service: Service, owner: Connected, reply: bytes, request: Any) -
 async def _replace(service: Service, request: Any, reply: bytes) -> Any:
     """Put a new client in the place of one that did not answer."""
     try:
-        owner = service.clients.get(request.clientID)
+        owner = service.clients.by_id.get(request.clientID)
         if owner is not None:
             _drop(service, owner)
         return await _register(service, request)
@@ -112,14 +112,8 @@ async def _replace(service: Service, request: Any, reply: bytes) -> Any:
 
 
 async def _register(service: Service, request: Any) -> Any:
-    record = ClientRecord(
-        request.clientID,
-        request.heartbeatInbox,
-        request.connID,
-        request.protocol,
-        request.pingInterval,
-        request.pingMaxOut,
-    )
+    pings = request.protocol, request.pingInterval, request.pingMaxOut
+    record = ClientRecord(request.clientID, request.heartbeatInbox, request.connID, *pings)
     service.clients.add(record)
     service.state.put(f"client.{record.id}", encode_record(record))
     await service.state.flush()
@@ -142,7 +136,7 @@ async def _register(service: Service, request: Any) -> Any:
 @_answering(wire.CloseRequest, wire.CloseResponse, Text.INVALID_CLOSE)
 async def _close(service: Service, request: Any, reply: bytes) -> Any:
     """Close a client's connection; its durables stay."""
-    client = service.clients.get(request.clientID)
+    client = service.clients.by_id.get(request.clientID)
     if client is None:
         raise Refusal(Text.UNKNOWN_CLIENT)
     _drop(service, client)
@@ -152,7 +146,7 @@ async def _close(service: Service, request: Any, reply: bytes) -> Any:
 
 async def expire(service: Service, reply: bytes, data: bytes) -> None:
     """Close a client that missed too many heartbeats."""
-    client = service.clients.get(data.decode())
+    client = service.clients.by_id.get(data.decode())
     if client is not None and client.failures > service.options.hb_fail_count:
         _drop(service, client)
         await service.state.flush()
@@ -162,7 +156,7 @@ def _drop(service: Service, client: Connected) -> None:
     for member, channel in list(client.members.items()):
         service.detach(channel, member, unsubscribe=False)
     service.clients.remove(client)
-    service.state.put(f"client.{client.id}", b"")
+    service.state.put(f"client.{client.record.id}", b"")
 
 
 # -- publishes --------------------------------------------------------------------------------------------------------
@@ -240,7 +234,7 @@ async def _subscribe(service: Service, request: Any, reply: bytes) -> Any:
         (request.maxInFlight <= 0, Text.INVALID_MAX_IN_FLIGHT),
         (not StartPosition.NewOnly <= request.startPosition <= StartPosition.First, Text.INVALID_START),
         (not is_channel(request.subject), Text.INVALID_SUBJECT),
-        (service.clients.get(request.clientID) is None, Text.UNKNOWN_CLIENT),
+        (service.clients.by_id.get(request.clientID) is None, Text.UNKNOWN_CLIENT),
         (not _INBOX.fullmatch(request.inbox), Text.INVALID_SUBSCRIBE),
     )
     channel = await service.channel(request.subject)
@@ -315,7 +309,7 @@ def _leaving(*, unsubscribe: bool) -> Handle:
         member = channel.subscribers.by_inbox(request.inbox)
         if member is None:
             raise Refusal(Text.INVALID_SUBSCRIPTION)
-        client = service.clients.get(request.clientID)
+        client = service.clients.by_id.get(request.clientID)
         _refuse((client is None or member not in client.members, Text.UNKNOWN_CLIENT))
         service.detach(channel, member, unsubscribe=unsubscribe)
         await service.state.flush()

@@ -15,28 +15,24 @@ import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from penstock.channels import requests
-from penstock.channels.channel import Channel
+from penstock.channels.channel import Channel, Shared
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
-from penstock.channels.group_delivery import Shared
+from penstock.channels.lease import Lease
+from penstock.channels.options import GatewayOptions
 from penstock.channels.request_queue import Handle, RequestQueue
 from penstock.channels.requests import Refusal
-from penstock.channels.state_records import ClientRecord, GroupRecord, MemberRecord, decode_group, decode_record
+from penstock.channels.state import State
+from penstock.channels.state_records import decode_state
 from penstock.channels.store import MOST, Store
 from penstock.channels.stream import ChannelStream
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
+from penstock.connection import Connection
+from penstock.connection import Subscription as TapSubscription
 from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
-
-if TYPE_CHECKING:
-    from penstock.channels.lease import Lease
-    from penstock.channels.options import GatewayOptions
-    from penstock.channels.state import State
-    from penstock.connection import Connection
-    from penstock.connection import Subscription as TapSubscription
 
 __all__ = ["Service"]
 
@@ -109,42 +105,25 @@ class Service:
                 raise tap.error
 
     def _recall(self, remembered: dict[str, bytes]) -> None:
-        positions: dict[int, GroupRecord] = {}
-        highest = 0
-        for subject, content in remembered.items():
-            kind, _, rest = subject.partition(".")
-            if kind == "client":
-                self.clients.add(decode_record(ClientRecord, content))
-            elif kind == "pos":
-                positions[int(rest)] = decode_group(content)
-            if kind in ("pos", "sub"):
-                highest = max(highest, int(rest))
-        self.numbers = itertools.count(highest + 1)
+        clients, members, positions = decode_state(remembered)
+        for client in clients:
+            self.clients.add(client)
+        self.numbers = itertools.count(max([0, *members, *positions]) + 1)
         groups: dict[int, Group] = {}
-        for subject, content in remembered.items():
-            kind, _, number = subject.partition(".")
-            if kind == "sub":
-                record = decode_record(MemberRecord, content)
-                if not self._recall_member(int(number), record, positions, groups):
-                    self.state.put(subject, b"")
+        for number, record in members.items():
+            channel, position = self.channels.get(record.channel), positions.get(record.group)
+            online = record.online and record.client in self.clients.by_id
+            if channel is None or position is None or not (online or record.keep):
+                self.state.put(f"sub.{number}", b"")  # there is nothing left for it
+                continue
+            new = Group(record.group, record.channel, record.durable, record.queue, record.keep, position.last)
+            group = groups.setdefault(record.group, new)
+            pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
+            where = record.client, record.inbox, record.ack_inbox
+            member = Member(number, *where, record.max_in_flight, record.ack_wait, online, pending)
+            self.attach(channel, group, member)
         for left in positions.keys() - groups.keys():
             self.state.put(f"pos.{left}", b"")
-
-    def _recall_member(
-        self, number: int, record: MemberRecord, positions: dict[int, GroupRecord], groups: dict[int, Group]
-    ) -> bool:
-        """Bring back a subscription; False if there is nothing left for it."""
-        channel, position = self.channels.get(record.channel), positions.get(record.group)
-        online = record.online and self.clients.get(record.client) is not None
-        if channel is None or position is None or not (online or record.keep):
-            return False
-        new = Group(record.group, record.channel, record.durable, record.queue, record.keep, position.last)
-        group = groups.setdefault(record.group, new)
-        pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
-        where = record.client, record.inbox, record.ack_inbox
-        member = Member(number, *where, record.max_in_flight, record.ack_wait, online, pending)
-        self.attach(channel, group, member)
-        return True
 
     async def stop(self) -> None:
         """Stop listening and sending; what is stored stays."""
@@ -212,15 +191,15 @@ class Service:
             ping = decode(Ping, data)
         except RemoteProtocolError:
             return  # as the old server: no answer at all
-        client = self.clients.by_conn(ping.connID)
+        client = self.clients.by_conn.get(ping.connID)
         if client is not None:
             self.clients.pinged(client)
         answer = PingResponse(error=Text.REPLACED) if client is None else PingResponse()
         self.writer.send(reply, answer.SerializeToString())
 
     def _expire(self, client: Connected) -> None:
-        log.warning("Channels: client %s misses heartbeats and is closed.", client.id)
-        self.queue.put(requests.expire, b"", client.id.encode())
+        log.warning("Channels: client %s misses heartbeats and is closed.", client.record.id)
+        self.queue.put(requests.expire, b"", client.record.id.encode())
 
     # -- channels and members ----------------------------------------------------------------------------------------
 
@@ -255,7 +234,7 @@ class Service:
     def attach(self, channel: Channel, group: Group, member: Member) -> None:
         """Make a member part of its channel, its client and the acks."""
         channel.subscribers.add(group, member)
-        client = self.clients.get(member.client)
+        client = self.clients.by_id.get(member.client)
         if member.online and client is not None:
             client.members[member] = channel
             self._acks[member.ack_inbox.encode()] = (channel, member, ack_start(channel.name))
@@ -263,7 +242,7 @@ class Service:
     def detach(self, channel: Channel, member: Member, *, unsubscribe: bool) -> None:
         """Take a member off its channel, its client and the acks."""
         self._acks.pop(member.ack_inbox.encode(), None)
-        client = self.clients.get(member.client)
+        client = self.clients.by_id.get(member.client)
         if client is not None:
             client.members.pop(member, None)
         channel.remove(member, self._loop.time(), unsubscribe=unsubscribe)

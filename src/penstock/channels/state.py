@@ -118,7 +118,7 @@ class State:
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def lead(self) -> bool:
-        """Try to become the leader; False if somebody else was quicker."""
+        """Try to become the leader, and show it; False if somebody else was quicker."""
         before, _ = await self.last("lead")
         header = protocol.encode_headers({names.EXPECTED_LAST_SUBJECT_SEQUENCE: str(before)})
         content = json.dumps({"v": 1, "gateway": self.identity}).encode()
@@ -136,17 +136,14 @@ class State:
         self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
+        await self._write(self._pulse())
         return True
 
     def _pulse(self, *, released: bool = False) -> list[tuple[str, bytes]]:
         content = json.dumps({"v": 1, "gateway": self.identity, "released": released}).encode()
         return [(self.subject("beat"), content)]
 
-    async def beat(self) -> None:
-        """Show once that the leader lives; JetStreamError if it is not us any more."""
-        await self._write(self._pulse())
-
-    async def beat_surely(self, *, released: bool = False) -> float | None:
+    async def beat(self, *, released: bool = False) -> float | None:
         """Show that the leader lives, or that it goes, however many attempts it takes.
 
         Gives when the attempt that was stored began, None if somebody else leads now.
@@ -205,7 +202,10 @@ class State:
             self._wake.clear()
             waiting, self._done = self._done, []
             began = time.perf_counter()
-            items = self._collect()
+            # Positions first: a subscription without one would begin anew, one too many does no harm.
+            groups, self._groups, puts, self._puts = self._groups, {}, self._puts, {}
+            items = [(self.subject("pos", str(number)), encode_group(group)) for number, group in groups.items()]
+            items += puts.items()
             spent = time.perf_counter() - began
             while items:
                 part, items = items[:_PAGE], items[_PAGE:]
@@ -218,13 +218,6 @@ class State:
                     future.set_result(None)
             if spent > _COSTLY:  # a position with very many pending messages: leave most of the time to others
                 await asyncio.sleep(min(1.0, 10 * spent))
-
-    def _collect(self) -> list[tuple[str, bytes]]:
-        # Positions first: a subscription without one would begin anew, one too many does no harm.
-        groups, self._groups = self._groups, {}
-        puts, self._puts = self._puts, {}
-        found = [(self.subject("pos", str(number)), encode_group(group)) for number, group in groups.items()]
-        return found + list(puts.items())
 
     async def _write_surely(self, items: list[tuple[str, bytes]]) -> float | None:
         """Write until it is stored, and give when the attempt that was stored began; None if somebody else leads now.

@@ -89,12 +89,13 @@ class Store:
             if not streams or offset >= page.get("total", 0):
                 return found
 
-    async def describe(self, channel: str) -> dict[str, Any] | None:
-        """Give a channel's stream as the server describes it, None if there is none."""
+    async def describe(self, channel: str) -> dict[str, Any]:
+        """Give a channel's stream as the server describes it; NotFoundError if there is none."""
         try:
             return await self._ask(names.stream_info(stream_name(self.cluster, channel)))
         except NotFoundError:
-            return None
+            what = f"There is no channel {channel} in the cluster {self.cluster}."
+            raise NotFoundError(what, remedy="`penstock channels ls` lists them.", code=404) from None
 
     def _config(self, stream: ChannelStream, first: int | None = None) -> dict[str, Any]:
         limits = stream.limits
@@ -132,8 +133,10 @@ class Store:
 
     async def find(self, channel: str, limits: ChannelLimits) -> ChannelStream | None:
         """Take over a channel's stream if it is there."""
-        described = await self.describe(channel)
-        return None if described is None else await self.open(described, limits)
+        try:
+            return await self.open(await self.describe(channel), limits)
+        except NotFoundError:
+            return None
 
     async def open(self, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
         """Take over a stream that is there, as `streams` described it."""

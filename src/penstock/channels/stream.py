@@ -47,9 +47,6 @@ class Recent:
         self._contents: dict[int, bytes] = {}
         self._order: deque[int] = deque()  # a dict that loses its oldest all the time takes long to find the next
 
-    def __len__(self) -> int:
-        return len(self._contents)
-
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._contents
 
@@ -69,9 +66,3 @@ class Recent:
         """Let go of what the channel no longer has."""
         while self._order and self._order[0] < first:
             self.size -= len(self._contents.pop(self._order.popleft()))
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        self._contents.clear()
-        self._order.clear()
-        self.size = 0

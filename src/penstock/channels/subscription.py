@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from penstock.errors import DeniedError, DisconnectedError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.client import Client
+    from penstock.connection import Connection
     from penstock.connection import Subscription as TapSubscription
 
 __all__ = ["Message", "Subscription"]
@@ -49,35 +50,28 @@ class Message:
         return f"<Message {self.sequence} of {self.channel}, {len(self.data)} bytes>"
 
 
+@dataclass(eq=False, repr=False)
 class Subscription:
     """What `Client.subscribe` gives: iterate over it, or let its handler work, and end it."""
 
-    def __init__(
-        self,
-        client: Client,
-        channel: str,
-        inbox: str,
-        handler: Callable[[Message], Awaitable[None]] | None,
-        *,
-        manual_acks: bool,
-    ) -> None:
-        self.client = client
-        self.channel = channel
-        self.inbox = inbox
-        self.ack_inbox = ""
-        self._ack_subject = b""
-        self._handler = handler
-        self._manual = manual_acks
-        self._tap: TapSubscription | None = None
-        # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
-        self._waiting: deque[Message] = deque()
-        self._sequences: set[int] = set()
-        self._arrived = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._current: Message | None = None
-        self._ended = False
-        self._error: DeniedError | None = None  # why it cannot go on
-        self._watch = ExitStack()
+    client: Client
+    channel: str
+    inbox: str
+    _handler: Callable[[Message], Awaitable[None]] | None
+    _manual_acks: bool
+    ack_inbox: str = ""
+    _ack_subject: bytes = b""
+    _acks: Connection | None = None  # where they go, until the end
+    _tap: TapSubscription | None = None
+    # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
+    _waiting: deque[Message] = field(default_factory=deque)
+    _sequences: set[int] = field(default_factory=set)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _current: Message | None = None
+    _ended: bool = False
+    _error: DeniedError | None = None  # why it cannot go on
+    _watch: ExitStack = field(default_factory=ExitStack)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -90,13 +84,14 @@ class Subscription:
         if self._tap is not None and self._tap.error is not None:
             raise self._tap.error
         self.ack_inbox, self._ack_subject = ack_inbox, ack_inbox.encode()
-        self._watch.enter_context(self.client.connection.expecting(ack_inbox, self._denied))
+        self._acks = self.client.connection
+        self._watch.enter_context(self._acks.expecting(ack_inbox, self._denied))
         if self._handler is not None:
             self._task = asyncio.get_running_loop().create_task(self._work(self._handler))
 
     async def end(self) -> None:
         """Stop receiving; the server is not told."""
-        self._ended = True
+        self._ended, self._acks = True, None
         self._arrived.set()
         self._watch.close()
         if self._tap is not None:
@@ -149,9 +144,9 @@ class Subscription:
 
     def acknowledge(self, message: Message) -> None:
         """Acknowledge one of this subscription's messages."""
-        content = Ack(subject=message.channel, sequence=message.sequence).SerializeToString()
-        if not self._ended:
-            self.client.connection.post(frame(self._ack_subject, content))
+        if self._acks is not None:
+            content = Ack(subject=message.channel, sequence=message.sequence).SerializeToString()
+            self._acks.post(frame(self._ack_subject, content))
 
     async def _work(self, handler: Callable[[Message], Awaitable[None]]) -> None:
         try:
@@ -171,7 +166,7 @@ class Subscription:
 
     async def __anext__(self) -> Message:
         done, self._current = self._current, None
-        if done is not None and not self._manual:
+        if done is not None and not self._manual_acks:
             self.acknowledge(done)
         while self._error is not None or not self._waiting:
             if self._ended:
@@ -180,11 +175,7 @@ class Subscription:
                 raise self._error
             self._arrived.clear()
             await self._arrived.wait()
-        self._current = self._take()
-        return self._current
-
-    def _take(self) -> Message:
-        message = self._waiting.popleft()
+        self._current = message = self._waiting.popleft()
         self._sequences.discard(message.sequence)
         return message
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from penstock.connection import Connection
 from penstock.errors import PenstockError
-
-if TYPE_CHECKING:
-    from penstock.connection import Connection
 
 __all__ = ["Unacked"]
 

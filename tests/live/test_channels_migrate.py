@@ -104,7 +104,7 @@ async def test_a_message_too_many_is_found(stan, store):
         await verify_channel(client, store, "foo", ends, ignore)
     await api_request(store.connection, f"STREAM.DELETE.{stream.name}")
     await copy_channel(client, store, "foo", (1, 3), ignore)
-    stream = await store.open(await store.describe("foo"), ChannelLimits())
+    stream = await store.open("foo", await store.describe("foo"), ChannelLimits())
     await store.append(stream, [NewMessage(b"4", origin=4)])
     await store.skip(stream, 5)
     await copy_channel(client, store, "foo", ends, ignore)

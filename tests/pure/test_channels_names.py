@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.channels.channel import Recent
 from penstock.channels.delivery import Group, Member
 from penstock.channels.limits import ChannelLimits, Limits, gather_limits, parse_limits
 from penstock.channels.messages import quote_reply, read_message
@@ -22,7 +23,6 @@ from penstock.channels.state_records import (
     pack,
     unpack,
 )
-from penstock.channels.stream import Recent
 from penstock.channels.subscribers import Subscribers
 from penstock.errors import OptionError, RemoteProtocolError
 

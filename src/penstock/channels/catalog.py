@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import ChannelMessage
-from penstock.channels.names import channel_of
 from penstock.channels.state import read_state
 from penstock.channels.state_records import GroupRecord, MemberRecord, decode_state
 from penstock.channels.store import Store
@@ -17,8 +16,6 @@ from penstock.errors import NoRespondersError
 from penstock.options import ConnectionOptions
 
 __all__ = ["Catalog", "ChannelInfo", "SubscriptionInfo"]
-
-_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -46,41 +43,34 @@ class ChannelInfo:
 
 
 class Catalog:
-    """The channels of one cluster, for reading."""
+    """The channels of one cluster, for reading, within `async with`."""
+
+    store: Store
+    """The streams."""
 
     def __init__(self, to: str | ConnectionOptions | None, cluster_id: str, *, timeout: float = 5.0) -> None:
         self.cluster_id = cluster_id
         self._to = to
         self._timeout = timeout
-        self._store: Store | None = None
 
     async def __aenter__(self) -> Self:
-        self._store = Store(await connect(self._to, request_timeout=self._timeout), self.cluster_id)
+        self.store = Store(await connect(self._to, request_timeout=self._timeout), self.cluster_id)
         return self
 
     async def __aexit__(self, *about: object) -> None:
         await self.store.connection.close()
 
-    @property
-    def store(self) -> Store:
-        """The streams."""
-        assert self._store is not None, "the catalog is used with `async with`"
-        return self._store
-
     async def channels(self) -> list[ChannelInfo]:
         """Give every channel, by name."""
         members = await self._members()
-        found = [self._info(described, members) for described in await self.store.streams()]
-        return sorted(found, key=lambda item: item.name)
+        return [self._info(*found, members) for found in sorted((await self.store.streams()).items())]
 
     async def channel(self, name: str) -> ChannelInfo:
         """Give one channel; NotFoundError if there is none."""
-        return self._info(await self.store.describe(name), await self._members())
+        return self._info(name, await self.store.describe(name), await self._members())
 
-    def _info(self, described: dict[str, Any], members: list[SubscriptionInfo]) -> ChannelInfo:
+    def _info(self, name: str, described: dict[str, Any], members: list[SubscriptionInfo]) -> ChannelInfo:
         config, state = described["config"], described["state"]
-        name = channel_of(self.cluster_id, config["name"])
-        assert name is not None, "only channels are described"
         held = state["messages"], state["bytes"], state["first_seq"], state["last_seq"]
         last_time = state["last_ts"] if state["messages"] else ""
         subscriptions = tuple(member for member in members if member.options.channel == name)
@@ -100,14 +90,7 @@ class Catalog:
 
     async def messages(self, name: str, start: int = 1, end: int | None = None) -> AsyncIterator[ChannelMessage]:
         """Give a channel's messages `[start, end)`, to its present end if none is given."""
-        stream = await self.store.open(await self.store.describe(name), ChannelLimits())
+        stream = await self.store.open(name, await self.store.describe(name), ChannelLimits())
         stop = stream.last + 1 if end is None else min(end, stream.last + 1)
-        place = max(start, stream.first)
-        while place < stop:
-            found = await self.store.read_on(stream, place, min(_PAGE, stop - place))
-            if not found:
-                return
-            for item in found:
-                if item.sequence < stop:
-                    yield item
-            place = found[-1].sequence + 1
+        async for item in self.store.scan(stream, start, stop):
+            yield item

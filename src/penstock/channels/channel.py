@@ -10,22 +10,21 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.delivery import Group, Member
-from penstock.channels.messages import ChannelMessage, encode
+from penstock.channels.messages import ChannelMessage, ChannelStream, encode
 from penstock.channels.state import State
 from penstock.channels.store import Store
-from penstock.channels.stream import ChannelStream, Recent
 from penstock.channels.subscribers import Subscribers
 from penstock.channels.wire import again
 from penstock.connection.tasks import end
 from penstock.errors import PenstockError
 from penstock.wire.jetstream.verdicts import may_ask_again
 
-__all__ = ["Channel", "GroupDelivery", "Shared"]
+__all__ = ["Channel", "GroupDelivery", "Recent", "Shared"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -241,18 +240,12 @@ class GroupDelivery:
                 self._send_one_again(member, sequence, content, stay=stay)
                 place += 1
                 continue
-            end = place
-            while end < len(due) and end - place < _AHEAD and due[end][1] not in recent:
+            end = place + 1
+            while end < len(due) and due[end][1] not in recent:
                 end += 1
-            part = due[place : max(end, place + 1)]
-            found, done = await self._fetch([sequence for _, sequence in part])
-            for member, sequence in part[:done]:
-                item = found.get(sequence)
-                if item is None:
-                    self._forget(member, sequence)
-                else:
-                    self._send_one_again(member, sequence, item.encode(self.channel.name), stay=stay)
-            place += done
+            async for member, item in self._stored(due[place:end]):
+                self._send_one_again(member, item.sequence, item.encode(self.channel.name), stay=stay)
+            place = end
 
     def _send_one_again(self, member: Member, sequence: int, content: bytes, *, stay: bool) -> None:
         if self._ended or not member.online or not self.shared.writer.up:
@@ -268,25 +261,30 @@ class GroupDelivery:
             if target is not member:
                 self.shared.state.touch(self.group)
 
-    def _forget(self, member: Member, sequence: int) -> None:
-        """Settle a message that the channel no longer has."""
-        self.group.drop(member, sequence)
-        self.shared.state.touch(self.group)
+    async def _stored(self, pending: list[tuple[Member, int]]) -> AsyncIterator[tuple[Member, ChannelMessage]]:
+        """Read messages, a bounded part at a time, until all were read; settle those that the channel no longer has."""
+        while pending:
+            await self._room()
+            try:
+                async with self.shared.reads:
+                    wanted = [sequence for _, sequence in pending[:_AHEAD]]
+                    found, done = await self.shared.store.fetch(self.channel.stream, wanted)
+            except PenstockError as error:
+                await self._rest(error)
+                continue
+            for member, sequence in pending[:done]:
+                if sequence in found:
+                    yield member, found[sequence]
+                else:
+                    self.group.drop(member, sequence)
+                    self.shared.state.touch(self.group)
+            pending = pending[done:]
 
     async def _room(self) -> None:
         """Wait while the server is slow to take what we send."""
         writer = self.shared.writer
         while writer.full and writer.up and not self._ended:  # noqa: ASYNC110  # the socket's buffer tells nobody
             await asyncio.sleep(_FULL)
-
-    async def _fetch(self, sequences: list[int]) -> tuple[dict[int, ChannelMessage], int]:
-        """Read messages, going on until the store answers: those that are there, and how many were looked at."""
-        while True:
-            try:
-                async with self.shared.reads:
-                    return await self.shared.store.fetch(self.channel.stream, sequences)
-            except PenstockError as error:
-                await self._rest(error)
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
@@ -314,23 +312,46 @@ class GroupDelivery:
 
     async def _restore_member(self, member: Member) -> None:
         """Find out when each pending message expires: one ack wait after its time; send what has expired."""
-        waiting = sorted(member.pending)
-        while waiting:
-            await self._room()
-            found, done = await self._fetch(waiting[:_AHEAD])
+        async for _, item in self._stored([(member, sequence) for sequence in sorted(member.pending)]):
             now = self._loop.time()
-            shift = now - time.time()
-            for sequence in waiting[:done]:
-                item = found.get(sequence)
-                if item is None:
-                    self._forget(member, sequence)
-                elif sequence in member.pending:
-                    expiry = item.time / 1e9 + member.ack_wait + shift
-                    member.pending[sequence] = max(expiry, now)
-                    if expiry <= now:
-                        self._send_one_again(member, sequence, item.encode(self.channel.name), stay=True)
-            del waiting[:done]
+            if item.sequence in member.pending:
+                expiry = item.time / 1e9 + member.ack_wait + now - time.time()
+                member.pending[item.sequence] = max(expiry, now)
+                if expiry <= now:
+                    self._send_one_again(member, item.sequence, item.encode(self.channel.name), stay=True)
         member.sort_pending()
+
+
+class Recent:
+    """Encoded messages by sequence, within a bound of bytes; the oldest make room for the newest."""
+
+    __slots__ = ("_contents", "_order", "limit", "size")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._contents: dict[int, bytes] = {}
+        self._order: deque[int] = deque()  # a dict that loses its oldest all the time takes long to find the next
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._contents
+
+    def add(self, sequence: int, content: bytes) -> None:
+        """Keep a message; sequences come in order."""
+        self._contents[sequence] = content
+        self._order.append(sequence)
+        self.size += len(content)
+        while self.size > self.limit and self._order:
+            self.size -= len(self._contents.pop(self._order.popleft()))
+
+    def get(self, sequence: int) -> bytes | None:
+        """Give a message, if it is still here."""
+        return self._contents.get(sequence)
+
+    def drop_before(self, first: int) -> None:
+        """Let go of what the channel no longer has."""
+        while self._order and self._order[0] < first:
+            self.size -= len(self._contents.pop(self._order.popleft()))
 
 
 class Channel:

@@ -39,7 +39,6 @@ _UNSENT = 4 * 1024 * 1024  # bytes that a publisher may be ahead of the server
 _NOBODY = 0.1  # seconds after which a request that nobody heard is sent again
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f]")
 PING_FAILURE = "stan: connection lost due to PING failure"
-Lost = Callable[[PenstockError], Awaitable[None]]
 Handler = Callable[[Message], Awaitable[None]]
 
 
@@ -66,7 +65,7 @@ class Client:
         max_pub_acks_in_flight: int = 16384,
         ping_interval: int = 5,
         ping_max_out: int = 3,
-        on_lost: Lost | None = None,
+        on_lost: Callable[[PenstockError], Awaitable[None]] | None = None,
         on_error: Callable[[Exception], Awaitable[None]] | None = None,
     ) -> None:
         if not is_client(client_id):

@@ -25,8 +25,6 @@ from penstock.channels.wire import is_nobody
 
 __all__ = ["Clients", "Connected"]
 
-_SOON = 0.001
-
 
 @dataclass(eq=False)
 class Connected:
@@ -100,7 +98,7 @@ class Clients:
         A heartbeat that is out already counts: a client whose pings come often must not outrun its failures.
         """
         if client.failures and not client.asked:
-            self._schedule(client, _SOON)
+            self._schedule(client, 0)
 
     async def is_alive(self, client: Connected) -> bool:
         """Ask a client whether it is still there."""

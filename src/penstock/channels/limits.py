@@ -59,11 +59,7 @@ class Limits:
         made = self.default
         for pattern, narrower in self.patterns:  # the widest first
             if covers(pattern, channel):
-                changes = {}
-                for field in fields(narrower):
-                    value = getattr(narrower, field.name)
-                    if value:
-                        changes[field.name] = type(value)(0) if value < 0 else value
+                changes = {name: max(value, 0) for name, value in vars(narrower).items() if value}
                 made = replace(made, **changes)
         return made
 
@@ -79,9 +75,8 @@ def _wrong(what: str, remedy: str, value: str) -> OptionError:
 
 def _is_pattern(pattern: str) -> bool:
     tokens = pattern.split(".")
-    if ">" in tokens[:-1]:
-        return False
-    return is_channel(".".join("x" if token in ("*", ">") else token for token in tokens))
+    named = ".".join("x" if token in ("*", ">") else token for token in tokens)
+    return ">" not in tokens[:-1] and is_channel(named)
 
 
 def _width(pattern: str) -> tuple[int, ...]:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.channels.client import Client
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import ChannelMessage, NewMessage
+from penstock.channels.messages import ChannelStream, NewMessage
 from penstock.channels.store import MOST, Store
-from penstock.channels.stream import ChannelStream
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError, UnreachableError
 
@@ -172,48 +172,39 @@ async def _append(store: Store, stream: ChannelStream, batch: list[Message]) -> 
 async def verify_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> int:
     """Compare every message at the source with its copy; give how many are the same.
 
-    Raises DataLossError at the first one that is missing or different.
+    Raises DataLossError at the first one that is missing, different, or not at the source.
     """
     stream = await store.find(channel, _UNLIMITED)
     if stream is None:
         raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
-    same, before = 0, None
+    same = reached = 0
     async for batch in _read(source, channel, ends[0], ends[1]):
-        copies: dict[int, ChannelMessage] = {}
-        wanted = [message.sequence for message in batch]
-        while wanted:
-            found, done = await store.fetch(stream, wanted)
-            copies |= found
-            del wanted[:done]
-        for message in batch:
-            if before is not None and message.sequence != before + 1:
-                await _check_gap(store, stream, before, message.sequence)
-            before = message.sequence
-            copy = copies.get(message.sequence)
-            if copy is None or (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
-                state = "is missing" if copy is None else "differs"
-                what = f"Message {message.sequence} of {channel} {state} in {stream.name}."
-                raise _differs(stream, what, message.sequence, message.sequence + 1)
+        waiting = deque(batch)
+        start = reached + 1 if reached else batch[0].sequence
+        reached = batch[-1].sequence
+        async for copy in store.scan(stream, start, reached + 1):
+            message = waiting[0]
+            if copy.sequence < message.sequence:
+                raise _loss(stream, copy.sequence, f"is in {stream.name} and not at the source")
+            if copy.sequence > message.sequence:
+                break
+            if (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
+                raise _loss(stream, message.sequence, f"differs in {stream.name}")
+            waiting.popleft()
+        if waiting:
+            raise _loss(stream, waiting[0].sequence, f"is missing in {stream.name}")
         same += len(batch)
         advance(len(batch))
     return same
 
 
-async def _check_gap(store: Store, stream: ChannelStream, before: int, after: int) -> None:
-    """See that the copy has nothing where the source has nothing."""
-    more = await store.read_on(stream, before + 1, 1)
-    if more and more[0].sequence < after:
-        what = f"Message {more[0].sequence} of {stream.channel} is in {stream.name} and not at the source."
-        raise _differs(stream, what, before + 1, after)
-
-
-def _differs(stream: ChannelStream, what: str, start: int, end: int) -> DataLossError:
+def _loss(stream: ChannelStream, sequence: int, what: str) -> DataLossError:
     return DataLossError(
-        what,
+        f"Message {sequence} of {stream.channel} {what}.",
         remedy="Delete the stream and copy the channel again.",
         stream=stream.name,
-        start=start,
-        end=end,
+        start=sequence,
+        end=sequence + 1,
         first=stream.first,
         last=stream.last,
     )

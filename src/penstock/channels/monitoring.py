@@ -107,18 +107,18 @@ class Monitor:
             raise _Refused("405 Method Not Allowed", "Only GET.")
         parts = urlsplit(words[1])
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        pages: dict[str, Callable[[Any, dict[str, str]], Awaitable[dict[str, Any]]]] = {
-            "/streaming/serverz": self._server_page,
-            "/streaming/storez": self._store_page,
-            "/streaming/clientsz": self._clients_page,
-            "/streaming/channelsz": self._channels_page,
-        }
-        page, service = pages.get(parts.path.rstrip("/")), self._gateway.service
-        if page is None:
+        path, service = parts.path.rstrip("/"), self._gateway.service
+        if path == "/streaming/serverz":
+            return await self._server_page(service)
+        if path not in ("/streaming/storez", "/streaming/clientsz", "/streaming/channelsz"):
             raise _Refused(_NOT_FOUND, "Pages: /streaming/serverz storez clientsz channelsz")
-        if service is None and page != self._server_page:
+        if service is None:
             raise _Refused(_UNAVAILABLE, "This gateway stands by.")
-        return await page(service, query)
+        if path == "/streaming/storez":
+            return await self._store_page(service)
+        if path == "/streaming/clientsz":
+            return await self._list("client", service.clients.by_id, _client, service, query)
+        return await self._list("channel", service.channels, _channel, service, query)
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Monitor:
             "now": _time(datetime.now(UTC)),
         }
 
-    async def _server_page(self, service: Service | None, query: dict[str, str]) -> dict[str, Any]:
+    async def _server_page(self, service: Service | None) -> dict[str, Any]:
         page = self._common() | {
             "version": __version__,
             "state": "STANDBY" if service is None else "STANDALONE",
@@ -151,7 +151,7 @@ class Monitor:
             **_files(),
         }
 
-    async def _store_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
+    async def _store_page(self, service: Service) -> dict[str, Any]:
         limits = service.options.limits
         return {
             **self._common(),
@@ -166,12 +166,6 @@ class Monitor:
             },
             **await _totals(service),
         }
-
-    async def _clients_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
-        return await self._list("client", service.clients.by_id, _client, service, query)
-
-    async def _channels_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
-        return await self._list("channel", service.channels, _channel, service, query)
 
     async def _list(
         self, kind: str, known: dict[str, Any], show: Show, service: Service, query: dict[str, str]

@@ -17,7 +17,6 @@ _CHANNEL = re.compile(r"[^./*>]+(?:\.[^./*>]+)*")
 _ESCAPE = re.compile(r"=([0-9A-F]{2})")
 _NOT_IN_STREAM = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_IN_SUBJECT = re.compile(r"""[^A-Za-z0-9_.!#$%&'()+,:;<?@[\]^`{|}~"-]""")
-STATE = "_PENSTOCK.channels"
 
 
 def is_client(name: str) -> bool:
@@ -64,4 +63,4 @@ def state_stream(cluster: str) -> str:
 
 def state_subject(cluster: str, *tokens: str) -> str:
     """Give a subject of the state stream."""
-    return ".".join((STATE, cluster, *tokens))
+    return ".".join(("_PENSTOCK.channels", cluster, *tokens))

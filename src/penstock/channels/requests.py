@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.channels import wire
@@ -26,10 +27,9 @@ from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
     from penstock.channels.clients import Connected
-    from penstock.channels.request_queue import Handle
-    from penstock.channels.service import Service
+    from penstock.channels.service import Handle, Service
 
-__all__ = ["HANDLERS", "Refusal", "connect", "delete_channel", "expire", "publish"]
+__all__ = ["HANDLERS", "Refusal", "connect", "delete_channel", "expire", "publish", "replace"]
 
 log = logging.getLogger("penstock.channels")
 
@@ -42,26 +42,23 @@ class Refusal(PenstockError):
     """A request is refused with a text of the protocol."""
 
 
-def _answering(kind: Any, response: Any, invalid: str) -> Callable[[Callable[..., Awaitable[Any]]], Handle]:
+def _answering(handler: Callable[..., Awaitable[Any]], kind: Any, response: Any, invalid: str) -> Handle:
     """Give a handler the decoded request, and send what it gives; a request that is refused is answered with why."""
 
-    def decorate(handler: Callable[..., Awaitable[Any]]) -> Handle:
-        async def handle(service: Service, reply: bytes, data: bytes) -> None:
-            try:
-                request = decode(kind, data)
-            except RemoteProtocolError:
-                request = None
-            try:
-                _refuse((request is None, invalid))
-                answer = await handler(service, request, reply)
-            except PenstockError as error:
-                answer = response(error=error.what)
-            if answer is not None:
-                service.writer.send(reply, answer.SerializeToString())
+    async def handle(service: Service, reply: bytes, data: bytes) -> None:
+        try:
+            request = decode(kind, data)
+        except RemoteProtocolError:
+            request = None
+        try:
+            _refuse((request is None, invalid))
+            answer = await handler(service, request, reply)
+        except PenstockError as error:
+            answer = response(error=error.what)
+        if answer is not None:
+            service.writer.send(reply, answer.SerializeToString())
 
-        return handle
-
-    return decorate
+    return handle
 
 
 def _refuse(*faults: tuple[bool, str]) -> None:
@@ -74,8 +71,7 @@ def _refuse(*faults: tuple[bool, str]) -> None:
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-@_answering(wire.ConnectRequest, wire.ConnectResponse, Text.INVALID_CONNECT)
-async def connect(service: Service, request: Any, reply: bytes) -> Any:
+async def _connect(service: Service, request: Any, reply: bytes) -> Any:
     """Register a client; with an id that is taken, find out first whether its owner is alive."""
     _refuse(
         (not _INBOX.fullmatch(request.heartbeatInbox), Text.INVALID_CONNECT),
@@ -95,11 +91,10 @@ async def _ask(service: Service, owner: Connected, reply: bytes, request: Any) -
     if await service.clients.is_alive(owner):
         service.connecting.discard(owner.record.id)
         service.writer.send(reply, wire.ConnectResponse(error=Text.CLIENT_EXISTS).SerializeToString())
-    elif (wait := service.queue.put(_replace, reply, request.SerializeToString())) is not None:
+    elif (wait := service.queue.put(replace, reply, request.SerializeToString())) is not None:
         await wait
 
 
-@_answering(wire.ConnectRequest, wire.ConnectResponse, Text.INVALID_CONNECT)
 async def _replace(service: Service, request: Any, reply: bytes) -> Any:
     """Put a new client in the place of one that did not answer."""
     try:
@@ -133,7 +128,6 @@ async def _register(service: Service, request: Any) -> Any:
     return response
 
 
-@_answering(wire.CloseRequest, wire.CloseResponse, Text.INVALID_CLOSE)
 async def _close(service: Service, request: Any, reply: bytes) -> Any:
     """Close a client's connection; its durables stay."""
     client = service.clients.by_id.get(request.clientID)
@@ -225,7 +219,6 @@ async def _store(service: Service, channel: Channel, messages: list[NewMessage])
 # -- subscriptions ----------------------------------------------------------------------------------------------------
 
 
-@_answering(wire.SubscriptionRequest, wire.SubscriptionResponse, Text.INVALID_SUBSCRIBE)
 async def _subscribe(service: Service, request: Any, reply: bytes) -> Any:
     """Start a subscription, or resume one; nothing is delivered before the answer."""
     _refuse(
@@ -300,31 +293,19 @@ async def _start(service: Service, channel: Channel, request: Any) -> int:
             return last
 
 
-def _leaving(*, unsubscribe: bool) -> Handle:
-    @_answering(wire.UnsubscribeRequest, wire.SubscriptionResponse, Text.INVALID_UNSUBSCRIBE)
-    async def leave(service: Service, request: Any, reply: bytes) -> Any:
-        channel = service.channels.get(request.subject)
-        if channel is None:
-            raise Refusal(Text.UNKNOWN_CHANNEL)
-        member = channel.subscribers.by_inbox(request.inbox)
-        if member is None:
-            raise Refusal(Text.INVALID_SUBSCRIPTION)
-        client = service.clients.by_id.get(request.clientID)
-        _refuse((client is None or member not in client.members, Text.UNKNOWN_CLIENT))
-        service.detach(channel, member, unsubscribe=unsubscribe)
-        await service.state.flush()
-        return wire.SubscriptionResponse()
+async def _leave(service: Service, request: Any, reply: bytes, *, unsubscribe: bool) -> Any:
+    channel = service.channels.get(request.subject)
+    if channel is None:
+        raise Refusal(Text.UNKNOWN_CHANNEL)
+    member = channel.subscribers.by_inbox(request.inbox)
+    if member is None:
+        raise Refusal(Text.INVALID_SUBSCRIPTION)
+    client = service.clients.by_id.get(request.clientID)
+    _refuse((client is None or member not in client.members, Text.UNKNOWN_CLIENT))
+    service.detach(channel, member, unsubscribe=unsubscribe)
+    await service.state.flush()
+    return wire.SubscriptionResponse()
 
-    return leave
-
-
-HANDLERS = {
-    "sub": _subscribe,
-    "unsub": _leaving(unsubscribe=True),
-    "subclose": _leaving(unsubscribe=False),  # a durable keeps its position
-    "close": _close,
-}
-"""What is asked for on `_STAN.<name>.<cluster>`, apart from publishes."""
 
 # -- channels ---------------------------------------------------------------------------------------------------------
 
@@ -334,10 +315,28 @@ async def delete_channel(service: Service, reply: bytes, data: bytes) -> None:
     channel = service.channels.get(data.decode())
     if channel is None or channel.subscribers.active:
         return
-    left = channel.last_used + channel.stream.limits.max_inactivity - asyncio.get_running_loop().time()
+    now = asyncio.get_running_loop().time()
+    left = channel.last_used + channel.stream.limits.max_inactivity - now
     if left > 0:
         service.delete_later(channel, left)
         return
     await service.store.delete(channel.stream)
-    service.remove_channel(channel)
+    for member in channel.subscribers.members:
+        channel.remove(member, now, unsubscribe=True)
+    channel.end()
+    del service.channels[channel.name]
     await service.state.flush()
+
+
+_CONNECTING = wire.ConnectRequest, wire.ConnectResponse, Text.INVALID_CONNECT
+_LEAVING = wire.UnsubscribeRequest, wire.SubscriptionResponse, Text.INVALID_UNSUBSCRIBE
+
+connect = _answering(_connect, *_CONNECTING)
+replace = _answering(_replace, *_CONNECTING)
+HANDLERS = {
+    "sub": _answering(_subscribe, wire.SubscriptionRequest, wire.SubscriptionResponse, Text.INVALID_SUBSCRIBE),
+    "unsub": _answering(partial(_leave, unsubscribe=True), *_LEAVING),
+    "subclose": _answering(partial(_leave, unsubscribe=False), *_LEAVING),  # a durable keeps its position
+    "close": _answering(_close, wire.CloseRequest, wire.CloseResponse, Text.INVALID_CLOSE),
+}
+"""What is asked for on `_STAN.<name>.<cluster>`, apart from publishes."""

@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from penstock.channels import requests
@@ -22,25 +23,79 @@ from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
 from penstock.channels.lease import Lease
+from penstock.channels.messages import ChannelStream
 from penstock.channels.options import GatewayOptions
-from penstock.channels.request_queue import Handle, RequestQueue
 from penstock.channels.requests import Refusal
 from penstock.channels.state import State
 from penstock.channels.state_records import decode_state
 from penstock.channels.store import MOST, Store
-from penstock.channels.stream import ChannelStream
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
 from penstock.connection import Connection
 from penstock.connection import Subscription as TapSubscription
 from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 
-__all__ = ["Service"]
+__all__ = ["Handle", "RequestQueue", "Service"]
 
 log = logging.getLogger("penstock.channels")
 
 _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
 _RECENT_EACH = 2 * 1024 * 1024
 _LOOK_AROUND = 1.0
+_QUEUE_BYTES = 64 * 1024 * 1024
+_REQUEST_BYTES = 64  # that a request costs us beside its content
+
+Handle = Callable[["Service", bytes, bytes], Awaitable[None]]
+"""What handles a request, given the subject for the answer and the content."""
+Item = tuple["Handle | None", bytes, bytes]
+
+
+class RequestQueue:
+    """Requests that wait to be handled: who handles each, where its answer goes, its content.
+
+    A publish has no handler: those that follow each other are taken together.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def put(self, handle: Handle | None, reply: bytes, content: bytes) -> Awaitable[object] | None:
+        """Add a request; what is returned, if anything, is to be awaited before more is read."""
+        self._items.append((handle, reply, content))
+        self._bytes += len(content) + _REQUEST_BYTES
+        self._arrived.set()
+        if self._bytes <= _QUEUE_BYTES:
+            return None
+        self._room.clear()
+        return self._room.wait()
+
+    async def arrival(self) -> None:
+        """Wait until there is a request."""
+        while not self._items:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def take(self) -> Item:
+        """Take the first request."""
+        item = self._items.popleft()
+        self._bytes -= len(item[2]) + _REQUEST_BYTES
+        if self._bytes <= _QUEUE_BYTES // 2:
+            self._room.set()
+        return item
+
+    def take_publishes(self, most: int) -> list[tuple[bytes, bytes]]:
+        """Take the publishes that stand in front of everything else: subjects for the answers, and contents."""
+        found: list[tuple[bytes, bytes]] = []
+        while self._items and self._items[0][0] is None and len(found) < most:
+            found.append(self.take()[1:])
+        return found
+
+    def release(self) -> None:
+        """Let whoever waits for room go: nobody will take anything any more."""
+        self._room.set()
 
 
 class Service:
@@ -61,7 +116,6 @@ class Service:
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
         self.in_bytes = 0
-        self._spelling: dict[str, str] = {}
         self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
         self.ack_inbox = ""
         self.numbers = itertools.count(1)  # for subscriptions and groups
@@ -78,10 +132,9 @@ class Service:
         if not self.ack_inbox:
             self.ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
             self.state.put("info", self.ack_inbox.encode())
-        for described in await self.store.streams():
-            name = described["config"]["metadata"].get("penstock.channel")
-            if name is not None:
-                self._add(await self.store.open(described, self.options.limits.of(name)))
+        for name, described in (await self.store.streams()).items():
+            if "penstock.channel" in described["config"]["metadata"]:
+                self._add(await self.store.open(name, described, self.options.limits.of(name)))
         self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix
         handlers: dict[str, Handle | None] = {f"{prefix}.{cluster}": requests.connect, f"_STAN.pub.{cluster}.>": None}
@@ -209,7 +262,6 @@ class Service:
         for other in self.channels.values():
             other.recent.limit = min(other.recent.limit, share)
         self.channels[stream.channel] = channel
-        self._spelling[stream.channel.lower()] = stream.channel
         return channel
 
     async def channel(self, name: str) -> Channel:
@@ -217,8 +269,9 @@ class Service:
         found = self.channels.get(name)
         if found is not None:
             return found
-        if (other := self._spelling.get(name.lower())) is not None:
-            raise Refusal(Text.case_clash(name, other))
+        for other in self.channels:
+            if other.lower() == name.lower():
+                raise Refusal(Text.case_clash(name, other))
         if 0 < self.options.limits.channels <= len(self.channels):
             raise Refusal(Text.TOO_MANY_CHANNELS)
         try:
@@ -260,14 +313,6 @@ class Service:
     def delete_later(self, channel: Channel, seconds: float) -> None:
         """Look after so many seconds whether a channel is to be deleted."""
         self._loop.call_later(seconds, self.queue.put, requests.delete_channel, b"", channel.name.encode())
-
-    def remove_channel(self, channel: Channel) -> None:
-        """Forget a channel with everything that belongs to it."""
-        for member in channel.subscribers.members:
-            channel.remove(member, self._loop.time(), unsubscribe=True)
-        channel.end()
-        del self.channels[channel.name]
-        del self._spelling[channel.name.lower()]
 
     async def look_around(self) -> None:
         """Notice now and then, until cancelled, what JetStream clients and Spark write to the streams.

@@ -10,14 +10,13 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import ChannelMessage, NewMessage, read_message, write_frames
+from penstock.channels.messages import ChannelMessage, ChannelStream, NewMessage, read_message, write_frames
 from penstock.channels.names import channel_of, stream_name, subject_name
-from penstock.channels.stream import ChannelStream
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
@@ -34,7 +33,6 @@ _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
 _AT_ONCE = 64  # requests to delete a message
-_NANO = 1_000_000_000
 
 
 class _Pace:
@@ -77,14 +75,16 @@ class Store:
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    async def streams(self) -> list[dict[str, Any]]:
-        """Give the streams of this cluster's channels, as the server describes them."""
-        found: list[dict[str, Any]] = []
+    async def streams(self) -> dict[str, dict[str, Any]]:
+        """Give the streams of this cluster's channels, by channel, as the server describes them."""
+        found: dict[str, dict[str, Any]] = {}
         offset = 0
         while True:
             page = await self._ask("STREAM.LIST", {"offset": offset})
             streams = page.get("streams") or []
-            found += [item for item in streams if channel_of(self.cluster, item["config"]["name"]) is not None]
+            for item in streams:
+                if (channel := channel_of(self.cluster, item["config"]["name"])) is not None:
+                    found[channel] = item
             offset += len(streams)
             if not streams or offset >= page.get("total", 0):
                 return found
@@ -107,7 +107,7 @@ class Store:
             "storage": "file",
             "discard": "old",
             "max_msgs": limits.max_msgs or -1,
-            "max_age": round(limits.max_age * _NANO),
+            "max_age": round(limits.max_age * 1e9),
             "num_replicas": self.replicas,
             "allow_direct": True,
             "allow_atomic": True,
@@ -134,15 +134,13 @@ class Store:
     async def find(self, channel: str, limits: ChannelLimits) -> ChannelStream | None:
         """Take over a channel's stream if it is there."""
         try:
-            return await self.open(await self.describe(channel), limits)
+            return await self.open(channel, await self.describe(channel), limits)
         except NotFoundError:
             return None
 
-    async def open(self, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
-        """Take over a stream that is there, as `streams` described it."""
+    async def open(self, channel: str, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
+        """Take over a stream that is there, as the server described it."""
         config = described["config"]
-        channel = channel_of(self.cluster, config["name"])
-        assert channel is not None, "streams gives channels only"
         stream = ChannelStream(channel, config["name"], config["subjects"][0], limits)
         if not config.get("allow_atomic") or not config.get("allow_direct"):
             raise InputError(
@@ -218,7 +216,7 @@ class Store:
                     raise
                 await asyncio.sleep(0 if moved else _RETRY)
             else:
-                kept = list(zip(frames.contents, frames.times, strict=True))
+                kept = frames.deliveries
                 self._pace.took(len(messages), time.perf_counter() - began, atomic=atomic)
             for sequence, (content, stamp) in enumerate(kept, start=expected + 1):
                 stored.append((sequence, content))
@@ -244,14 +242,10 @@ class Store:
         async def look() -> list[tuple[bytes, int]]:
             await self.look(stream)
             kept: list[tuple[bytes, int]] = []
-            while len(kept) < count and expected + len(kept) < stream.last:
-                found = await self.read_on(stream, expected + len(kept) + 1, count - len(kept))
-                for item in found:
-                    if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
-                        return kept
-                    kept.append((item.encode(stream.channel), item.time))
-                if not found:
+            async for item in self.scan(stream, expected + 1, expected + 1 + count):
+                if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
                     break
+                kept.append((item.encode(stream.channel), item.time))
             return kept
 
         return await patiently(look, math.inf, self.connection, nobody=True)
@@ -308,10 +302,8 @@ class Store:
 
     async def clear_gaps(self, stream: ChannelStream) -> None:
         """Delete what a `skip` that was broken off left at the end."""
-        start = max(stream.first, stream.last - MOST + 1)
-        while start <= stream.last and (found := await self.read_on(stream, start, MOST)):
-            await self._remove(stream, [item.sequence for item in found if item.gap])
-            start = found[-1].sequence + 1
+        newest = self.scan(stream, stream.last - MOST + 1, stream.last + 1)
+        await self._remove(stream, [item.sequence async for item in newest if item.gap])
 
     async def _remove(self, stream: ChannelStream, sequences: Sequence[int]) -> None:
         method = names.message_delete(stream.name)
@@ -345,6 +337,15 @@ class Store:
             else:
                 await asyncio.sleep(_RETRY)
         return []
+
+    async def scan(self, stream: ChannelStream, start: int, end: int) -> AsyncIterator[ChannelMessage]:
+        """Give the messages `[start, end)`, those that are there."""
+        start = max(start, stream.first)
+        while start < end and (found := await self.read_on(stream, start, min(MOST, end - start))):
+            for item in found:
+                if item.sequence < end:
+                    yield item
+            start = found[-1].sequence + 1
 
     async def _leader_has(self, stream: ChannelStream, start: int) -> bool:
         try:

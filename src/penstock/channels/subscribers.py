@@ -50,8 +50,7 @@ class Subscribers:
         """Find the group that a subscription with this identity would join or resume."""
         if not durable and not queue:
             return None
-        if queue:
-            name = queue_key(durable, queue)
+        if name := queue_key(durable, queue):
             return next((group for group in self.groups if group.queue == name), None)
         mine = (group for group in self.groups if group.durable == durable and group.members[0].client == client)
         return next(mine, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -64,8 +64,7 @@ class Subscription:
     _acks: Connection | None = None  # where they go, until the end
     _tap: TapSubscription | None = None
     # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
-    _waiting: deque[Message] = field(default_factory=deque)
-    _sequences: set[int] = field(default_factory=set)
+    _waiting: OrderedDict[int, Message] = field(default_factory=OrderedDict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _current: Message | None = None
@@ -132,15 +131,12 @@ class Subscription:
         except RemoteProtocolError as error:
             log.warning("Channels: bytes on the inbox of a subscription are no message: %s", error)
             return
-        if got.sequence in self._sequences:
+        if got.sequence in self._waiting:
             return
-        self._sequences.add(got.sequence)
-        message = Message(
+        self._waiting[got.sequence] = Message(
             self, got.subject, got.sequence, got.timestamp, got.data, got.reply, got.redeliveryCount, got.redelivered
         )
-        self._waiting.append(message)
-        if not self._arrived.is_set():
-            self._arrived.set()
+        self._arrived.set()
 
     def acknowledge(self, message: Message) -> None:
         """Acknowledge one of this subscription's messages."""
@@ -175,9 +171,8 @@ class Subscription:
                 raise self._error
             self._arrived.clear()
             await self._arrived.wait()
-        self._current = message = self._waiting.popleft()
-        self._sequences.discard(message.sequence)
-        return message
+        _, self._current = self._waiting.popitem(last=False)
+        return self._current
 
     async def next(self, timeout: float) -> Message:
         """Give the next message, or raise TimeoutError; the one given before is acknowledged."""

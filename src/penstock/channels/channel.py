@@ -288,18 +288,18 @@ class GroupDelivery:
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
-    def resume(self) -> None:
+    def resume(self, member: Member) -> None:
         """Send a durable that came back all it had pending, then let new messages flow."""
-        self.shared.spawn(self._catch_up(self._send_waiting))
+        self.shared.spawn(self._catch_up([member], self._send_waiting))
 
     def restore(self) -> None:
         """Take up the work after a restart: what expired while nobody was there goes out first."""
         self.group.hold = any(member.pending for member in self.group.members)
-        self.shared.spawn(self._catch_up(self._restore_member))
+        self.shared.spawn(self._catch_up(list(self.group.members), self._restore_member))
 
-    async def _catch_up(self, bring: Callable[[Member], Awaitable[None]]) -> None:
+    async def _catch_up(self, members: list[Member], bring: Callable[[Member], Awaitable[None]]) -> None:
         try:
-            for member in list(self.group.members):
+            for member in members:
                 if member.online:
                     await bring(member)
         finally:

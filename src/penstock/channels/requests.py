@@ -236,12 +236,13 @@ async def _subscribe(service: Service, request: Any, reply: bytes) -> Any:
     except PenstockError:
         service.watch_activity(channel)
         raise
+    resumed = bool(member.pending)
     service.state.remember(group, member)
     await service.state.flush()
     delivery = channel.delivery(group)
     # Either has its turn after the answer is written.
-    if group.hold:
-        delivery.resume()
+    if resumed:
+        delivery.resume(member)
     else:
         service.writer.wake(delivery)
     return wire.SubscriptionResponse(ackInbox=member.ack_inbox)

@@ -132,12 +132,10 @@ class Group:
 
     def ack(self, member: Member, sequence: int) -> bool:
         """Settle a message, whichever member of the group holds it by now; False if nobody does."""
-        holder: Member | None = member
         if sequence not in member.pending:
-            holder = next((item for item in self.members if sequence in item.pending), None)
-        if holder is None:
+            member = next((item for item in self.members if sequence in item.pending), member)
+        if member.pending.pop(sequence, None) is None:
             return False
-        del holder.pending[sequence]
         self.counts.pop(sequence, None)
         return True
 

@@ -45,9 +45,8 @@ _OURS = f"NATS/1.0\r\n{TIME}: ".encode()
 
 def encode(channel: str, sequence: int, data: bytes, time: int, reply: str) -> bytes:
     """Give the bytes of a first delivery."""
-    content: bytes = MsgProto(
-        sequence=sequence, subject=channel, reply=reply, data=data, timestamp=time
-    ).SerializeToString()
+    message = MsgProto(sequence=sequence, subject=channel, reply=reply, data=data, timestamp=time)
+    content: bytes = message.SerializeToString()
     return content
 
 

@@ -106,10 +106,8 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
                 break  # the source dropped the rest meanwhile
             if message.sequence <= reached:
                 continue  # sent again
-            if (
-                message.sequence != reached + 1
-                and await _find(source, channel, sequence=reached + 1) != message.sequence
-            ):
+            gap = message.sequence != reached + 1
+            if gap and await _find(source, channel, sequence=reached + 1) != message.sequence:
                 raise DisconnectedError(
                     f"Messages of {channel} after {reached} were lost on the way from the source.",
                     remedy="Run it again: it goes on where it stopped.",

@@ -61,10 +61,9 @@ class Monitor:
 
     async def start(self) -> None:
         """Listen."""
+        host = self._host.strip("[]")
         try:
-            self._server = await asyncio.start_server(
-                self._serve, self._host.strip("[]"), self._port, limit=_REQUEST_BYTES
-            )
+            self._server = await asyncio.start_server(self._serve, host, self._port, limit=_REQUEST_BYTES)
         except OSError as error:
             raise InputError(
                 f"The monitoring pages cannot be at {self._host}:{self._port}: {error.strerror}.",

@@ -235,9 +235,8 @@ class State:
                 passes = may_ask_again(error) or code == SEQUENCE_IN_DOUBT
                 if str(error) != told:  # an outage is told once, not with each attempt
                     told = str(error)
-                    log.log(
-                        logging.WARNING if passes else logging.ERROR, "Channels: the state is not written: %s", error
-                    )
+                    level = logging.WARNING if passes else logging.ERROR
+                    log.log(level, "Channels: the state is not written: %s", error)
                 await asyncio.sleep(_RETRY if passes else _REFUSED)
 
     async def _write(self, items: list[tuple[str, bytes]]) -> None:

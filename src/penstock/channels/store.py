@@ -126,10 +126,8 @@ class Store:
         return stream
 
     async def _create(self, stream: ChannelStream, first: int | None) -> dict[str, Any]:
-        patience = self.connection.options.request_timeout
-        return await self._ask(
-            names.stream_create(stream.name), self._config(stream, first), again=True, patience=patience
-        )
+        method, config = names.stream_create(stream.name), self._config(stream, first)
+        return await self._ask(method, config, again=True, patience=self.connection.options.request_timeout)
 
     async def find(self, channel: str, limits: ChannelLimits) -> ChannelStream | None:
         """Take over a channel's stream if it is there."""

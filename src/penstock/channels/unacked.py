@@ -41,10 +41,8 @@ class Unacked:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[guid] = (future, subject)
         if subject not in self._sent:
-            self._sent[subject] = set(), ExitStack()
-            self._sent[subject][1].enter_context(
-                connection.expecting(subject, lambda error: self._deny(subject, error))
-            )
+            _, watch = self._sent[subject] = set(), ExitStack()
+            watch.enter_context(connection.expecting(subject, lambda error: self._deny(subject, error)))
         self._sent[subject][0].add(guid)
         return future
 

@@ -193,7 +193,7 @@ class Stan:
             try:
                 await client.close()
             except Exception:  # the test may have closed or replaced it on purpose
-                await client._release(False)
+                await client._release()
         for gateway in self.gateways:
             await gateway.stop()
         cleaner = await self.connection()

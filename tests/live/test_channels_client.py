@@ -19,9 +19,9 @@ async def test_connect_and_close(stan):
     """A client is registered until it closes; to close it a second time is refused by the server."""
     gateway = await stan.serve()
     client = await stan.client("me")
-    assert gateway.service.clients.get("me") is not None
+    assert gateway.service.clients.by_id.get("me") is not None
     await client.close()
-    assert gateway.service.clients.get("me") is None
+    assert gateway.service.clients.by_id.get("me") is None
     raw = await stan.raw("me")
     assert (await raw.close()).error == Text.UNKNOWN_CLIENT
     await client.close()
@@ -300,6 +300,6 @@ async def test_on_lost_that_fails(stan, caplog):
     gateway = await stan.serve()
     client = await stan.client(ping_interval=-20, on_lost=fail)
     known = gateway.service.clients
-    known.remove(known.get("me"))
+    known.remove(known.by_id["me"])
     await until(lambda: "on_lost failed itself" in caplog.text)
     assert not client.connected

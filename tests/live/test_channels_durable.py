@@ -305,7 +305,7 @@ async def test_gaps_are_moved_over(stan):
     connection = await stan.connection()
     for sequence in (1, 4, 5, 6, 10):
         await api_request(connection, f"STREAM.MSG.DELETE.{stan.stream('foo')}", {"seq": sequence})
-    gateway.service.channels["foo"].recent.clear()
+    gateway.service.channels["foo"].recent.drop_before(1 << 62)
     got = Got()
     await client.subscribe("foo", got, start="First")
     await got.count(5)
@@ -358,7 +358,7 @@ async def test_failed_heartbeats(stan):
     sent = []
     await raw.subscribe("foo", sent.append, durableName="d")
     raw.answers_heartbeats = False
-    await until(lambda: gateway.service.clients.get("me").failures >= 1)
+    await until(lambda: gateway.service.clients.by_id.get("me").failures >= 1)
     await raw.publish("foo")
     await until(lambda: len(sent) == 1)
     await asyncio.sleep(1.4)
@@ -367,7 +367,7 @@ async def test_failed_heartbeats(stan):
     await until(lambda: len(sent) == 2)
     assert sent[1].redelivered
     raw.answers_heartbeats = False
-    await until(lambda: gateway.service.clients.get("me") is None)
+    await until(lambda: gateway.service.clients.by_id.get("me") is None)
     assert not gateway.service.channels["foo"].subscribers.active
     assert len(gateway.service.channels["foo"].subscribers) == 1, "the durable stays"
 
@@ -378,7 +378,7 @@ async def test_a_ping_of_a_sick_client(stan):
     raw = await stan.raw()
     response = await raw.connect()
     raw.answers_heartbeats = False
-    client = gateway.service.clients.get("me")
+    client = gateway.service.clients.by_id.get("me")
     await until(lambda: client.failures == 1)
     gateway.service.clients._options = type(gateway.options)(hb_interval=60.0)
     client.timer.cancel()
@@ -396,12 +396,13 @@ async def test_a_resumed_durable_is_well(stan):
     await raw.connect()
     await raw.subscribe("foo", durableName="d")
     raw.answers_heartbeats = False
-    await until(lambda: gateway.service.clients.get("me") is None)
+    await until(lambda: gateway.service.clients.by_id.get("me") is None)
     member = gateway.service.channels["foo"].subscribers.members[0]
     assert member.sick
     again = await stan.raw()
     await again.connect()
     await again.subscribe("foo", durableName="d")
+    [member] = gateway.service.channels["foo"].subscribers.members
     assert not member.sick
     assert member.online
 

@@ -301,7 +301,7 @@ async def test_reply_is_carried(stan):
     got = Got()
     await client.subscribe("foo", got)
     await client.publish("foo", b"x", reply="_INBOX.answer")
-    stan.gateways[0].service.channels["foo"].recent.clear()
+    stan.gateways[0].service.channels["foo"].recent.drop_before(1 << 62)
     await client.subscribe("foo", got, start="First")
     await got.count(2)
     assert [message.reply for message in got.messages] == ["_INBOX.answer"] * 2

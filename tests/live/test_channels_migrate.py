@@ -47,7 +47,7 @@ async def fill(stan, count: int, gaps: tuple[int, ...] = ()):
     for sequence in gaps:
         await api_request(connection, f"STREAM.MSG.DELETE.{stan.stream('foo')}", {"seq": sequence})
     if gaps:
-        stan.gateways[0].service.channels["foo"].recent.clear()
+        stan.gateways[0].service.channels["foo"].recent.drop_before(1 << 62)
     return client
 
 
@@ -104,7 +104,7 @@ async def test_a_message_too_many_is_found(stan, store):
         await verify_channel(client, store, "foo", ends, ignore)
     await api_request(store.connection, f"STREAM.DELETE.{stream.name}")
     await copy_channel(client, store, "foo", (1, 3), ignore)
-    stream = await store.open(await store.describe("foo"), ChannelLimits())
+    stream = await store.open("foo", await store.describe("foo"), ChannelLimits())
     await store.append(stream, [NewMessage(b"4", origin=4)])
     await store.skip(stream, 5)
     await copy_channel(client, store, "foo", ends, ignore)
@@ -141,7 +141,7 @@ async def test_a_source_that_drops_messages_meanwhile(stan, store):
     await client.publish("foo", b"11")
     await api_request(connection, f"STREAM.PURGE.{stan.stream('foo')}", {"seq": 11})
     channel = stan.gateways[0].service.channels["foo"]
-    channel.recent.clear()
+    channel.recent.drop_before(1 << 62)
     await stan.gateways[0].service.store.refresh(channel.stream)
     copied = await copy_channel(client, store, "foo", ends, ignore)
     assert copied.copied == 0

@@ -240,7 +240,7 @@ async def test_a_client_that_may_not_connect(as_user, served, user, operation, w
             pass
     assert error.value.operation == operation
     async with client(as_user, "anybody", ping_interval=600):
-        assert [item.id for item in served.service.clients.all()] == ["me"]
+        assert list(served.service.clients.by_id) == ["me"]
 
 
 async def test_a_client_that_may_not_hear_acks_takes_its_leave(as_user, served):
@@ -248,7 +248,7 @@ async def test_a_client_that_may_not_hear_acks_takes_its_leave(as_user, served):
     with pytest.raises(DeniedError):
         async with client(as_user, "noacks"):
             pass
-    await until(lambda: not len(served.service.clients))
+    await until(lambda: not len(served.service.clients.by_id))
 
 
 async def test_a_publish_that_is_denied(as_user, served):

@@ -237,7 +237,7 @@ async def test_a_sick_member_is_passed_over(stan):
     await client.publish("foo", b"x")
     await until(lambda: len(lost) == 1)
     sick.answers_heartbeats = False
-    await until(lambda: gateway.service.clients.get("sick").failures > 0)
+    await until(lambda: gateway.service.clients.by_id.get("sick").failures > 0)
     for _ in range(4):
         await client.publish("foo", b"x")
     await sound.count(5)

@@ -231,7 +231,7 @@ async def test_a_requester_who_left_is_registered_all_the_same(stan):
     late = await stan.raw("silent")
     assert await late.connect(timeout=0.1) is None
     service = stan.gateways[0].service
-    await until(lambda: service.clients.get("silent").record.conn_id == late.conn_id)
+    await until(lambda: service.clients.by_id.get("silent").record.conn_id == late.conn_id)
 
 
 async def test_a_replaced_client(stan):

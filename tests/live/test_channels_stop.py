@@ -232,7 +232,7 @@ async def test_leadership_that_is_lost_again_and_again(stan, wire):
         work, service = list(gateway._work), gateway.service
         assert await State(connection, stan.cluster).lead(), "a rival that does not serve"
         await asyncio.sleep(0.0007 * turn)
-        service.state.put("info", service._ack_inbox.encode())
+        service.state.put("info", service.ack_inbox.encode())
         await until(lambda work=work: all(task.done() for task in work))
         assert not service.shared._tasks
         await asyncio.wait_for(gateway.wait_leading(), BOUND)

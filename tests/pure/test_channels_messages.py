@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import ChannelMessage, NewMessage, encode, read_message, write_frames
-from penstock.channels.stream import ChannelStream
+from penstock.channels.messages import (
+    ChannelMessage,
+    ChannelStream,
+    NewMessage,
+    encode,
+    read_message,
+    write_frames,
+)
 from penstock.channels.wire import MsgProto, decode, frame, is_nobody
 from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream import names
@@ -19,17 +25,9 @@ NOW = 1_700_000_000_000_000_000
 
 def written(messages: list[NewMessage], *, atomic: bool, expected: int = 10, so_far: int = 100, not_before: int = 0):
     """Write messages to the channel foo."""
-    return write_frames(
-        "foo",
-        b"ch.foo",
-        messages,
-        "b1",
-        expected=expected,
-        so_far=so_far,
-        not_before=not_before,
-        now=NOW,
-        atomic=atomic,
-    )
+    stream = ChannelStream("foo", "c:foo", "ch.foo", ChannelLimits())
+    stream.last, stream.bytes_so_far, stream.last_time = expected, so_far, not_before
+    return write_frames(stream, messages, "b1", now=NOW, atomic=atomic)
 
 
 def split(frames: bytes) -> list[tuple[bytes, bytes, bytes]]:
@@ -48,7 +46,7 @@ def split(frames: bytes) -> list[tuple[bytes, bytes, bytes]]:
 def test_golden_frames_one_by_one():
     """Without an atomic batch each message names the one it follows; the last one asks for the ack."""
     made = written([NewMessage(b"a"), NewMessage(b"bb", reply="r")], atomic=False)
-    first, second = (len(content) for content in made.contents)
+    first, second = (len(content) for content, _ in made.deliveries)
     assert made.make(b"_INBOX.1") == b"".join(
         b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(head), len(head) + len(data), head, data)
         for where, head, data in (
@@ -91,8 +89,9 @@ def test_frames_can_be_made_again(atomic):
 def test_time_never_goes_back():
     """A message has the time of the one before where its own is earlier: the clock was set, or it was copied."""
     messages = [NewMessage(b"", time=NOW + 5), NewMessage(b"", time=NOW - 5), NewMessage(b"")]
-    assert written(messages, atomic=False).times == [NOW + 5] * 3
-    assert written([NewMessage(b"")], atomic=False, not_before=NOW + 9).times == [NOW + 9]
+    assert [time for _, time in written(messages, atomic=False).deliveries] == [NOW + 5] * 3
+    [(_, time)] = written([NewMessage(b"")], atomic=False, not_before=NOW + 9).deliveries
+    assert time == NOW + 9
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -107,8 +106,9 @@ def test_what_is_stored_is_what_was_foreseen(atomic, contents, expected):
     for place, (_, head, payload) in enumerate(split(made.make(b"_INBOX.x"))):
         server = f"{names.STREAM}: c:foo\r\n{names.SUBJECT}: ch.foo\r\n{names.SEQUENCE}: {expected + place + 1}\r\n"
         read = read_message(payload, head[:-2] + server.encode() + b"\r\n")
-        total += len(made.contents[place])
-        assert read.encode("foo") == made.contents[place]
+        content, _ = made.deliveries[place]
+        total += len(content)
+        assert read.encode("foo") == content
         assert (read.data, read.reply) == contents[place]
         assert (read.time, read.batch, read.bytes_so_far) == (NOW, "b1", total)
         assert not read.gap

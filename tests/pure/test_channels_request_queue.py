@@ -7,8 +7,8 @@ import inspect
 
 import pytest
 
-from penstock.channels import request_queue
-from penstock.channels.request_queue import RequestQueue
+from penstock.channels import service
+from penstock.channels.service import RequestQueue
 
 
 async def handle(service, reply, content) -> None:
@@ -49,7 +49,7 @@ async def test_whoever_waits_for_a_request_gets_one():
 @pytest.mark.parametrize("release", [False, True])
 async def test_a_full_queue_holds_the_senders_back(monkeypatch, release):
     """Beyond its bound of bytes the queue wants to be waited for, until half of it was taken, or for good."""
-    monkeypatch.setattr(request_queue, "_BYTES", 1000)
+    monkeypatch.setattr(service, "_QUEUE_BYTES", 1000)
     queue = RequestQueue()
     held = []
     while not held:
@@ -71,7 +71,7 @@ async def test_a_full_queue_holds_the_senders_back(monkeypatch, release):
 
 async def test_empty_requests_count_too(monkeypatch):
     """Requests without content fill the queue as well: each costs something."""
-    monkeypatch.setattr(request_queue, "_BYTES", 1000)
+    monkeypatch.setattr(service, "_QUEUE_BYTES", 1000)
     queue = RequestQueue()
     waits = [queue.put(handle, b"", b"") for _ in range(20)]
     assert any(waits)

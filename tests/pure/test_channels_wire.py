@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.channels import wire
 from penstock.channels.wire import (
-    FIELDS,
+    MESSAGES,
     Ack,
     CloseResponse,
     ConnectRequest,
@@ -32,6 +33,11 @@ from penstock.channels.wire import (
 from penstock.errors import RemoteProtocolError
 
 STAMP = 1700000000000000000
+KINDS = {number: name.removeprefix("TYPE_").lower() for name, number in FieldDescriptorProto.Type.items()}
+FIELDS = {
+    name: tuple((field.name, field.number, KINDS[field.type]) for field in message.DESCRIPTOR.fields)
+    for name, message in MESSAGES.items()
+}
 GOLDEN = [
     (
         ConnectRequest(

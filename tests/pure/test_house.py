@@ -41,8 +41,6 @@ FLOORS = {
     "penstock.channels.delivery": 0,
     "penstock.channels.subscribers": 0,
     "penstock.channels.state_records": 0,
-    "penstock.channels.stream": 0,
-    "penstock.channels.recent": 0,
     "penstock.spark.options": 0,
     "penstock.spark.offsets": 0,
     "penstock.spark.positions": 0,

@@ -10,13 +10,4 @@ from penstock.channels.options import GatewayOptions
 from penstock.channels.subscription import Message, Subscription
 from penstock.channels.wire import StartPosition
 
-__all__ = [
-    "ChannelLimits",
-    "Client",
-    "Gateway",
-    "GatewayOptions",
-    "Limits",
-    "Message",
-    "StartPosition",
-    "Subscription",
-]
+__all__ = ["ChannelLimits", "Client", "Gateway", "GatewayOptions", "Limits", "Message", "StartPosition", "Subscription"]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.channels.limits import ChannelLimits
 from penstock.channels.messages import ChannelMessage
-from penstock.channels.names import channel_of, stream_name
 from penstock.channels.state import read_state
-from penstock.channels.state_records import MemberRecord, decode_group, decode_member
+from penstock.channels.state_records import GroupRecord, MemberRecord, decode_state
 from penstock.channels.store import Store
-from penstock.connection import Connection, connect
-from penstock.errors import NoRespondersError, NotFoundError
+from penstock.connection import connect
+from penstock.errors import NoRespondersError
 from penstock.options import ConnectionOptions
 
 __all__ = ["Catalog", "ChannelInfo", "SubscriptionInfo"]
-
-_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -47,95 +43,54 @@ class ChannelInfo:
 
 
 class Catalog:
-    """The channels of one cluster, for reading."""
+    """The channels of one cluster, for reading, within `async with`."""
+
+    store: Store
+    """The streams."""
 
     def __init__(self, to: str | ConnectionOptions | None, cluster_id: str, *, timeout: float = 5.0) -> None:
         self.cluster_id = cluster_id
         self._to = to
         self._timeout = timeout
-        self._connection: Connection | None = None
-        self._store: Store | None = None
 
     async def __aenter__(self) -> Self:
-        self._connection = await connect(self._to, request_timeout=self._timeout)
-        self._store = Store(self._connection, self.cluster_id)
+        self.store = Store(await connect(self._to, request_timeout=self._timeout), self.cluster_id)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-
-    @property
-    def store(self) -> Store:
-        """The streams."""
-        assert self._store is not None, "the catalog is used with `async with`"
-        return self._store
+    async def __aexit__(self, *about: object) -> None:
+        await self.store.connection.close()
 
     async def channels(self) -> list[ChannelInfo]:
         """Give every channel, by name."""
         members = await self._members()
-        found = [self._info(described, members) for described in await self.store.streams()]
-        return sorted(found, key=lambda item: item.name)
+        return [self._info(*found, members) for found in sorted((await self.store.streams()).items())]
 
     async def channel(self, name: str) -> ChannelInfo:
         """Give one channel; NotFoundError if there is none."""
-        return self._info(await self._describe(name), await self._members())
+        return self._info(name, await self.store.describe(name), await self._members())
 
-    async def _describe(self, name: str) -> dict[str, Any]:
-        described = await self.store.describe(name)
-        if described is None:
-            raise NotFoundError(
-                f"There is no channel {name} in the cluster {self.cluster_id}.",
-                remedy="`penstock channels ls` lists them.",
-                code=404,
-            )
-        return described
-
-    def _info(self, described: dict[str, Any], members: list[SubscriptionInfo]) -> ChannelInfo:
+    def _info(self, name: str, described: dict[str, Any], members: list[SubscriptionInfo]) -> ChannelInfo:
         config, state = described["config"], described["state"]
-        name = channel_of(self.cluster_id, config["name"])
-        assert name is not None, "only channels are described"
-        return ChannelInfo(
-            name,
-            stream_name(self.cluster_id, name),
-            config["subjects"][0],
-            state["messages"],
-            state["bytes"],
-            state["first_seq"],
-            state["last_seq"],
-            state["last_ts"] if state["messages"] else "",
-            tuple(member for member in members if member.options.channel == name),
-        )
+        held = state["messages"], state["bytes"], state["first_seq"], state["last_seq"]
+        last_time = state["last_ts"] if state["messages"] else ""
+        subscriptions = tuple(member for member in members if member.options.channel == name)
+        return ChannelInfo(name, config["name"], config["subjects"][0], *held, last_time, subscriptions)
 
     async def _members(self) -> list[SubscriptionInfo]:
         try:
             known, _ = await read_state(self.store.connection, self.cluster_id)
         except NoRespondersError:
             return []  # no gateway ever served this cluster
+        _, members, groups = decode_state(known)
         listed = []
-        for subject, data in known.items():
-            kind, _, number = subject.partition(".")
-            if kind == "sub":
-                options = decode_member(data)
-                position = known.get(f"pos.{options.group}")
-                at = decode_group(position) if position else None
-                pending = len(at.pending.get(int(number), ())) if at else 0
-                listed.append(SubscriptionInfo(options, at.last if at else 0, pending))
+        for number, options in members.items():
+            at = groups.get(options.group, GroupRecord(0, {}))
+            listed.append(SubscriptionInfo(options, at.last, len(at.pending.get(number, ()))))
         return listed
 
     async def messages(self, name: str, start: int = 1, end: int | None = None) -> AsyncIterator[ChannelMessage]:
         """Give a channel's messages `[start, end)`, to its present end if none is given."""
-        described = await self._describe(name)
-        stream = await self.store.open(described, ChannelLimits())
+        stream = await self.store.open(name, await self.store.describe(name), ChannelLimits())
         stop = stream.last + 1 if end is None else min(end, stream.last + 1)
-        place = max(start, stream.first)
-        while place < stop:
-            found = await self.store.read_on(stream, place, min(_PAGE, stop - place))
-            if not found:
-                return
-            for item in found:
-                if item.sequence < stop:
-                    yield item
-            place = found[-1].sequence + 1
+        async for item in self.store.scan(stream, start, stop):
+            yield item

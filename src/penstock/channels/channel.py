@@ -1,14 +1,357 @@
-"""A channel that is served: its stream, its newest messages, its subscribers and the deliveries to them."""
+"""A channel that is served: its stream, its newest messages, its subscribers and the deliveries to them.
+
+A group's delivery reads ahead what its members shall get, sends it, and again when nobody acknowledges. The rules are
+in `delivery`; here are the clock, the reading and the sending.
+"""
 
 from __future__ import annotations
 
-from penstock.channels.delivery import Group, Member
-from penstock.channels.group_delivery import GroupDelivery, Shared
-from penstock.channels.recent import Recent
-from penstock.channels.stream import ChannelStream
-from penstock.channels.subscribers import Subscribers
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
 
-__all__ = ["Channel"]
+from penstock.channels.client_writer import ClientWriter
+from penstock.channels.delivery import Group, Member
+from penstock.channels.messages import ChannelMessage, ChannelStream, encode
+from penstock.channels.state import State
+from penstock.channels.store import Store
+from penstock.channels.subscribers import Subscribers
+from penstock.channels.wire import again
+from penstock.connection.tasks import end
+from penstock.errors import PenstockError
+from penstock.wire.jetstream.verdicts import may_ask_again
+
+__all__ = ["Channel", "GroupDelivery", "Recent", "Shared"]
+
+log = logging.getLogger("penstock.channels")
+
+_AHEAD = 512  # messages that one read asks for; the store bounds their bytes, too
+_LOW = 1024  # with fewer than this read ahead the next read begins, while these go out, unless they are large
+_LOW_BYTES = 512 * 1024
+_HELD = 128 * 1024 * 1024  # read ahead by all groups together; beyond it each reads one message at a time
+_LOOK = 32  # messages between two looks at whether the server still takes what we send
+_LOOK_BYTES = 256 * 1024  # or bytes
+_FULL = 0.01  # until the server may have caught up
+_RETRY = 0.1
+_REFUSED = 1.0
+
+
+class Shared:
+    """What the deliveries of all groups share: writer, store, state, and bounds on what they read at the same time."""
+
+    def __init__(self, writer: ClientWriter, store: Store, state: State) -> None:
+        self.writer = writer
+        self.store = store
+        self.state = state
+        self.reads = asyncio.Semaphore(16)
+        self.held = 0  # bytes that all have read ahead
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something on the side; it ends when `close` is called."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("Channels: work on the side failed: %s", error, exc_info=error)
+
+    async def close(self) -> None:
+        """End what runs on the side."""
+        await end(list(self._tasks))
+
+
+class GroupDelivery:
+    """Delivers one group's messages."""
+
+    def __init__(self, shared: Shared, channel: Channel, group: Group) -> None:
+        self.shared = shared
+        self.channel = channel
+        self.group = group
+        self._ahead: deque[tuple[int, bytes]] = deque()
+        self._ahead_bytes = 0
+        self._nothing = (0, 0)  # a read from the one sequence up to the other that gave nothing
+        self._reading = False
+        self._redelivering = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Stop for good."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._hold(-self._ahead_bytes)
+        self._ahead.clear()
+
+    def _hold(self, size: int) -> None:
+        self._ahead_bytes += size
+        self.shared.held += size
+
+    # -- new messages ------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send every new message that may go out now."""
+        writer, group = self.shared.writer, self.group
+        if self._ended or not writer.up:
+            self._arm()
+            return
+        stream, recent, now = self.channel.stream, self.channel.recent, self._loop.time()
+        before, unlooked, most = group.last, 0, writer.connection.max_payload
+        while group.last < stream.last and (member := group.choose()) is not None:
+            sequence = group.last + 1
+            if sequence < stream.first:
+                group.skip_to(stream.first - 1)
+                continue
+            if unlooked > _LOOK_BYTES or sequence % _LOOK == 0:
+                unlooked = 0
+                if writer.full:
+                    self._loop.call_later(_FULL, writer.wake, self)
+                    break
+            content = recent.get(sequence)
+            if content is None:
+                content = self._next_ahead()
+                if content is None:
+                    self._read_ahead()
+                    break
+                sequence = group.last + 1
+            group.assign(member, sequence, now)
+            size = len(content)
+            unlooked += size
+            if size > most:
+                self._skip(member, sequence)
+            else:
+                writer.deliver(member.inbox, content)
+        if group.last != before:
+            self.shared.state.touch(group)
+        if self._ahead and len(self._ahead) < _LOW and self._ahead_bytes < _LOW_BYTES and self.shared.held < _HELD:
+            self._read_ahead()
+        self._arm()
+
+    def _skip(self, member: Member, sequence: int) -> None:
+        """Move over a message that somebody wrote to the stream directly, and that no subscriber could ever receive."""
+        log.error(
+            "Channels: message %d of %s is larger than the server carries, and is skipped.", sequence, self.channel.name
+        )
+        self.group.drop(member, sequence)
+
+    def _next_ahead(self) -> bytes | None:
+        """Take the next message out of what was read ahead; if some are missing in between, move over them."""
+        ahead, group = self._ahead, self.group
+        while ahead and ahead[0][0] <= group.last:
+            self._hold(-len(ahead.popleft()[1]))
+        if not ahead:
+            return None
+        sequence, content = ahead.popleft()
+        self._hold(-len(content))
+        if sequence != group.last + 1:
+            group.skip_to(sequence - 1)
+        return content
+
+    def _read_ahead(self) -> None:
+        if self._reading or self._ended:
+            return
+        start = (self._ahead[-1][0] if self._ahead else self.group.last) + 1
+        if self._ahead and self._nothing == (start, self.channel.stream.last):
+            return
+        if start <= self.channel.stream.last and start not in self.channel.recent:
+            self._reading = True
+            self.shared.spawn(self._read(start))
+
+    async def _read(self, start: int) -> None:
+        stream = self.channel.stream
+        known = stream.last
+        try:
+            async with self.shared.reads:
+                found = await self.shared.store.read_on(stream, start, _AHEAD if self.shared.held < _HELD else 1)
+            if self._ended:
+                return
+            name, size = self.channel.name, 0
+            for item in found:
+                content = encode(name, item.sequence, item.data, item.time, item.reply)
+                self._ahead.append((item.sequence, content))
+                size += len(content)
+            self._hold(size)
+            if not found:
+                self._nothing = (start, known)
+            if not found and not self._ahead and self.group.last + 1 == start:
+                self.group.skip_to(known)  # everything up to there is gone
+        except PenstockError as error:
+            await self._rest(error)
+        finally:
+            self._reading = False
+        self.shared.writer.wake(self)
+
+    async def _rest(self, error: PenstockError) -> None:
+        """Wait a little after a read that failed; longer if the server refuses it."""
+        brief = may_ask_again(error)
+        log.log(logging.DEBUG if brief else logging.WARNING, "Channels: reading %s: %s", self.channel.name, error)
+        await asyncio.sleep(_RETRY if brief else _REFUSED)
+
+    # -- going out again ---------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Set the clock for what expires next."""
+        due = self.group.next_due()
+        if due is None or self._ended:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= due and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._ended or self._redelivering:
+            return
+        writer = self.shared.writer
+        if not writer.up or writer.full or self.group.hold:
+            self._timer = self._loop.call_later(_RETRY, self._ring)
+            return
+        due = self.group.due(self._loop.time())
+        if due:
+            self._redelivering = True
+            self.shared.spawn(self._redeliver(due))
+        else:
+            self._arm()
+
+    async def _redeliver(self, due: list[tuple[Member, int]]) -> None:
+        try:
+            await self._send_again(due, stay=False)
+        finally:
+            self._redelivering = False
+        self.shared.writer.wake(self)
+
+    async def _send_again(self, due: list[tuple[Member, int]], *, stay: bool) -> None:
+        """Send messages once more, a bounded part at a time."""
+        recent = self.channel.recent
+        place = 0
+        while place < len(due):
+            await self._room()
+            member, sequence = due[place]
+            if sequence >= self.channel.stream.first and (content := recent.get(sequence)) is not None:
+                self._send_one_again(member, sequence, content, stay=stay)
+                place += 1
+                continue
+            end = place + 1
+            while end < len(due) and due[end][1] not in recent:
+                end += 1
+            async for member, item in self._stored(due[place:end]):
+                self._send_one_again(member, item.sequence, item.encode(self.channel.name), stay=stay)
+            place = end
+
+    def _send_one_again(self, member: Member, sequence: int, content: bytes, *, stay: bool) -> None:
+        if self._ended or not member.online or not self.shared.writer.up:
+            return
+        sent = self.group.redeliver(member, sequence, self._loop.time(), stay=stay)
+        if sent is not None:
+            target, count = sent
+            whole = again(content, count)
+            if len(whole) > self.shared.writer.connection.max_payload:
+                self._skip(target, sequence)
+            else:
+                self.shared.writer.deliver(target.inbox, whole)
+            if target is not member:
+                self.shared.state.touch(self.group)
+
+    async def _stored(self, pending: list[tuple[Member, int]]) -> AsyncIterator[tuple[Member, ChannelMessage]]:
+        """Read messages, a bounded part at a time, until all were read; settle those that the channel no longer has."""
+        while pending:
+            await self._room()
+            try:
+                async with self.shared.reads:
+                    wanted = [sequence for _, sequence in pending[:_AHEAD]]
+                    found, done = await self.shared.store.fetch(self.channel.stream, wanted)
+            except PenstockError as error:
+                await self._rest(error)
+                continue
+            for member, sequence in pending[:done]:
+                if sequence in found:
+                    yield member, found[sequence]
+                else:
+                    self.group.drop(member, sequence)
+                    self.shared.state.touch(self.group)
+            pending = pending[done:]
+
+    async def _room(self) -> None:
+        """Wait while the server is slow to take what we send."""
+        writer = self.shared.writer
+        while writer.full and writer.up and not self._ended:  # noqa: ASYNC110  # the socket's buffer tells nobody
+            await asyncio.sleep(_FULL)
+
+    # -- coming back -------------------------------------------------------------------------------------------------
+
+    def resume(self, member: Member) -> None:
+        """Send a durable that came back all it had pending, then let new messages flow."""
+        self.shared.spawn(self._catch_up([member], self._send_waiting))
+
+    def restore(self) -> None:
+        """Take up the work after a restart: what expired while nobody was there goes out first."""
+        self.group.hold = any(member.pending for member in self.group.members)
+        self.shared.spawn(self._catch_up(list(self.group.members), self._restore_member))
+
+    async def _catch_up(self, members: list[Member], bring: Callable[[Member], Awaitable[None]]) -> None:
+        try:
+            for member in members:
+                if member.online:
+                    await bring(member)
+        finally:
+            self.group.hold = False
+        self.shared.writer.wake(self)
+
+    async def _send_waiting(self, member: Member) -> None:
+        waiting = self.group.waiting(member, self._loop.time())
+        await self._send_again([(member, sequence) for sequence in waiting], stay=True)
+
+    async def _restore_member(self, member: Member) -> None:
+        """Find out when each pending message expires: one ack wait after its time; send what has expired."""
+        async for _, item in self._stored([(member, sequence) for sequence in sorted(member.pending)]):
+            now = self._loop.time()
+            if item.sequence in member.pending:
+                expiry = item.time / 1e9 + member.ack_wait + now - time.time()
+                member.pending[item.sequence] = max(expiry, now)
+                if expiry <= now:
+                    self._send_one_again(member, item.sequence, item.encode(self.channel.name), stay=True)
+        member.sort_pending()
+
+
+class Recent:
+    """Encoded messages by sequence, within a bound of bytes; the oldest make room for the newest."""
+
+    __slots__ = ("_contents", "_order", "limit", "size")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._contents: dict[int, bytes] = {}
+        self._order: deque[int] = deque()  # a dict that loses its oldest all the time takes long to find the next
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._contents
+
+    def add(self, sequence: int, content: bytes) -> None:
+        """Keep a message; sequences come in order."""
+        self._contents[sequence] = content
+        self._order.append(sequence)
+        self.size += len(content)
+        while self.size > self.limit and self._order:
+            self.size -= len(self._contents.pop(self._order.popleft()))
+
+    def get(self, sequence: int) -> bytes | None:
+        """Give a message, if it is still here."""
+        return self._contents.get(sequence)
+
+    def drop_before(self, first: int) -> None:
+        """Let go of what the channel no longer has."""
+        while self._order and self._order[0] < first:
+            self.size -= len(self._contents.pop(self._order.popleft()))
 
 
 class Channel:
@@ -54,16 +397,14 @@ class Channel:
         """Take a member off the channel, and remember that."""
         group = member.group
         assert group is not None, "only members of a group are removed"
-        gone, heirs = self.subscribers.remove(member, now, unsubscribe=unsubscribe)
-        if gone:
+        if self.subscribers.remove(member, now, unsubscribe=unsubscribe):
             self.shared.state.forget(group, member)
         else:
             self.shared.state.remember(group, member)
-        if not group.online and (delivery := self._deliveries.pop(group, None)) is not None:
-            delivery.end()
-        elif heirs or group.members:
-            self.delivery(group).arm()
+        if group.online:
             self.shared.writer.wake(self.delivery(group))
+        elif (delivery := self._deliveries.pop(group, None)) is not None:
+            delivery.end()
 
     def end(self) -> None:
         """Stop every delivery."""

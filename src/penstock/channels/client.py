@@ -8,35 +8,18 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 
+from penstock.channels import wire
 from penstock.channels.names import is_channel, is_client
 from penstock.channels.subscription import Message, Subscription
 from penstock.channels.unacked import Unacked
-from penstock.channels.wire import (
-    CloseRequest,
-    CloseResponse,
-    ConnectRequest,
-    ConnectResponse,
-    Ping,
-    PingResponse,
-    PubAck,
-    PubMsg,
-    StartPosition,
-    SubscriptionRequest,
-    SubscriptionResponse,
-    UnsubscribeRequest,
-    decode,
-    frame,
-    is_nobody,
-)
+from penstock.channels.wire import PubAck, PubMsg, StartPosition, decode, frame, is_nobody
 from penstock.connection import Connection, connect
 from penstock.connection import Subscription as TapSubscription
 from penstock.errors import (
     ChannelError,
     DeadlineError,
-    DeniedError,
     DisconnectedError,
     InputError,
     LocalProtocolError,
@@ -56,7 +39,6 @@ _UNSENT = 4 * 1024 * 1024  # bytes that a publisher may be ahead of the server
 _NOBODY = 0.1  # seconds after which a request that nobody heard is sent again
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f]")
 PING_FAILURE = "stan: connection lost due to PING failure"
-Lost = Callable[[PenstockError], Awaitable[None]]
 Handler = Callable[[Message], Awaitable[None]]
 
 
@@ -83,7 +65,7 @@ class Client:
         max_pub_acks_in_flight: int = 16384,
         ping_interval: int = 5,
         ping_max_out: int = 3,
-        on_lost: Lost | None = None,
+        on_lost: Callable[[PenstockError], Awaitable[None]] | None = None,
         on_error: Callable[[Exception], Awaitable[None]] | None = None,
     ) -> None:
         if not is_client(client_id):
@@ -125,9 +107,7 @@ class Client:
         await self.connect()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *about: object) -> None:
         await self.close()
 
     @property
@@ -150,16 +130,13 @@ class Client:
         """
         if self._subjects is not None:
             return self
-        borrowed = isinstance(self._to, Connection)
         self._connection = self._to if isinstance(self._to, Connection) else await connect(self._to)
         try:
-            inbox = self._connection.options.inbox_prefix
-            heartbeats = f"{inbox}.{secrets.token_hex(11)}"
-            self._pongs = f"{inbox}.{secrets.token_hex(11)}"
-            self._taps.append(await self._connection.tap(heartbeats, self._heartbeat))
-            self._taps.append(await self._connection.tap(self._pongs, self._ponged))
-            self._taps.append(await self._connection.tap(self._acks, self._pub_acked))
-            request = ConnectRequest(
+            heartbeats, self._pongs = self._connection.new_inbox(), self._connection.new_inbox()
+            taps = {heartbeats: self._heartbeat, self._pongs: self._ponged, self._acks: self._pub_acked}
+            for inbox, tap in taps.items():
+                self._taps.append(await self._connection.tap(inbox, tap))
+            request = wire.ConnectRequest(
                 clientID=self.client_id,
                 heartbeatInbox=heartbeats,
                 protocol=1,
@@ -167,18 +144,17 @@ class Client:
                 pingInterval=self._ping_interval,
                 pingMaxOut=self._ping_max_out,
             )
-            answer = await self._request(self._discover, request, ConnectResponse)
+            answer = await self._request(self._discover, request, wire.ConnectResponse)
             if (denied := next((tap.error for tap in self._taps if tap.error is not None), None)) is not None:
-                left = CloseRequest(clientID=self.client_id).SerializeToString()
-                self._connection.post(frame(answer.closeRequests.encode(), left))
+                self._post(answer.closeRequests, wire.CloseRequest(clientID=self.client_id))
                 raise denied
         except BaseException:
-            await self._release(borrowed)
+            await self._release()
             raise
         self._subjects = answer
         if answer.pingInterval and answer.pingRequests:
-            self._watches.enter_context(self._connection.expecting(answer.pingRequests, self._denied))
-            self._pings = asyncio.get_running_loop().create_task(self._ping(answer.pingInterval))
+            self._watches.enter_context(self._connection.expecting(answer.pingRequests, self._lose))
+            self._pings = asyncio.get_running_loop().create_task(self._ping(answer))
         return self
 
     async def close(self) -> None:
@@ -188,15 +164,15 @@ class Client:
         subjects, self._subjects = self._subjects, None
         try:
             if self._lost is None:
-                request = CloseRequest(clientID=self.client_id)
-                await self._request(subjects.closeRequests, request, CloseResponse)
+                request = wire.CloseRequest(clientID=self.client_id)
+                await self._request(subjects.closeRequests, request, wire.CloseResponse)
         finally:
             await self._shut(DisconnectedError("The client was closed."))
-            await self._release(isinstance(self._to, Connection))
+            await self._release()
 
     async def _shut(self, reason: PenstockError) -> None:
         """End everything that runs for this client."""
-        if self._pings is not None and self._pings is not asyncio.current_task():
+        if self._pings is not None:
             self._pings.cancel()
         for subscription in list(self._subscriptions.values()):
             await subscription.end()
@@ -204,14 +180,14 @@ class Client:
         self._watches.close()
         self._unacked.fail(reason)
 
-    async def _release(self, borrowed: bool) -> None:
+    async def _release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is None:
             return
         for tap in self._taps:
             await tap.unsubscribe()
         self._taps.clear()
-        if not borrowed:
+        if connection is not self._to:  # one that was given stays open
             await connection.close()
 
     async def _request(self, subject: str, request: Any, kind: Any) -> Any:
@@ -237,6 +213,11 @@ class Client:
             raise ChannelError(f"The server refuses: {response.error}.", text=response.error)
         return response
 
+    def _post(self, subject: str, request: Any, reply: str = "") -> None:
+        """Tell the server something, if it can be told, without waiting for an answer."""
+        if self._connection is not None:
+            self._connection.post(frame(subject.encode(), request.SerializeToString(), reply.encode()))
+
     def _ready(self) -> Any:
         if self._lost is not None:
             raise self._lost
@@ -250,57 +231,47 @@ class Client:
         if reply and self._connection is not None:
             self._connection.post(frame(reply, b""))
 
-    async def _ping(self, interval: int) -> None:
+    async def _ping(self, subjects: Any) -> None:
         # A negative interval means milliseconds: tests of other clients send such, and servers echo it.
+        interval: int = subjects.pingInterval
         seconds = interval if interval > 0 else -interval / 1000
-        content = Ping(connID=self.conn_id).SerializeToString()
         while True:
             await asyncio.sleep(seconds)
             self._ping_out += 1
-            if self._ping_out > self._subjects.pingMaxOut:
-                await self._lose(ChannelError(f"{PING_FAILURE}.", text=PING_FAILURE))
+            if self._ping_out > subjects.pingMaxOut:
+                self._lose(ChannelError(f"{PING_FAILURE}.", text=PING_FAILURE))
                 return
-            if self._connection is not None:
-                self._connection.post(frame(self._subjects.pingRequests.encode(), content, self._pongs.encode()))
+            self._post(subjects.pingRequests, wire.Ping(connID=self.conn_id), self._pongs)
 
     def _ponged(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         if is_nobody(header):
             return  # nobody is there to answer: the same as silence
         self._ping_out = 0
         try:
-            answer = decode(PingResponse, data)
+            answer = decode(wire.PingResponse, data)
         except RemoteProtocolError as error:
             log.warning("Channels: bytes on the subject for pongs are no answer to a ping: %s", error)
             return
-        if answer.error and self._subjects is not None:
-            loss = ChannelError(f"The server gave this client up: {answer.error}.", text=answer.error)
-            self._losing = asyncio.get_running_loop().create_task(self._lose(loss))
+        if answer.error:
+            self._lose(ChannelError(f"The server gave this client up: {answer.error}.", text=answer.error))
 
-    def _denied(self, error: DeniedError) -> None:
-        """Give up if we may not show that we are alive: the server would give us up."""
-        if self._losing is None:
-            self._losing = asyncio.get_running_loop().create_task(self._lose(error))
+    def _lose(self, reason: PenstockError) -> None:
+        """Give up, once: the server is gone, or gave us up, or would because we may not show that we are alive."""
+        if self._lost is None and self._subjects is not None:
+            self._lost = reason
+            self._losing = asyncio.get_running_loop().create_task(self._end(reason))
 
-    async def _lose(self, reason: PenstockError) -> None:
-        if self._lost is not None or self._subjects is None:
-            return
-        self._lost = reason
+    async def _end(self, reason: PenstockError) -> None:
         await self._shut(reason)
         if self._on_lost is not None:
-            try:
-                await self._on_lost(reason)
-            except Exception:  # nobody awaits this, so nobody else would hear of it
-                log.exception("Channels: on_lost failed itself.")
+            await _tell("on_lost", self._on_lost, reason)
 
     async def failed(self, error: Exception) -> None:
         """Tell whoever listens why a message is not acknowledged: its handler raised, or NATS does not permit it."""
         if self._on_error is None:
             log.error("Channels: a message is not acknowledged: %s", error, exc_info=error)
-            return
-        try:
-            await self._on_error(error)
-        except Exception:  # a failing listener must not end the subscription
-            log.exception("Channels: on_error failed itself.")
+        else:
+            await _tell("on_error", self._on_error, error)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -393,10 +364,10 @@ class Client:
         if ack_wait < 1 or max_in_flight < 1:
             name = "ack_wait" if ack_wait < 1 else "max_in_flight"
             raise OptionError(f"{name} is below 1.", remedy="Give 1 or more.", option=name)
-        inbox = f"{self.connection.options.inbox_prefix}.{secrets.token_hex(11)}"
-        subscription = Subscription(self, channel, inbox, handler, manual_acks=manual_acks)
+        inbox = self.connection.new_inbox()
+        subscription = Subscription(self, channel, inbox, handler, manual_acks)
         await subscription.listen()
-        request = SubscriptionRequest(
+        request = wire.SubscriptionRequest(
             clientID=self.client_id,
             subject=channel,
             qGroup=queue,
@@ -409,28 +380,35 @@ class Client:
             startTimeDelta=0 if since is None else round(since * 1e9),
         )
         try:
-            answer = await self._request(subjects.subRequests, request, SubscriptionResponse)
-            subscription.check_served()
+            answer = await self._request(subjects.subRequests, request, wire.SubscriptionResponse)
+            subscription.begin(answer.ackInbox)
         except BaseException as error:
             await subscription.end()
-            if not isinstance(error, ChannelError) and subjects.subCloseRequests and self._connection is not None:
+            if not isinstance(error, ChannelError) and subjects.subCloseRequests:
                 # The server may have heard us all the same, and would keep a subscription that nobody listens to.
-                left = UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox).SerializeToString()
-                self._connection.post(frame(subjects.subCloseRequests.encode(), left))
+                left = wire.UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox)
+                self._post(subjects.subCloseRequests, left)
             raise
         self._subscriptions[inbox] = subscription
-        subscription.begin(answer.ackInbox)
         return subscription
 
-    async def leave(self, subscription: Subscription, request: Any, *, unsubscribe: bool) -> None:
+    async def leave(self, subscription: Subscription, *, unsubscribe: bool) -> None:
         """Tell the server that a subscription ends, for good or until it is resumed."""
         subjects = self._ready()
-        request.clientID = self.client_id
         subject = subjects.unsubRequests if unsubscribe else subjects.subCloseRequests
         if not subject:
             raise ChannelError("The server cannot close subscriptions.", remedy="It is too old: unsubscribe.")
         self._subscriptions.pop(subscription.inbox, None)
-        await self._request(subject, request, SubscriptionResponse)
+        channel, inbox = subscription.channel, subscription.ack_inbox
+        request = wire.UnsubscribeRequest(clientID=self.client_id, subject=channel, inbox=inbox)
+        await self._request(subject, request, wire.SubscriptionResponse)
+
+
+async def _tell(name: str, listener: Callable[[Any], Awaitable[None]], error: Exception) -> None:
+    try:
+        await listener(error)
+    except Exception:  # a failing listener must end nothing, and nobody else would hear of it
+        log.exception("Channels: %s failed itself.", name)
 
 
 def _position(start: StartPosition | str, sequence: int | None, since: float | None) -> StartPosition:

@@ -15,7 +15,7 @@ from penstock.channels.wire import frame
 from penstock.connection import Connection
 
 if TYPE_CHECKING:
-    from penstock.channels.group_delivery import GroupDelivery
+    from penstock.channels.channel import GroupDelivery
 
 __all__ = ["ClientWriter"]
 
@@ -23,7 +23,6 @@ log = logging.getLogger("penstock.channels")
 
 # Beyond this many bytes that the server has not taken, deliveries wait.
 _FULL = 4 * 1024 * 1024
-_LOOK_AGAIN = 0.01
 
 
 class ClientWriter:
@@ -51,17 +50,10 @@ class ClientWriter:
         """Whether the server is slow to take what we send."""
         return self._gathered + self.connection.unsent > _FULL
 
-    def send(self, subject: str, payload: bytes, reply: str = "") -> None:
-        """Send a message with this turn's others."""
-        made = frame(subject.encode(), payload, reply.encode())
-        self._frames.append(made)
-        self._gathered += len(made)
-        self._schedule()
-
-    def answer(self, reply: bytes, payload: bytes) -> None:
-        """Answer a request, if the requester waits for an answer."""
-        if reply:
-            made = frame(reply, payload)
+    def send(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+        """Send a message with this turn's others; nothing to no subject, as when a request wants no answer."""
+        if subject:
+            made = frame(subject, payload, reply)
             self._frames.append(made)
             self._gathered += len(made)
             self._schedule()
@@ -80,10 +72,6 @@ class ClientWriter:
         """Let a group's delivery look, this turn, for what it can send."""
         self._awake[delivery] = None
         self._schedule()
-
-    def later(self, delivery: GroupDelivery) -> None:
-        """Let a group's delivery look again when the server may have caught up."""
-        self._loop.call_later(_LOOK_AGAIN, self.wake, delivery)
 
     def _schedule(self) -> None:
         if self._scheduled is None and not self._ended:

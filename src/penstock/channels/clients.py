@@ -14,91 +14,63 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
+from penstock.channels.channel import Channel
+from penstock.channels.client_writer import ClientWriter
+from penstock.channels.delivery import Member
+from penstock.channels.options import GatewayOptions
 from penstock.channels.state_records import ClientRecord
 from penstock.channels.wire import is_nobody
 
-if TYPE_CHECKING:
-    from penstock.channels.channel import Channel
-    from penstock.channels.client_writer import ClientWriter
-    from penstock.channels.delivery import Member
-    from penstock.channels.options import GatewayOptions
-
 __all__ = ["Clients", "Connected"]
 
-_SOON = 0.001
 
-
+@dataclass(eq=False)
 class Connected:
     """A client that is registered."""
 
-    def __init__(self, record: ClientRecord) -> None:
-        self.record = record
-        self.members: dict[Member, Channel] = {}
-        self.failures = 0
-        self.asked = ""  # where the answer to a heartbeat is to come, while one is out
-        self.timer: asyncio.TimerHandle | None = None
-
-    @property
-    def id(self) -> str:
-        """The client's id."""
-        return self.record.id
+    record: ClientRecord
+    members: dict[Member, Channel] = field(default_factory=dict)
+    failures: int = 0
+    asked: str = ""  # where the answer to a heartbeat is to come, while one is out
+    timer: asyncio.TimerHandle | None = None
 
 
 class Clients:
     """Registered clients by id and by connection, and their heartbeats."""
 
     def __init__(
-        self,
-        options: GatewayOptions,
-        writer: ClientWriter,
-        inbox_prefix: str,
-        expire: Callable[[Connected], None],
+        self, options: GatewayOptions, writer: ClientWriter, inbox_prefix: str, expire: Callable[[Connected], None]
     ) -> None:
         self._options = options
         self._writer = writer
         self._expire = expire
-        self._by_id: dict[str, Connected] = {}
-        self._by_conn: dict[bytes, Connected] = {}
+        self.by_id: dict[str, Connected] = {}
+        self.by_conn: dict[bytes, Connected] = {}
         self.inbox = f"{inbox_prefix}.{secrets.token_hex(11)}"
         self._numbers = itertools.count(1)
         self._waiting: dict[str, Callable[[], None]] = {}
         self._loop = asyncio.get_running_loop()
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def all(self) -> list[Connected]:
-        """Every client, by id."""
-        return [self._by_id[name] for name in sorted(self._by_id)]
-
-    def get(self, name: str) -> Connected | None:
-        """Find a client by its id."""
-        return self._by_id.get(name)
-
-    def by_conn(self, conn_id: bytes) -> Connected | None:
-        """Find a client by its connection."""
-        return self._by_conn.get(conn_id) if conn_id else None
-
     def is_valid(self, name: str, conn_id: bytes) -> bool:
         """Whether a publisher is who it says: by its connection if it names one, else by its id."""
-        return conn_id in self._by_conn if conn_id else name in self._by_id
+        return conn_id in self.by_conn if conn_id else name in self.by_id
 
     def add(self, record: ClientRecord) -> Connected:
         """Register a client, and start its heartbeats."""
         client = Connected(record)
-        self._by_id[record.id] = client
+        self.by_id[record.id] = client
         if record.conn_id:
-            self._by_conn[record.conn_id] = client
+            self.by_conn[record.conn_id] = client
         self._schedule(client, self._options.hb_interval)
         return client
 
     def remove(self, client: Connected) -> None:
         """Forget a client."""
-        del self._by_id[client.id]
-        if self._by_conn.get(client.record.conn_id) is client:
-            del self._by_conn[client.record.conn_id]
+        del self.by_id[client.record.id]
+        if self.by_conn.get(client.record.conn_id) is client:
+            del self.by_conn[client.record.conn_id]
         self._waiting.pop(client.asked, None)
         if client.timer is not None:
             client.timer.cancel()
@@ -106,7 +78,7 @@ class Clients:
 
     def end(self) -> None:
         """Stop every heartbeat."""
-        for client in self._by_id.values():
+        for client in self.by_id.values():
             if client.timer is not None:
                 client.timer.cancel()
 
@@ -126,14 +98,12 @@ class Clients:
         A heartbeat that is out already counts: a client whose pings come often must not outrun its failures.
         """
         if client.failures and not client.asked:
-            self._schedule(client, _SOON)
+            self._schedule(client, 0)
 
     async def is_alive(self, client: Connected) -> bool:
         """Ask a client whether it is still there."""
-        reply = f"{self.inbox}.{next(self._numbers)}"
         answered = asyncio.Event()
-        self._waiting[reply] = answered.set
-        self._writer.send(client.record.heartbeat_inbox, b"", reply)
+        reply = self._ask(client, answered.set)
         try:
             async with asyncio.timeout(self._options.duplicate_timeout):
                 await answered.wait()
@@ -142,6 +112,12 @@ class Clients:
         finally:
             self._waiting.pop(reply, None)
         return True
+
+    def _ask(self, client: Connected, answered: Callable[[], None]) -> str:
+        reply = f"{self.inbox}.{next(self._numbers)}"
+        self._waiting[reply] = answered
+        self._writer.send(client.record.heartbeat_inbox.encode(), b"", reply.encode())
+        return reply
 
     def _schedule(self, client: Connected, seconds: float) -> None:
         if client.timer is not None:
@@ -152,11 +128,8 @@ class Clients:
         if not self._writer.up:  # whoever cannot be asked has missed nothing
             self._schedule(client, self._options.hb_interval)
             return
-        reply = f"{self.inbox}.{next(self._numbers)}"
-        client.asked = reply
-        self._waiting[reply] = lambda: self._well(client)
-        self._writer.send(client.record.heartbeat_inbox, b"", reply)
-        client.timer = self._loop.call_later(self._options.hb_timeout, self._missed, client, reply)
+        client.asked = self._ask(client, lambda: self._well(client))
+        client.timer = self._loop.call_later(self._options.hb_timeout, self._missed, client)
 
     def _well(self, client: Connected) -> None:
         if client.timer is None:
@@ -165,8 +138,8 @@ class Clients:
         self._mark(client, sick=False)
         self._schedule(client, self._options.hb_interval)
 
-    def _missed(self, client: Connected, reply: str) -> None:
-        self._waiting.pop(reply, None)
+    def _missed(self, client: Connected) -> None:
+        self._waiting.pop(client.asked, None)
         client.asked = ""
         client.failures += 1
         if client.failures > self._options.hb_fail_count:
@@ -183,6 +156,4 @@ class Clients:
                 if not sick:
                     member.quiet_until = 0.0
                 if member.group is not None:
-                    delivery = channel.delivery(member.group)
-                    delivery.arm()
-                    self._writer.wake(delivery)
+                    self._writer.wake(channel.delivery(member.group))

@@ -18,7 +18,8 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle, takewhile
 
 __all__ = ["HANDOVER", "TOLERANCE", "Group", "Member"]
 
@@ -30,85 +31,57 @@ HANDOVER = 0.1
 _DISORDER = 0.1
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """One subscription: where its messages go, how many at once, and which ones it has not acknowledged."""
 
-    __slots__ = (
-        "ack_inbox",
-        "ack_wait",
-        "client",
-        "group",
-        "inbox",
-        "max_in_flight",
-        "number",
-        "online",
-        "pending",
-        "quiet_until",
-        "sick",
-    )
-
-    def __init__(
-        self, number: int, client: str, inbox: str, ack_inbox: str, *, max_in_flight: int, ack_wait: int
-    ) -> None:
-        self.number = number
-        self.client = client
-        self.inbox = inbox
-        self.ack_inbox = ack_inbox
-        self.max_in_flight = max_in_flight
-        self.ack_wait = ack_wait
-        self.pending: dict[int, float] = {}  # the time at which each sequence goes out again
-        self.online = True
-        self.sick = False
-        self.quiet_until = 0.0
-        self.group: Group | None = None
+    number: int
+    client: str
+    inbox: str
+    ack_inbox: str
+    max_in_flight: int
+    ack_wait: int
+    online: bool = True
+    pending: dict[int, float] = field(default_factory=dict)
+    """The time at which each sequence goes out again."""
+    sick: bool = False
+    quiet_until: float = 0.0
+    group: Group | None = field(default=None, repr=False)
 
     @property
     def stalled(self) -> bool:
         """Whether it has as many messages in flight as it may."""
         return len(self.pending) >= self.max_in_flight
 
-    def __repr__(self) -> str:
-        return f"<Member {self.number} of {self.client}, {len(self.pending)} pending>"
+    def sort_pending(self) -> None:
+        """Put what is pending into the order in which it goes out again."""
+        self.pending = dict(sorted(self.pending.items(), key=lambda item: (item[1], item[0])))
 
 
+@dataclass(slots=True, eq=False)
 class Group:
-    """A position in a channel, and the members that share it.
+    """A position in a channel, and the members that share it."""
 
-    `queue` is the name of the queue, empty for a group of one; `durable` is the name of a durable subscription, empty
-    for a queue; `keep` says whether the position outlives its members; `last` is the last sequence sent as new.
-    """
-
-    __slots__ = ("channel", "counts", "durable", "hold", "keep", "last", "members", "number", "queue")
-
-    def __init__(
-        self, number: int, channel: str, *, durable: str = "", queue: str = "", keep: bool = False, last: int = 0
-    ) -> None:
-        self.number = number
-        self.channel = channel
-        self.durable = durable
-        self.queue = queue
-        self.keep = keep
-        self.last = last
-        self.members: list[Member] = []
-        self.counts: dict[int, int] = {}
-        self.hold = False  # new messages wait for what a returning durable had pending
+    number: int
+    channel: str
+    durable: str = ""
+    """The name of a durable subscription; empty for a queue."""
+    queue: str = ""
+    """The name of the queue; empty for a group of one."""
+    keep: bool = False
+    """Whether the position outlives its members."""
+    last: int = 0
+    """The last sequence that was sent as new."""
+    members: list[Member] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+    """How often each message that was sent again was."""
+    hold: bool = False
+    """Whether new messages wait for what a returning durable had pending."""
 
     @property
     def online(self) -> bool:
         """Whether anybody is there to receive."""
         return any(member.online for member in self.members)
-
-    @property
-    def ready(self) -> bool:
-        """Whether a new message could go out now."""
-        if self.hold:
-            return False
-        if not self.queue:
-            if not self.members:
-                return False
-            member = self.members[0]
-            return member.online and len(member.pending) < member.max_in_flight
-        return self._choose_new() is not None
 
     def join(self, member: Member) -> None:
         """Add a member at the end of the line."""
@@ -117,36 +90,25 @@ class Group:
 
     # -- new messages ------------------------------------------------------------------------------------------------
 
-    def assign(self, sequence: int, now: float) -> Member | None:
-        """Give a new message to a member, and say to whom; None while nobody may have it."""
-        if self.hold:
+    def choose(self) -> Member | None:
+        """Give the member that a new message would go to now; None while nobody may have it."""
+        if self.hold or not self.members:
             return None
         if self.queue:
-            member = self._choose_new()
-            if member is None:
-                return None
+            return self._best() or self._best_of_sick()
+        member = self.members[0]
+        return member if member.online and len(member.pending) < member.max_in_flight else None
+
+    def assign(self, member: Member, sequence: int, now: float) -> None:
+        """Give a new message to the member that was chosen."""
+        if self.queue:
             self._rotate(member)
-        else:
-            if not self.members:
-                return None
-            member = self.members[0]
-            if not member.online or len(member.pending) >= member.max_in_flight:
-                return None
         member.pending[sequence] = now + member.ack_wait
         self.last = sequence
-        return member
 
     def skip_to(self, last: int) -> None:
         """Move over sequences that the channel no longer has."""
         self.last = max(self.last, last)
-
-    def _choose_new(self) -> Member | None:
-        best = self._best()
-        if best is not None:
-            return best
-        if any(not member.sick for member in self.members if member.online):
-            return None  # a sound member will have room again
-        return next((member for member in self.members if member.online and not member.stalled), None)
 
     def _best(self) -> Member | None:
         best: Member | None = None
@@ -157,6 +119,11 @@ class Group:
                 best, least = member, count
         return best
 
+    def _best_of_sick(self) -> Member | None:
+        if any(not member.sick for member in self.members if member.online):
+            return None  # a sound member will have room again
+        return next((member for member in self.members if member.online and not member.stalled), None)
+
     def _rotate(self, member: Member) -> None:
         if self.members[0] is member and len(self.members) > 1:
             self.members.append(self.members.pop(0))
@@ -165,17 +132,12 @@ class Group:
 
     def ack(self, member: Member, sequence: int) -> bool:
         """Settle a message, whichever member of the group holds it by now; False if nobody does."""
-        holder = member if sequence in member.pending else self._holder(sequence)
-        if holder is None:
+        if sequence not in member.pending:
+            member = next((item for item in self.members if sequence in item.pending), member)
+        if member.pending.pop(sequence, None) is None:
             return False
-        del holder.pending[sequence]
         self.counts.pop(sequence, None)
         return True
-
-    def _holder(self, sequence: int) -> Member | None:
-        if not self.queue:
-            return None
-        return next((member for member in self.members if sequence in member.pending), None)
 
     # -- going out again ---------------------------------------------------------------------------------------------
 
@@ -194,14 +156,16 @@ class Group:
         A plain member that misses heartbeats is left in peace for another `ack_wait`.
         """
         found: list[tuple[float, int, Member]] = []
+        limit = now + TOLERANCE
         for member in self.members:
-            if not member.online or not member.pending or now + TOLERANCE < member.quiet_until:
+            if not member.online or limit < member.quiet_until:
                 continue
-            expired = list(_expired(member, now))
+            near = takewhile(lambda item: item[1] <= limit + _DISORDER, member.pending.items())
+            expired = [(expiry, sequence, member) for sequence, expiry in near if expiry <= limit]
             if expired and member.sick and not self.queue:
                 member.quiet_until = now + member.ack_wait
                 continue
-            found += [(expiry, sequence, member) for expiry, sequence in expired]
+            found += expired
         found.sort(key=lambda item: item[:2])
         return [(member, sequence) for _, sequence, member in found]
 
@@ -237,37 +201,23 @@ class Group:
 
     # -- coming and going --------------------------------------------------------------------------------------------
 
-    def leave(self, member: Member, now: float) -> list[Member]:
-        """Take a member out of a queue that goes on without it; give those who inherit its messages."""
+    def leave(self, member: Member, now: float) -> None:
+        """Take a member out of a queue that goes on without it; the others inherit its messages."""
         self.members.remove(member)
         member.group = None
-        heirs = [item for item in self.members if item.online]
-        if not heirs:
-            return []
-        inherited = sorted((expiry, sequence) for sequence, expiry in member.pending.items())
-        touched: list[Member] = []
-        for place, (_, sequence) in enumerate(inherited):
-            heir = heirs[place % len(heirs)]
+        heirs = [item for item in self.members if item.online][: len(member.pending)]
+        member.sort_pending()
+        for heir, sequence in zip(cycle(heirs), member.pending, strict=False):
             heir.pending[sequence] = now + HANDOVER
-            if heir not in touched:
-                touched.append(heir)
-        for heir in touched:
-            heir.pending = dict(sorted(heir.pending.items(), key=lambda item: (item[1], item[0])))
+        for heir in heirs:
+            heir.sort_pending()
         member.pending.clear()
-        return touched
 
-    def resume(
-        self, member: Member, *, client: str, inbox: str, ack_inbox: str, max_in_flight: int, ack_wait: int
-    ) -> None:
-        """Bring an offline member back under a new name; what it had pending goes out before anything new."""
-        member.client = client
-        member.inbox = inbox
-        member.ack_inbox = ack_inbox
-        member.max_in_flight = max_in_flight
-        member.ack_wait = ack_wait
-        member.online = True
-        member.sick = False
-        member.quiet_until = 0.0
+    def resume(self, member: Member) -> None:
+        """Put a member in the place of the offline one; what that had pending goes out before anything new."""
+        before = self.members[0]
+        member.number, member.pending, member.group = before.number, before.pending, self
+        self.members[0] = member
         self.hold = bool(member.pending)
 
     def waiting(self, member: Member, now: float) -> list[int]:
@@ -275,12 +225,3 @@ class Group:
         sequences = sorted(member.pending)
         member.pending = dict.fromkeys(sequences, now)
         return sequences
-
-
-def _expired(member: Member, now: float) -> Iterator[tuple[float, int]]:
-    limit = now + TOLERANCE
-    for sequence, expiry in member.pending.items():
-        if expiry <= limit:
-            yield expiry, sequence
-        elif expiry > limit + _DISORDER:
-            return

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import re
 import secrets
-from types import TracebackType
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from penstock.channels.lease import Lease
@@ -100,9 +101,7 @@ class Gateway:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *about: object) -> None:
         await self.stop()
 
     async def start(self) -> Self:
@@ -158,12 +157,18 @@ class Gateway:
         It takes some seconds at most, whatever JetStream does meanwhile.
         """
         async with self._stopping:
-            await self._store_the_rest()
+            service, lease = self.service, self._lease
+            if service is not None:
+                async with _in_time(logging.WARNING, "JetStream did not take the last of the state in time."):
+                    await service.stop()
+                    await service.state.flush()
             if self._task is not None:
                 await end([self._task])  # what ended it is for `wait` to tell
                 self._task = None
             await self._step_down()
-            await self._release()
+            if lease is not None and lease.valid and self._back is not None and self._back.is_connected:
+                async with _in_time(logging.DEBUG, "the goodbye did not get through."):
+                    await lease.release()  # a standby takes over at once
             if self._monitor is not None:
                 await self._monitor.stop()
                 self._monitor = None
@@ -171,27 +176,6 @@ class Gateway:
                 if connection is not None:
                     await connection.close()
             self._front = self._back = self._state = self._lease = None
-
-    async def _store_the_rest(self) -> None:
-        """Let nothing new in, and store what is known."""
-        if self._service is None or self._state is None or not self.leading:
-            return
-        try:
-            async with asyncio.timeout(_GOODBYE):
-                await self._service.stop()
-                await self._state.flush()
-        except TimeoutError:
-            log.warning("Channels: JetStream did not take the last of the state in time.")
-
-    async def _release(self) -> None:
-        """Let a standby take over at once."""
-        if self._lease is None or not self._lease.valid or self._back is None or not self._back.is_connected:
-            return
-        try:
-            async with asyncio.timeout(_GOODBYE):
-                await self._lease.release()
-        except TimeoutError:
-            log.debug("Channels: the goodbye did not get through.")
 
     async def _step_down(self) -> None:
         """End everything that runs while we lead; what is ended already stays so."""
@@ -231,12 +215,11 @@ class Gateway:
     async def _begin(self, state: State, lease: Lease, *, late: bool) -> Service | None:
         """Become the leader and take up its work; None if that must be tried again."""
         assert self._front is not None
-        assert self._back is not None
         try:
             if not state.ready:
                 await state.create()
             await lease.take()
-            self._service = Service(self.options, self._front, self._back, state, lease)
+            self._service = Service(self.options, self._front, state, lease)
             state.on_lost = lease.end
             await self._service.start()
         except Exception as error:
@@ -269,6 +252,16 @@ class Gateway:
         if service is not None:
             for channel in service.channels.values():
                 channel.wake()
+
+
+@asynccontextmanager
+async def _in_time(level: int, failure: str) -> AsyncIterator[None]:
+    """Give what is done last only so much time, however JetStream stands."""
+    try:
+        async with asyncio.timeout(_GOODBYE):
+            yield
+    except TimeoutError:
+        log.log(level, "Channels: %s", failure)
 
 
 def _check_version(client: Connection) -> None:

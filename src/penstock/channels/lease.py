@@ -11,16 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import TYPE_CHECKING
 
+from penstock.channels.options import GatewayOptions
+from penstock.channels.state import State
 from penstock.channels.wire import ConnectRequest, frame, is_nobody
+from penstock.connection import Connection
 from penstock.errors import DeadlineError, PenstockError, ServerError
 from penstock.wire.jetstream.verdicts import may_ask_again
-
-if TYPE_CHECKING:
-    from penstock.channels.options import GatewayOptions
-    from penstock.channels.state import State
-    from penstock.connection import Connection
 
 __all__ = ["Lease"]
 
@@ -67,7 +64,6 @@ class Lease:
                 await self._until_silent()
             began = self._loop.time()
             if await self._state.lead():
-                await self._state.beat()
                 self._renew(began)
                 return
             await asyncio.sleep(_PROBE)  # whoever was quicker may not answer for the cluster yet
@@ -79,11 +75,10 @@ class Lease:
     async def _somebody_serves(self) -> bool:
         subject = f"{self._options.discover_prefix}.{self._options.cluster_id}"
         content = ConnectRequest(clientID=self._options.cluster_id).SerializeToString()
-        served = False
+        heard: list[bytes | None] = []
 
         def hear(payload: bytes, header: bytes | None) -> bool:
-            nonlocal served
-            served = not is_nobody(header)  # NATS says at once that nobody listens
+            heard.append(header)
             return True
 
         try:
@@ -92,7 +87,7 @@ class Lease:
             )
         except DeadlineError:
             return False
-        return served
+        return not is_nobody(heard[0])  # NATS says at once that nobody listens
 
     async def _until_silent(self) -> None:
         """Watch the leader's pulse until it stands still for a lease, or says goodbye."""
@@ -117,7 +112,7 @@ class Lease:
 
     async def renew(self) -> None:
         """Keep showing a pulse until we lead no more."""
-        while (began := await self._state.beat_surely()) is not None:
+        while (began := await self._state.beat()) is not None:
             self._renew(began)
             await asyncio.sleep(self._options.lease / 4)
         self.end()
@@ -130,4 +125,4 @@ class Lease:
     async def release(self) -> None:
         """Let a standby take over at once."""
         self.end()
-        await self._state.beat_surely(released=True)
+        await self._state.beat(released=True)

@@ -6,13 +6,15 @@ unlimited. Where several patterns match a channel, the narrowest counts, field b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from penstock.channels.names import is_channel
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 from penstock.sizes import parse_size
+from penstock.wire.subjects import covers
 
 __all__ = ["ChannelLimits", "Limits", "gather_limits", "parse_limits"]
 
@@ -47,12 +49,8 @@ class Limits:
             _check(field.name, getattr(self.default, field.name))
         for pattern, _ in self.patterns:
             if not _is_pattern(pattern):
-                raise OptionError(
-                    f"Limits are given for {pattern!r}, which matches no channel.",
-                    remedy="Write a channel's name, or * for one token and > for the rest.",
-                    option="limits",
-                    value=pattern,
-                )
+                what = f"Limits are given for {pattern!r}, which matches no channel."
+                raise _wrong(what, "Write a channel's name, or * for one token and > for the rest.", pattern)
         ordered = tuple(sorted(self.patterns, key=lambda item: _width(item[0])))
         object.__setattr__(self, "patterns", ordered)
 
@@ -60,12 +58,8 @@ class Limits:
         """Give the limits of one channel."""
         made = self.default
         for pattern, narrower in self.patterns:  # the widest first
-            if _matches(pattern, channel):
-                changes = {}
-                for field in fields(narrower):
-                    value = getattr(narrower, field.name)
-                    if value:
-                        changes[field.name] = type(value)(0) if value < 0 else value
+            if covers(pattern, channel):
+                changes = {name: max(value, 0) for name, value in vars(narrower).items() if value}
                 made = replace(made, **changes)
         return made
 
@@ -75,21 +69,14 @@ def _check(name: str, value: float) -> None:
         raise OptionError(f"{name} is {value!r}.", remedy="Give zero for no limit, or more.", option=name, value=value)
 
 
+def _wrong(what: str, remedy: str, value: str) -> OptionError:
+    return OptionError(what, remedy=remedy, option="limits", value=value)
+
+
 def _is_pattern(pattern: str) -> bool:
     tokens = pattern.split(".")
-    if ">" in tokens[:-1]:
-        return False
-    return is_channel(".".join("x" if token in ("*", ">") else token for token in tokens))
-
-
-def _matches(pattern: str, channel: str) -> bool:
-    wanted, given = pattern.split("."), channel.split(".")
-    for place, word in enumerate(wanted):
-        if word == ">":
-            return len(given) > place
-        if place >= len(given) or word not in ("*", given[place]):
-            return False
-    return len(wanted) == len(given)
+    named = ".".join("x" if token in ("*", ">") else token for token in tokens)
+    return ">" not in tokens[:-1] and is_channel(named)
 
 
 def _width(pattern: str) -> tuple[int, ...]:
@@ -101,26 +88,17 @@ def parse_limits(text: str) -> tuple[str, ChannelLimits]:
     """Read `orders.*:max_msgs=10,max_age=1h`: a pattern and what holds for it; what is not named is inherited."""
     pattern, _, rest = text.partition(":")
     known = {field.name for field in fields(ChannelLimits)}
-    values: dict[str, float] = dict.fromkeys(known, 0)
+    values: dict[str, Any] = dict.fromkeys(known, 0)
     for item in filter(None, (part.strip() for part in rest.split(","))):
         name, equals, value = item.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or name not in known:
-            raise OptionError(
-                f"{item!r} in the limits {text!r} is no limit.",
-                remedy=f"Write NAME=VALUE, NAME being one of {', '.join(sorted(known))}.",
-                option="limits",
-                value=text,
-            )
+            remedy = f"Write NAME=VALUE, NAME being one of {', '.join(sorted(known))}."
+            raise _wrong(f"{item!r} in the limits {text!r} is no limit.", remedy, text)
         values[name] = _value(name, value.strip(), text)
     if not any(values.values()):
-        raise OptionError(
-            f"The limits {text!r} name no limit.",
-            remedy="Write them as orders.*:max_msgs=10,max_age=1h.",
-            option="limits",
-            value=text,
-        )
-    return pattern, _narrower(values)
+        raise _wrong(f"The limits {text!r} name no limit.", "Write them as orders.*:max_msgs=10,max_age=1h.", text)
+    return pattern, ChannelLimits(**values)
 
 
 def _value(name: str, value: str, text: str) -> float:
@@ -134,16 +112,6 @@ def _value(name: str, value: str, text: str) -> float:
         raise OptionError(
             f"{name} in the limits {text!r} is no whole number.", remedy="Write digits.", option=name, value=value
         ) from None
-
-
-def _narrower(values: Mapping[str, float]) -> ChannelLimits:
-    return ChannelLimits(
-        max_msgs=int(values["max_msgs"]),
-        max_bytes=int(values["max_bytes"]),
-        max_age=float(values["max_age"]),
-        max_subs=int(values["max_subs"]),
-        max_inactivity=float(values["max_inactivity"]),
-    )
 
 
 def gather_limits(texts: Iterable[str]) -> tuple[tuple[str, ChannelLimits], ...]:

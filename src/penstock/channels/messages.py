@@ -16,31 +16,19 @@ A message that somebody else wrote to the stream has none of these; its time is 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
+from penstock.channels.limits import ChannelLimits
 from penstock.channels.wire import MsgProto
 from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream import atomic as batches
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.direct import nanoseconds, value, whole
 
-__all__ = [
-    "BATCH",
-    "BYTES",
-    "GAP",
-    "REPLY",
-    "SEQUENCE",
-    "TIME",
-    "ChannelMessage",
-    "Frames",
-    "NewMessage",
-    "encode",
-    "quote_reply",
-    "read_message",
-    "write_frames",
-]
+__all__ = ["ChannelMessage", "ChannelStream", "NewMessage", "encode", "quote_reply", "read_message", "write_frames"]
 
 TIME = "Penstock-Time"
 BYTES = "Penstock-Bytes"
@@ -57,9 +45,8 @@ _OURS = f"NATS/1.0\r\n{TIME}: ".encode()
 
 def encode(channel: str, sequence: int, data: bytes, time: int, reply: str) -> bytes:
     """Give the bytes of a first delivery."""
-    content: bytes = MsgProto(
-        sequence=sequence, subject=channel, reply=reply, data=data, timestamp=time
-    ).SerializeToString()
+    message = MsgProto(sequence=sequence, subject=channel, reply=reply, data=data, timestamp=time)
+    content: bytes = message.SerializeToString()
     return content
 
 
@@ -126,6 +113,32 @@ def read_message(data: bytes, header: bytes | None) -> ChannelMessage:
 
 
 @dataclass(slots=True)
+class ChannelStream:
+    """One channel's stream: its name and subject, its limits, and how far it goes as far as we know."""
+
+    channel: str
+    name: str
+    subject: str
+    limits: ChannelLimits
+    first: int = 1
+    last: int = 0
+    last_time: int = 0
+    bytes_so_far: int = 0
+    """Bytes of all messages up to `last`, as delivered."""
+    bytes_before: int = 0
+    """Bytes of those before `first`."""
+    in_step: bool = True
+    """Whether the stream's configuration has these limits."""
+    oldest: deque[tuple[int, int]] = field(default_factory=deque)
+    """Sequences at the front, and the bytes of all messages up to each."""
+
+    @property
+    def count(self) -> int:
+        """How many messages there are, if nothing is missing between the first and the last."""
+        return max(0, self.last - self.first + 1)
+
+
+@dataclass(slots=True)
 class NewMessage:
     """A message to append; `origin` and `gap` are for what is copied from elsewhere."""
 
@@ -138,40 +151,28 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames for the subject that their ack goes to, and what they store: the bytes of deliveries, and their times."""
+    """Frames for the subject that their ack goes to, and what they store: the bytes of each delivery, and its time."""
 
     make: Callable[[bytes], bytes]
-    contents: list[bytes]
-    times: list[int]
+    deliveries: list[tuple[bytes, int]]
 
 
 def write_frames(
-    channel: str,
-    subject: bytes,
-    messages: Sequence[NewMessage],
-    batch: str,
-    *,
-    expected: int,
-    so_far: int,
-    not_before: int,
-    now: int,
-    atomic: bool,
+    stream: ChannelStream, messages: Sequence[NewMessage], batch: str, *, now: int, atomic: bool
 ) -> Frames:
-    """Write messages that follow the sequence `expected`, in a channel of `so_far` bytes, `not_before` a time.
+    """Write messages that follow what a stream holds by now.
 
     Without an atomic batch each message names the one it follows, so after one that was not stored none is. Either way
     the answer to the last one tells of all of them.
     """
-    contents: list[bytes] = []
-    times: list[int] = []
+    subject, expected, so_far, stamp = stream.subject.encode(), stream.last, stream.bytes_so_far, stream.last_time
+    deliveries: list[tuple[bytes, int]] = []
     written: list[tuple[bytes, str, bytes]] = []
-    stamp = not_before
     for sequence, message in enumerate(messages, start=expected + 1):
         stamp = max(stamp, now if message.time is None else message.time)
-        content = encode(channel, sequence, message.data, stamp, message.reply)
+        content = encode(stream.channel, sequence, message.data, stamp, message.reply)
         so_far += len(content)
-        contents.append(content)
-        times.append(stamp)
+        deliveries.append((content, stamp))
         lines = f"{TIME}: {stamp}\r\n{BYTES}: {so_far}\r\n"
         if not atomic:
             lines += f"{BATCH}: {batch}\r\n{names.EXPECTED_LAST_SEQUENCE}: {sequence - 1}\r\n"
@@ -185,8 +186,8 @@ def write_frames(
             lines += f"{GAP}: 1\r\n"
         written.append((subject, lines, message.data))
     if atomic:
-        return Frames(lambda reply: batches.encode(written, batch, reply), contents, times)
-    return Frames(lambda reply: _join(written, reply), contents, times)
+        return Frames(lambda reply: batches.encode(written, batch, reply), deliveries)
+    return Frames(lambda reply: _join(written, reply), deliveries)
 
 
 def _join(written: list[tuple[bytes, str, bytes]], reply: bytes) -> bytes:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.channels.client import Client
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import ChannelMessage, NewMessage
+from penstock.channels.messages import ChannelStream, NewMessage
 from penstock.channels.store import MOST, Store
-from penstock.channels.stream import ChannelStream
 from penstock.channels.subscription import Message
 from penstock.errors import DataLossError, DeadlineError, DisconnectedError, InputError, UnreachableError
 
@@ -106,10 +106,8 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
                 break  # the source dropped the rest meanwhile
             if message.sequence <= reached:
                 continue  # sent again
-            if (
-                message.sequence != reached + 1
-                and await _find(source, channel, sequence=reached + 1) != message.sequence
-            ):
+            gap = message.sequence != reached + 1
+            if gap and await _find(source, channel, sequence=reached + 1) != message.sequence:
                 raise DisconnectedError(
                     f"Messages of {channel} after {reached} were lost on the way from the source.",
                     remedy="Run it again: it goes on where it stopped.",
@@ -127,10 +125,9 @@ async def _read(source: Client, channel: str, start: int, last: int) -> AsyncIte
 
 
 async def _target(store: Store, channel: str, first: int) -> ChannelStream:
-    described = await store.describe(channel)
-    if described is None:
+    stream = await store.find(channel, _UNLIMITED)
+    if stream is None:
         return await store.create(channel, _UNLIMITED, first=first)
-    stream = await store.open(described, _UNLIMITED)
     stream.in_step = True  # whatever limits the stream has, they are not ours to change
     if stream.count:
         await store.clear_gaps(stream)
@@ -173,51 +170,39 @@ async def _append(store: Store, stream: ChannelStream, batch: list[Message]) -> 
 async def verify_channel(source: Client, store: Store, channel: str, ends: tuple[int, int], advance: Advance) -> int:
     """Compare every message at the source with its copy; give how many are the same.
 
-    Raises DataLossError at the first one that is missing or different.
+    Raises DataLossError at the first one that is missing, different, or not at the source.
     """
-    described = await store.describe(channel)
-    if described is None:
+    stream = await store.find(channel, _UNLIMITED)
+    if stream is None:
         raise DataLossError(f"The channel {channel} was not copied.", stream=channel, start=ends[0], end=ends[1] + 1)
-    stream = await store.open(described, _UNLIMITED)
-    same, before = 0, None
+    same = reached = 0
     async for batch in _read(source, channel, ends[0], ends[1]):
-        copies: dict[int, ChannelMessage] = {}
-        wanted = [message.sequence for message in batch]
-        while wanted:
-            found, done = await store.fetch(stream, wanted)
-            copies |= found
-            del wanted[:done]
-        for message in batch:
-            if before is not None and message.sequence != before + 1:
-                await _check_gap(store, stream, before, message.sequence)
-            before = message.sequence
-            copy = copies.get(message.sequence)
-            if copy is None or (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
-                raise DataLossError(
-                    f"Message {message.sequence} of {channel} {'is missing' if copy is None else 'differs'} in "
-                    f"{stream.name}.",
-                    remedy="Delete the stream and copy the channel again.",
-                    stream=stream.name,
-                    start=message.sequence,
-                    end=message.sequence + 1,
-                    first=stream.first,
-                    last=stream.last,
-                )
+        waiting = deque(batch)
+        start = reached + 1 if reached else batch[0].sequence
+        reached = batch[-1].sequence
+        async for copy in store.scan(stream, start, reached + 1):
+            message = waiting[0]
+            if copy.sequence < message.sequence:
+                raise _loss(stream, copy.sequence, f"is in {stream.name} and not at the source")
+            if copy.sequence > message.sequence:
+                break
+            if (copy.data, copy.time, copy.reply) != (message.data, message.timestamp, message.reply):
+                raise _loss(stream, message.sequence, f"differs in {stream.name}")
+            waiting.popleft()
+        if waiting:
+            raise _loss(stream, waiting[0].sequence, f"is missing in {stream.name}")
         same += len(batch)
         advance(len(batch))
     return same
 
 
-async def _check_gap(store: Store, stream: ChannelStream, before: int, after: int) -> None:
-    """See that the copy has nothing where the source has nothing."""
-    more = await store.read_on(stream, before + 1, 1)
-    if more and more[0].sequence < after:
-        raise DataLossError(
-            f"Message {more[0].sequence} of {stream.channel} is in {stream.name} and not at the source.",
-            remedy="Delete the stream and copy the channel again.",
-            stream=stream.name,
-            start=before + 1,
-            end=after,
-            first=stream.first,
-            last=stream.last,
-        )
+def _loss(stream: ChannelStream, sequence: int, what: str) -> DataLossError:
+    return DataLossError(
+        f"Message {sequence} of {stream.channel} {what}.",
+        remedy="Delete the stream and copy the channel again.",
+        stream=stream.name,
+        start=sequence,
+        end=sequence + 1,
+        first=stream.first,
+        last=stream.last,
+    )

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import resource
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -32,10 +33,14 @@ log = logging.getLogger("penstock.channels")
 _LIMIT = 1024
 _REQUEST_BYTES = 16 * 1024
 _SECONDS = 10.0
+_NOT_FOUND = "404 Not Found"
+_UNAVAILABLE = "503 Service Unavailable"
+
+Show = Callable[["Service", Any, bool], Awaitable[dict[str, Any]]]
 
 
-class _Missing(Exception):
-    """What was asked for is not there."""
+class _Refused(Exception):
+    """There is no page to show: a status of HTTP, and a line of text."""
 
 
 class Monitor:
@@ -56,10 +61,9 @@ class Monitor:
 
     async def start(self) -> None:
         """Listen."""
+        host = self._host.strip("[]")
         try:
-            self._server = await asyncio.start_server(
-                self._serve, self._host.strip("[]"), self._port, limit=_REQUEST_BYTES
-            )
+            self._server = await asyncio.start_server(self._serve, host, self._port, limit=_REQUEST_BYTES)
         except OSError as error:
             raise InputError(
                 f"The monitoring pages cannot be at {self._host}:{self._port}: {error.strerror}.",
@@ -77,7 +81,13 @@ class Monitor:
         try:
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = await self._answer(head)
+                try:
+                    status, kind, text = "200 OK", "application/json", json.dumps(await self._page(head), indent=2)
+                except _Refused as refused:
+                    status, kind, text = refused.args[0], "text/plain", refused.args[1]
+                except PenstockError as error:
+                    status, kind, text = _UNAVAILABLE, "text/plain", str(error)
+                body = f"{text}\n".encode()
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
                     "Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode()
@@ -90,31 +100,24 @@ class Monitor:
         finally:
             writer.close()
 
-    async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+    async def _page(self, head: bytes) -> dict[str, Any]:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
         if len(words) != 3 or words[0] not in ("GET", "HEAD"):
-            return "405 Method Not Allowed", "text/plain", b"Only GET.\n"
+            raise _Refused("405 Method Not Allowed", "Only GET.")
         parts = urlsplit(words[1])
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        service = self._gateway.service
-        if parts.path.rstrip("/") == "/streaming/serverz" and service is None:
-            return _json(self._standby_page())
-        page = {
-            "/streaming/serverz": self._server_page,
-            "/streaming/storez": self._store_page,
-            "/streaming/clientsz": self._clients_page,
-            "/streaming/channelsz": self._channels_page,
-        }.get(parts.path.rstrip("/"))
-        if page is None:
-            return "404 Not Found", "text/plain", b"Pages: /streaming/serverz storez clientsz channelsz\n"
+        path, service = parts.path.rstrip("/"), self._gateway.service
+        if path == "/streaming/serverz":
+            return await self._server_page(service)
+        if path not in ("/streaming/storez", "/streaming/clientsz", "/streaming/channelsz"):
+            raise _Refused(_NOT_FOUND, "Pages: /streaming/serverz storez clientsz channelsz")
         if service is None:
-            return "503 Service Unavailable", "text/plain", b"This gateway stands by.\n"
-        try:
-            return _json(await page(service, query))
-        except _Missing as missing:
-            return "404 Not Found", "text/plain", f"{missing}\n".encode()
-        except PenstockError as error:
-            return "503 Service Unavailable", "text/plain", f"{error}\n".encode()
+            raise _Refused(_UNAVAILABLE, "This gateway stands by.")
+        if path == "/streaming/storez":
+            return await self._store_page(service)
+        if path == "/streaming/clientsz":
+            return await self._list("client", service.clients.by_id, _client, service, query)
+        return await self._list("channel", service.channels, _channel, service, query)
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
@@ -122,29 +125,24 @@ class Monitor:
         return {
             "cluster_id": self._gateway.options.cluster_id,
             "server_id": self._gateway.identity,
-            "now": _now(),
+            "now": _time(datetime.now(UTC)),
         }
 
-    def _standby_page(self) -> dict[str, Any]:
-        common = self._common()
-        return {
-            "cluster_id": common["cluster_id"],
-            "server_id": common["server_id"],
+    async def _server_page(self, service: Service | None) -> dict[str, Any]:
+        page = self._common() | {
             "version": __version__,
-            "state": "STANDBY",
-            "now": common["now"],
+            "state": "STANDBY" if service is None else "STANDALONE",
             "start_time": _time(self._started),
             "uptime": format_duration(int((datetime.now(UTC) - self._started).total_seconds())),
         }
-
-    async def _server_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
-        total = await _totals(service)
-        return self._standby_page() | {
-            "state": "STANDALONE",
-            "clients": len(service.clients),
+        if service is None:
+            return page
+        return {
+            **page,
+            "clients": len(service.clients.by_id),
             "subscriptions": sum(len(channel.subscribers) for channel in service.channels.values()),
             "channels": len(service.channels),
-            **total,
+            **await _totals(service),
             "in_msgs": service.in_messages,
             "in_bytes": service.in_bytes,
             "out_msgs": service.writer.messages,
@@ -152,7 +150,7 @@ class Monitor:
             **_files(),
         }
 
-    async def _store_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
+    async def _store_page(self, service: Service) -> dict[str, Any]:
         limits = service.options.limits
         return {
             **self._common(),
@@ -168,29 +166,22 @@ class Monitor:
             **await _totals(service),
         }
 
-    async def _clients_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
+    async def _list(
+        self, kind: str, known: dict[str, Any], show: Show, service: Service, query: dict[str, str]
+    ) -> dict[str, Any]:
+        """Show the one that the query names, or as many as it asks for."""
         subs = query.get("subs") == "1"
-        if name := query.get("client"):
-            client = service.clients.get(name)
-            if client is None:
-                raise _Missing(f"Client {name} not found")
-            return _client(client, subs)
-        listed, around = _cut(service.clients.all(), query)
-        return {**self._common(), **around, "clients": [_client(client, subs) for client in listed]}
-
-    async def _channels_page(self, service: Service, query: dict[str, str]) -> dict[str, Any]:
-        if name := query.get("channel"):
-            channel = service.channels.get(name)
-            if channel is None:
-                raise _Missing(f"Channel {name} not found")
-            return await _channel(service, channel, query.get("subs") == "1")
-        listed, around = _cut(sorted(service.channels), query)
-        page = {**self._common(), **around}
-        if query.get("subs") == "1":
-            page["channels"] = [await _channel(service, service.channels[name], True) for name in listed]
-        else:
-            page["names"] = listed
-        return page
+        if name := query.get(kind):
+            if name not in known:
+                raise _Refused(_NOT_FOUND, f"{kind.capitalize()} {name} not found")
+            return await show(service, known[name], subs)
+        numbers = {name: int(text) for name, text in query.items() if text.isdecimal()}
+        offset, limit = numbers.get("offset", 0), numbers.get("limit") or _LIMIT
+        listed = sorted(known)[offset : offset + limit]
+        page = self._common() | {"offset": offset, "limit": limit, "count": len(listed), "total": len(known)}
+        if kind == "channel" and not subs:
+            return page | {"names": listed}
+        return page | {f"{kind}s": [await show(service, known[name], subs) for name in listed]}
 
 
 def _files() -> dict[str, int]:
@@ -201,26 +192,8 @@ def _files() -> dict[str, int]:
         return {}  # a machine that does not tell
 
 
-def _json(content: dict[str, Any]) -> tuple[str, str, bytes]:
-    return "200 OK", "application/json", json.dumps(content, indent=2).encode() + b"\n"
-
-
-def _now() -> str:
-    return _time(datetime.now(UTC))
-
-
 def _time(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def _cut(items: list[Any], query: dict[str, str]) -> tuple[list[Any], dict[str, int]]:
-    def number(name: str, default: int) -> int:
-        text = query.get(name, "")
-        return int(text) if text.isdigit() else default
-
-    offset, limit = number("offset", 0), number("limit", _LIMIT) or _LIMIT
-    listed = items[offset : offset + limit]
-    return listed, {"offset": offset, "limit": limit, "count": len(listed), "total": len(items)}
 
 
 async def _totals(service: Service) -> dict[str, int]:
@@ -231,18 +204,12 @@ async def _totals(service: Service) -> dict[str, int]:
     }
 
 
-def _client(client: Connected, subs: bool) -> dict[str, Any]:
-    page: dict[str, Any] = {
-        "id": client.id,
-        "hb_inbox": client.record.heartbeat_inbox,
-        "subs_count": len(client.members),
-    }
-    if subs and client.members:
-        by_channel: dict[str, list[dict[str, Any]]] = {}
-        for member, channel in client.members.items():
-            by_channel.setdefault(channel.name, []).append(_subscription(member))
-        page["subscriptions"] = by_channel
-    return page
+async def _client(service: Service, client: Connected, subs: bool) -> dict[str, Any]:
+    page = {"id": client.record.id, "hb_inbox": client.record.heartbeat_inbox, "subs_count": len(client.members)}
+    by_channel: dict[str, list[dict[str, Any]]] = {}
+    for member, channel in client.members.items():
+        by_channel.setdefault(channel.name, []).append(_subscription(member))
+    return page | {"subscriptions": by_channel} if subs and by_channel else page
 
 
 async def _channel(service: Service, channel: Channel, subs: bool) -> dict[str, Any]:
@@ -263,12 +230,12 @@ async def _channel(service: Service, channel: Channel, subs: bool) -> dict[str, 
 def _subscription(member: Member) -> dict[str, Any]:
     group = member.group
     assert group is not None, "only members of a group are shown"
-    page: dict[str, Any] = {"client_id": member.client, "inbox": member.inbox, "ack_inbox": member.ack_inbox}
-    if group.durable:
-        page["durable_name"] = group.durable
-    if group.queue:
-        page["queue_name"] = group.queue
-    return page | {
+    names = {"durable_name": group.durable, "queue_name": group.queue}
+    return {
+        "client_id": member.client,
+        "inbox": member.inbox,
+        "ack_inbox": member.ack_inbox,
+        **{kind: name for kind, name in names.items() if name},
         "is_durable": group.keep,
         "is_offline": not member.online,
         "max_inflight": member.max_in_flight,

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "channel_of",
-    "is_channel",
-    "is_client",
-    "state_stream",
-    "state_subject",
-    "stream_name",
-    "subject_name",
-]
+__all__ = ["channel_of", "is_channel", "is_client", "state_stream", "state_subject", "stream_name", "subject_name"]
 
 _CLIENT = re.compile(r"[A-Za-z0-9_-]+")
+_CHANNEL = re.compile(r"[^./*>]+(?:\.[^./*>]+)*")
 _ESCAPE = re.compile(r"=([0-9A-F]{2})")
-STATE = "_PENSTOCK.channels"
+_NOT_IN_STREAM = re.compile(r"[^A-Za-z0-9_.-]")
+_NOT_IN_SUBJECT = re.compile(r"""[^A-Za-z0-9_.!#$%&'()+,:;<?@[\]^`{|}~"-]""")
 
 
 def is_client(name: str) -> bool:
@@ -32,26 +26,16 @@ def is_client(name: str) -> bool:
 
 def is_channel(name: str) -> bool:
     """Whether a channel may be called that: no wildcard, no slash, no empty token."""
-    if not name or name[0] == "." or name[-1] == "." or ".." in name:
-        return False
-    return not any(letter in name for letter in "/*>")
+    return _CHANNEL.fullmatch(name) is not None
 
 
-def _escape(name: str, dot: str, stays: str) -> str:
-    out = []
-    for letter in name:
-        if letter == ".":
-            out.append(dot)
-        elif letter.isascii() and (letter.isalnum() or letter in stays):
-            out.append(letter)
-        else:
-            out.extend(f"={byte:02X}" for byte in letter.encode())
-    return "".join(out)
+def _escape(found: re.Match[str]) -> str:
+    return "".join(f"={byte:02X}" for byte in found[0].encode())
 
 
 def stream_name(cluster: str, channel: str) -> str:
     """Give the name of a channel's stream."""
-    return f"{cluster}:{_escape(channel, ':', '-_')}"
+    return f"{cluster}:{_NOT_IN_STREAM.sub(_escape, channel).replace('.', ':')}"
 
 
 def channel_of(cluster: str, stream: str) -> str | None:
@@ -69,7 +53,7 @@ def channel_of(cluster: str, stream: str) -> str | None:
 
 def subject_name(prefix: str, channel: str) -> str:
     """Give the subject of a channel's stream."""
-    return prefix + _escape(channel, ".", "-_!#$%&'()+,:;<?@[]^`{|}~\"")
+    return prefix + _NOT_IN_SUBJECT.sub(_escape, channel)
 
 
 def state_stream(cluster: str) -> str:
@@ -79,4 +63,4 @@ def state_stream(cluster: str) -> str:
 
 def state_subject(cluster: str, *tokens: str) -> str:
     """Give a subject of the state stream."""
-    return ".".join((STATE, cluster, *tokens))
+    return ".".join(("_PENSTOCK.channels", cluster, *tokens))

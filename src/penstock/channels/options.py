@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.channels.limits import Limits
 from penstock.channels.names import is_client
@@ -24,7 +23,7 @@ class GatewayOptions:
     """What stands before a channel's name in the subject of its stream; with its dot, such as `channels.`."""
     replicas: int = 1
     """How many servers keep each stream."""
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits)
     """How many channels there may be, and what each may hold."""
     hb_interval: float = 30.0
     """Seconds between two heartbeats to a client."""

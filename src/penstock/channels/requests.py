@@ -1,111 +1,119 @@
-"""Requests other than publishes: connect, subscribe, unsubscribe, close. Each is answered after what it did is stored.
+"""What clients ask for: connect, publish, subscribe, unsubscribe, close. Each is answered after what it did is stored.
 
-They run one at a time, in the order in which they came.
+Requests are handled one at a time, in the order in which they came. Publishes that follow each other are taken
+together, and their deliveries go out before their acks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+import secrets
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.channels import wire
 from penstock.channels.delivery import Group, Member
+from penstock.channels.messages import NewMessage
 from penstock.channels.names import is_channel, is_client
-from penstock.channels.state_records import ClientRecord, encode_client
+from penstock.channels.state_records import ClientRecord, encode_record
 from penstock.channels.subscribers import queue_key
-from penstock.channels.wire import (
-    CloseRequest,
-    CloseResponse,
-    ConnectRequest,
-    ConnectResponse,
-    StartPosition,
-    SubscriptionRequest,
-    SubscriptionResponse,
-    Text,
-    UnsubscribeRequest,
-    decode,
-)
-from penstock.errors import PenstockError, RemoteProtocolError
+from penstock.channels.wire import PubAck, PubMsg, StartPosition, Text, decode
+from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.channel import Channel
     from penstock.channels.clients import Connected
-    from penstock.channels.service import Service
+    from penstock.channels.service import Handle, Service
 
-__all__ = [
-    "close",
-    "close_subscription",
-    "connect",
-    "delete_channel",
-    "expire",
-    "replace",
-    "subscribe",
-    "unsubscribe",
-]
+__all__ = ["HANDLERS", "Refusal", "connect", "delete_channel", "expire", "publish", "replace"]
 
+log = logging.getLogger("penstock.channels")
+
+_HEADER_ROOM = 400  # headers that we store beside a payload; a reply subject comes on top
 _INBOX = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*")
 PROTOCOL = 1
+
+
+class Refusal(PenstockError):
+    """A request is refused with a text of the protocol."""
+
+
+def _answering(handler: Callable[..., Awaitable[Any]], kind: Any, response: Any, invalid: str) -> Handle:
+    """Give a handler the decoded request, and send what it gives; a request that is refused is answered with why."""
+
+    async def handle(service: Service, reply: bytes, data: bytes) -> None:
+        try:
+            request = decode(kind, data)
+        except RemoteProtocolError:
+            request = None
+        try:
+            _refuse((request is None, invalid))
+            answer = await handler(service, request, reply)
+        except PenstockError as error:
+            answer = response(error=error.what)
+        if answer is not None:
+            service.writer.send(reply, answer.SerializeToString())
+
+    return handle
+
+
+def _refuse(*faults: tuple[bool, str]) -> None:
+    """Refuse a request that has one of these faults, the first that it has."""
+    for present, text in faults:
+        if present:
+            raise Refusal(text)
 
 
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-async def connect(service: Service, reply: bytes, data: bytes) -> None:
+async def _connect(service: Service, request: Any, reply: bytes) -> Any:
     """Register a client; with an id that is taken, find out first whether its owner is alive."""
-    try:
-        request = decode(ConnectRequest, data)
-    except RemoteProtocolError:
-        request = None
-    if request is None or not _INBOX.fullmatch(request.heartbeatInbox):
-        return _refuse_connect(service, reply, Text.INVALID_CONNECT)
-    if not is_client(request.clientID):
-        return _refuse_connect(service, reply, Text.INVALID_CLIENT)
-    if request.clientID in service.connecting:
-        return _refuse_connect(service, reply, Text.CLIENT_EXISTS)
-    owner = service.clients.get(request.clientID)
-    if owner is not None:
-        # Others must not wait for the owner's answer.
-        service.connecting.add(request.clientID)
-        service.shared.spawn(_ask(service, owner, reply, data))
-        return None
-    return await _register(service, reply, request)
+    _refuse(
+        (not _INBOX.fullmatch(request.heartbeatInbox), Text.INVALID_CONNECT),
+        (not is_client(request.clientID), Text.INVALID_CLIENT),
+        (request.clientID in service.connecting, Text.CLIENT_EXISTS),
+    )
+    owner = service.clients.by_id.get(request.clientID)
+    if owner is None:
+        return await _register(service, request)
+    # Others must not wait for the owner's answer.
+    service.connecting.add(request.clientID)
+    service.shared.spawn(_ask(service, owner, reply, request))
+    return None
 
 
-async def _ask(service: Service, owner: Connected, reply: bytes, data: bytes) -> None:
+async def _ask(service: Service, owner: Connected, reply: bytes, request: Any) -> None:
     if await service.clients.is_alive(owner):
-        service.connecting.discard(owner.id)
-        _refuse_connect(service, reply, Text.CLIENT_EXISTS)
-    elif (wait := service.enqueue(replace, reply, data)) is not None:
+        service.connecting.discard(owner.record.id)
+        service.writer.send(reply, wire.ConnectResponse(error=Text.CLIENT_EXISTS).SerializeToString())
+    elif (wait := service.queue.put(replace, reply, request.SerializeToString())) is not None:
         await wait
 
 
-async def replace(service: Service, reply: bytes, data: bytes) -> None:
+async def _replace(service: Service, request: Any, reply: bytes) -> Any:
     """Put a new client in the place of one that did not answer."""
-    request = decode(ConnectRequest, data)
     try:
-        owner = service.clients.get(request.clientID)
+        owner = service.clients.by_id.get(request.clientID)
         if owner is not None:
-            _close(service, owner)
-        await _register(service, reply, request)
+            _drop(service, owner)
+        return await _register(service, request)
     finally:
         service.connecting.discard(request.clientID)
 
 
-async def _register(service: Service, reply: bytes, request: Any) -> None:
-    record = ClientRecord(
-        request.clientID,
-        request.heartbeatInbox,
-        request.connID,
-        request.protocol,
-        request.pingInterval,
-        request.pingMaxOut,
-    )
+async def _register(service: Service, request: Any) -> Any:
+    pings = request.protocol, request.pingInterval, request.pingMaxOut
+    record = ClientRecord(request.clientID, request.heartbeatInbox, request.connID, *pings)
     service.clients.add(record)
-    service.state.put(f"client.{record.id}", encode_client(record))
+    service.state.put(f"client.{record.id}", encode_record(record))
     await service.state.flush()
     cluster = service.options.cluster_id
-    response = ConnectResponse(
+    response = wire.ConnectResponse(
         pubPrefix=f"_STAN.pub.{cluster}",
         subRequests=f"_STAN.sub.{cluster}",
         unsubRequests=f"_STAN.unsub.{cluster}",
@@ -117,125 +125,150 @@ async def _register(service: Service, reply: bytes, request: Any) -> None:
         response.pingRequests = f"{service.options.discover_prefix}.{cluster}.pings"
         response.pingInterval = request.pingInterval
         response.pingMaxOut = request.pingMaxOut
-    service.writer.answer(reply, response.SerializeToString())
+    return response
 
 
-def _refuse_connect(service: Service, reply: bytes, text: str) -> None:
-    service.writer.answer(reply, ConnectResponse(error=text).SerializeToString())
-
-
-async def close(service: Service, reply: bytes, data: bytes) -> None:
+async def _close(service: Service, request: Any, reply: bytes) -> Any:
     """Close a client's connection; its durables stay."""
-    try:
-        request = decode(CloseRequest, data)
-    except RemoteProtocolError:
-        service.writer.answer(reply, CloseResponse(error=Text.INVALID_CLOSE).SerializeToString())
-        return
-    client = service.clients.get(request.clientID)
+    client = service.clients.by_id.get(request.clientID)
     if client is None:
-        service.writer.answer(reply, CloseResponse(error=Text.UNKNOWN_CLIENT).SerializeToString())
-        return
-    _close(service, client)
+        raise Refusal(Text.UNKNOWN_CLIENT)
+    _drop(service, client)
     await service.state.flush()
-    service.writer.answer(reply, b"")
+    return wire.CloseResponse()
 
 
 async def expire(service: Service, reply: bytes, data: bytes) -> None:
     """Close a client that missed too many heartbeats."""
-    client = service.clients.get(data.decode())
+    client = service.clients.by_id.get(data.decode())
     if client is not None and client.failures > service.options.hb_fail_count:
-        _close(service, client)
+        _drop(service, client)
         await service.state.flush()
 
 
-def _close(service: Service, client: Connected) -> None:
+def _drop(service: Service, client: Connected) -> None:
     for member, channel in list(client.members.items()):
         service.detach(channel, member, unsubscribe=False)
     service.clients.remove(client)
-    service.state.put(f"client.{client.id}", b"")
+    service.state.put(f"client.{client.record.id}", b"")
+
+
+# -- publishes --------------------------------------------------------------------------------------------------------
+
+
+async def publish(service: Service, batch: list[tuple[bytes, bytes]]) -> None:
+    """Handle publishes, each a reply subject and the bytes of a PubMsg."""
+    acks: list[tuple[bytes, str, str]] = []  # reply, guid, error: in the order in which they came
+    waiting: dict[str, tuple[list[int], list[NewMessage]]] = {}
+    service.in_messages += len(batch)
+    limit = service.front.max_payload
+    for reply, data in batch:
+        service.in_bytes += len(data)
+        guid, valid, error = "", False, ""
+        try:
+            message = decode(PubMsg, data)
+            guid = message.guid
+            known = message.subject in service.channels or is_channel(message.subject)
+            valid = bool(guid) and known and service.clients.is_valid(message.clientID, message.connID)
+        except RemoteProtocolError:
+            pass
+        if not valid:
+            error = Text.INVALID_PUBLISH
+        elif len(message.data) + len(message.reply) + _HEADER_ROOM > limit:
+            error = "the message leaves no room for its headers: it is too large to be stored"
+        else:
+            places, messages = waiting.setdefault(message.subject, ([], []))
+            places.append(len(acks))
+            messages.append(NewMessage(message.data, message.reply))
+        acks.append((reply, guid, error))
+    ready: list[tuple[Channel, list[int], list[NewMessage]]] = []
+    for name, (places, messages) in waiting.items():  # one after the other: each new channel counts against the limit
+        try:
+            ready.append((await service.channel(name), places, messages))
+        except PenstockError as refused:
+            _fail(acks, places, refused)
+    results = await asyncio.gather(*(_store(service, channel, messages) for channel, _, messages in ready))
+    for (channel, places, _), failure in zip(ready, results, strict=True):
+        if failure is None:
+            channel.pump()
+        else:
+            _fail(acks, places, failure)
+    for reply, guid, error in acks:
+        if reply:
+            service.writer.send(reply, PubAck(guid=guid, error=error).SerializeToString())
+
+
+def _fail(acks: list[tuple[bytes, str, str]], places: list[int], error: PenstockError) -> None:
+    text = error.description if isinstance(error, JetStreamError) else None
+    for place in places:
+        acks[place] = (*acks[place][:2], text or error.what)
+
+
+async def _store(service: Service, channel: Channel, messages: list[NewMessage]) -> PenstockError | None:
+    """Store one channel's messages; give what was wrong, if anything."""
+    try:
+        contents = await service.store.append(channel.stream, messages)
+    except PenstockError as error:
+        log.error("Channels: %s cannot be stored: %s", channel.name, error)
+        return error
+    channel.last_used = asyncio.get_running_loop().time()
+    channel.stored(contents)
+    return None
 
 
 # -- subscriptions ----------------------------------------------------------------------------------------------------
 
 
-def _check(service: Service, request: Any) -> str | None:
-    if not request.clientID:
-        return Text.CLIENT_MISSING
-    if request.ackWaitInSecs <= 0:
-        return Text.INVALID_ACK_WAIT
-    if request.maxInFlight <= 0:
-        return Text.INVALID_MAX_IN_FLIGHT
-    if not StartPosition.NewOnly <= request.startPosition <= StartPosition.First:
-        return Text.INVALID_START
-    if not is_channel(request.subject):
-        return Text.INVALID_SUBJECT
-    if service.clients.get(request.clientID) is None:
-        return Text.UNKNOWN_CLIENT
-    if not _INBOX.fullmatch(request.inbox):
-        return Text.INVALID_SUBSCRIBE
-    return None
-
-
-async def subscribe(service: Service, reply: bytes, data: bytes) -> None:
+async def _subscribe(service: Service, request: Any, reply: bytes) -> Any:
     """Start a subscription, or resume one; nothing is delivered before the answer."""
+    _refuse(
+        (not request.clientID, Text.CLIENT_MISSING),
+        (request.ackWaitInSecs <= 0, Text.INVALID_ACK_WAIT),
+        (request.maxInFlight <= 0, Text.INVALID_MAX_IN_FLIGHT),
+        (not StartPosition.NewOnly <= request.startPosition <= StartPosition.First, Text.INVALID_START),
+        (not is_channel(request.subject), Text.INVALID_SUBJECT),
+        (service.clients.by_id.get(request.clientID) is None, Text.UNKNOWN_CLIENT),
+        (not _INBOX.fullmatch(request.inbox), Text.INVALID_SUBSCRIBE),
+    )
+    channel = await service.channel(request.subject)
     try:
-        request = decode(SubscriptionRequest, data)
-    except RemoteProtocolError:
-        return _answer(service, reply, Text.INVALID_SUBSCRIBE)
-    text = _check(service, request)
-    if text is not None:
-        return _answer(service, reply, text)
-    try:
-        channel = await service.channel(request.subject)
-        text, group, member = await _join(service, channel, request)
-    except PenstockError as error:
-        return _answer(service, reply, error.what)
-    if group is None or member is None:
+        group, member = await _join(service, channel, request)
+    except PenstockError:
         service.watch_activity(channel)
-        return _answer(service, reply, text or Text.INVALID_SUBSCRIBE)
+        raise
+    resumed = bool(member.pending)
     service.state.remember(group, member)
     await service.state.flush()
-    service.writer.answer(reply, SubscriptionResponse(ackInbox=member.ack_inbox).SerializeToString())
     delivery = channel.delivery(group)
-    if group.hold:
+    # Either has its turn after the answer is written.
+    if resumed:
         delivery.resume(member)
     else:
         service.writer.wake(delivery)
-    return None
+    return wire.SubscriptionResponse(ackInbox=member.ack_inbox)
 
 
-async def _join(service: Service, channel: Channel, request: Any) -> tuple[str | None, Group | None, Member | None]:
+async def _join(service: Service, channel: Channel, request: Any) -> tuple[Group, Member]:
     client, durable, queue = request.clientID, request.durableName, request.qGroup
-    if queue and ":" in durable:
-        return Text.INVALID_DURABLE, None, None
+    _refuse((bool(queue) and ":" in durable, Text.INVALID_DURABLE))
     group = channel.subscribers.find(client, durable, queue)
     if group is not None and not queue and group.online:
-        if not service.options.replace_durable:
-            return Text.DUPLICATE_DURABLE, None, None
+        _refuse((not service.options.replace_durable, Text.DUPLICATE_DURABLE))
         service.detach(channel, group.members[0], unsubscribe=False)
-    options = {"max_in_flight": request.maxInFlight, "ack_wait": request.ackWaitInSecs}
-    ack_inbox = service.new_ack_inbox()
+    ack_inbox = f"{service.ack_inbox}.{secrets.token_hex(8)}"
+    member = Member(0, client, request.inbox, ack_inbox, request.maxInFlight, request.ackWaitInSecs)
     if group is not None and not group.online:
-        member = group.members[0]
-        group.resume(member, client=client, inbox=request.inbox, ack_inbox=ack_inbox, **options)
-        service.attach(channel, group, member)
-        return None, group, member
-    limit = channel.stream.limits.max_subs
-    if 0 < limit <= len(channel.subscribers):
-        return Text.TOO_MANY_SUBSCRIPTIONS, None, None
-    if group is None:
-        last = await _start(service, channel, request)
-        group = Group(
-            service.new_number(),
-            channel.name,
-            durable="" if queue else durable,
-            queue=queue_key(durable, queue),
-            keep=bool(durable),
-            last=last,
-        )
-    member = Member(service.new_number(), client, request.inbox, ack_inbox, **options)
+        group.resume(member)
+    else:
+        full = 0 < channel.stream.limits.max_subs <= len(channel.subscribers)
+        _refuse((full, Text.TOO_MANY_SUBSCRIPTIONS))
+        member.number = next(service.numbers)
+        if group is None:
+            last = await _start(service, channel, request)
+            name, key = "" if queue else durable, queue_key(durable, queue)
+            group = Group(next(service.numbers), channel.name, name, key, bool(durable), last)
     service.attach(channel, group, member)
-    return None, group, member
+    return group, member
 
 
 async def _start(service: Service, channel: Channel, request: Any) -> int:
@@ -261,38 +294,18 @@ async def _start(service: Service, channel: Channel, request: Any) -> int:
             return last
 
 
-async def unsubscribe(service: Service, reply: bytes, data: bytes) -> None:
-    """End a subscription for good."""
-    await _leave(service, reply, data, unsubscribe=True)
-
-
-async def close_subscription(service: Service, reply: bytes, data: bytes) -> None:
-    """End a subscription; a durable one keeps its position."""
-    await _leave(service, reply, data, unsubscribe=False)
-
-
-async def _leave(service: Service, reply: bytes, data: bytes, *, unsubscribe: bool) -> None:
-    try:
-        request = decode(UnsubscribeRequest, data)
-    except RemoteProtocolError:
-        return _answer(service, reply, Text.INVALID_UNSUBSCRIBE)
+async def _leave(service: Service, request: Any, reply: bytes, *, unsubscribe: bool) -> Any:
     channel = service.channels.get(request.subject)
     if channel is None:
-        return _answer(service, reply, Text.UNKNOWN_CHANNEL)
+        raise Refusal(Text.UNKNOWN_CHANNEL)
     member = channel.subscribers.by_inbox(request.inbox)
     if member is None:
-        return _answer(service, reply, Text.INVALID_SUBSCRIPTION)
-    client = service.clients.get(request.clientID)
-    if client is None or member not in client.members:
-        return _answer(service, reply, Text.UNKNOWN_CLIENT)
+        raise Refusal(Text.INVALID_SUBSCRIPTION)
+    client = service.clients.by_id.get(request.clientID)
+    _refuse((client is None or member not in client.members, Text.UNKNOWN_CLIENT))
     service.detach(channel, member, unsubscribe=unsubscribe)
     await service.state.flush()
-    service.writer.answer(reply, b"")
-    return None
-
-
-def _answer(service: Service, reply: bytes, text: str) -> None:
-    service.writer.answer(reply, SubscriptionResponse(error=text).SerializeToString())
+    return wire.SubscriptionResponse()
 
 
 # -- channels ---------------------------------------------------------------------------------------------------------
@@ -303,10 +316,28 @@ async def delete_channel(service: Service, reply: bytes, data: bytes) -> None:
     channel = service.channels.get(data.decode())
     if channel is None or channel.subscribers.active:
         return
-    idle = asyncio.get_running_loop().time() - channel.last_used
-    if idle < channel.stream.limits.max_inactivity:
-        service.watch_activity(channel)
+    now = asyncio.get_running_loop().time()
+    left = channel.last_used + channel.stream.limits.max_inactivity - now
+    if left > 0:
+        service.delete_later(channel, left)
         return
     await service.store.delete(channel.stream)
-    service.remove_channel(channel)
+    for member in channel.subscribers.members:
+        channel.remove(member, now, unsubscribe=True)
+    channel.end()
+    del service.channels[channel.name]
     await service.state.flush()
+
+
+_CONNECTING = wire.ConnectRequest, wire.ConnectResponse, Text.INVALID_CONNECT
+_LEAVING = wire.UnsubscribeRequest, wire.SubscriptionResponse, Text.INVALID_UNSUBSCRIBE
+
+connect = _answering(_connect, *_CONNECTING)
+replace = _answering(_replace, *_CONNECTING)
+HANDLERS = {
+    "sub": _answering(_subscribe, wire.SubscriptionRequest, wire.SubscriptionResponse, Text.INVALID_SUBSCRIBE),
+    "unsub": _answering(partial(_leave, unsubscribe=True), *_LEAVING),
+    "subclose": _answering(partial(_leave, unsubscribe=False), *_LEAVING),  # a durable keeps its position
+    "close": _answering(_close, wire.CloseRequest, wire.CloseResponse, Text.INVALID_CLOSE),
+}
+"""What is asked for on `_STAN.<name>.<cluster>`, apart from publishes."""

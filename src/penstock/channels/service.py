@@ -11,54 +11,103 @@ The queue is bounded: when it is full we stop reading, and NATS holds the sender
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
-from penstock.channels import publishing, requests
-from penstock.channels.channel import Channel
+from penstock.channels import requests
+from penstock.channels.channel import Channel, Shared
 from penstock.channels.client_writer import ClientWriter
 from penstock.channels.clients import Clients, Connected
 from penstock.channels.delivery import Group, Member
-from penstock.channels.group_delivery import Shared
-from penstock.channels.request_queue import Handle, RequestQueue
-from penstock.channels.state_records import GroupRecord, MemberRecord, decode_client, decode_group, decode_member
+from penstock.channels.lease import Lease
+from penstock.channels.messages import ChannelStream
+from penstock.channels.options import GatewayOptions
+from penstock.channels.requests import Refusal
+from penstock.channels.state import State
+from penstock.channels.state_records import decode_state
 from penstock.channels.store import MOST, Store
-from penstock.channels.stream import ChannelStream
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
-from penstock.errors import JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
+from penstock.connection import Connection
+from penstock.connection import Subscription as TapSubscription
+from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
 
-if TYPE_CHECKING:
-    from penstock.channels.lease import Lease
-    from penstock.channels.options import GatewayOptions
-    from penstock.channels.state import State
-    from penstock.connection import Connection
-    from penstock.connection import Subscription as TapSubscription
-
-__all__ = ["Refusal", "Service"]
+__all__ = ["Handle", "RequestQueue", "Service"]
 
 log = logging.getLogger("penstock.channels")
 
 _RECENT_BYTES = 64 * 1024 * 1024  # for all channels together
 _RECENT_EACH = 2 * 1024 * 1024
 _LOOK_AROUND = 1.0
+_QUEUE_BYTES = 64 * 1024 * 1024
+_REQUEST_BYTES = 64  # that a request costs us beside its content
+
+Handle = Callable[["Service", bytes, bytes], Awaitable[None]]
+"""What handles a request, given the subject for the answer and the content."""
+Item = tuple["Handle | None", bytes, bytes]
 
 
-class Refusal(PenstockError):
-    """A request is refused with a text of the protocol."""
+class RequestQueue:
+    """Requests that wait to be handled: who handles each, where its answer goes, its content.
+
+    A publish has no handler: those that follow each other are taken together.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def put(self, handle: Handle | None, reply: bytes, content: bytes) -> Awaitable[object] | None:
+        """Add a request; what is returned, if anything, is to be awaited before more is read."""
+        self._items.append((handle, reply, content))
+        self._bytes += len(content) + _REQUEST_BYTES
+        self._arrived.set()
+        if self._bytes <= _QUEUE_BYTES:
+            return None
+        self._room.clear()
+        return self._room.wait()
+
+    async def arrival(self) -> None:
+        """Wait until there is a request."""
+        while not self._items:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def take(self) -> Item:
+        """Take the first request."""
+        item = self._items.popleft()
+        self._bytes -= len(item[2]) + _REQUEST_BYTES
+        if self._bytes <= _QUEUE_BYTES // 2:
+            self._room.set()
+        return item
+
+    def take_publishes(self, most: int) -> list[tuple[bytes, bytes]]:
+        """Take the publishes that stand in front of everything else: subjects for the answers, and contents."""
+        found: list[tuple[bytes, bytes]] = []
+        while self._items and self._items[0][0] is None and len(found) < most:
+            found.append(self.take()[1:])
+        return found
+
+    def release(self) -> None:
+        """Let whoever waits for room go: nobody will take anything any more."""
+        self._room.set()
 
 
 class Service:
     """Serves one cluster's clients, from the state that it loads to the moment it stops leading."""
 
-    def __init__(
-        self, options: GatewayOptions, front: Connection, back: Connection, state: State, lease: Lease
-    ) -> None:
+    def __init__(self, options: GatewayOptions, front: Connection, state: State, lease: Lease) -> None:
         self.options = options
         self.front = front
         self.state = state
-        self.store = Store(back, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas)
+        self.store = Store(
+            state.connection, options.cluster_id, prefix=options.subject_prefix, replicas=options.replicas
+        )
         self.writer = ClientWriter(front, lambda: lease.valid)
         self.lease = lease
         self.shared = Shared(self.writer, self.store, state)
@@ -67,11 +116,10 @@ class Service:
         self.connecting: set[str] = set()  # ids of which we find out whether they are taken
         self.in_messages = 0
         self.in_bytes = 0
-        self._spelling: dict[str, str] = {}
         self._acks: dict[bytes, tuple[Channel, Member, bytes]] = {}
-        self._ack_inbox = ""
-        self._numbers = 0
-        self._requests = RequestQueue()
+        self.ack_inbox = ""
+        self.numbers = itertools.count(1)  # for subscriptions and groups
+        self.queue = RequestQueue()
         self._taps: list[TapSubscription] = []
         self._loop = asyncio.get_running_loop()
 
@@ -80,30 +128,21 @@ class Service:
     async def start(self) -> None:
         """Load what is remembered, and listen; DeniedError if we may not listen to what clients send."""
         remembered = await self.state.load()
-        self._ack_inbox = remembered.get("info", b"").decode()
-        if not self._ack_inbox:
-            self._ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
-            self.state.put("info", self._ack_inbox.encode())
-        for described in await self.store.streams():
-            name = described["config"]["metadata"].get("penstock.channel")
-            if name is not None:
-                self._add(await self.store.open(described, self.options.limits.of(name)))
+        self.ack_inbox = remembered.get("info", b"").decode()
+        if not self.ack_inbox:
+            self.ack_inbox = f"{self.front.options.inbox_prefix}.{secrets.token_hex(11)}"
+            self.state.put("info", self.ack_inbox.encode())
+        for name, described in (await self.store.streams()).items():
+            if "penstock.channel" in described["config"]["metadata"]:
+                self._add(await self.store.open(name, described, self.options.limits.of(name)))
         self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix
-        for subject, handler in (
-            (f"{prefix}.{cluster}", requests.connect),
-            (f"_STAN.sub.{cluster}", requests.subscribe),
-            (f"_STAN.unsub.{cluster}", requests.unsubscribe),
-            (f"_STAN.subclose.{cluster}", requests.close_subscription),
-            (f"_STAN.close.{cluster}", requests.close),
-            (f"_STAN.pub.{cluster}.>", None),
-        ):
-            self._taps.append(await self.front.tap(subject, self._queueing(handler)))
-        for subject, tap in (
-            (f"{self._ack_inbox}.*", self._acked),
-            (f"{self.clients.inbox}.*", self.clients.answered),
-            (f"{prefix}.{cluster}.pings", self._pinged),
-        ):
+        handlers: dict[str, Handle | None] = {f"{prefix}.{cluster}": requests.connect, f"_STAN.pub.{cluster}.>": None}
+        handlers |= {f"_STAN.{name}.{cluster}": handle for name, handle in requests.HANDLERS.items()}
+        taps = {subject: self._queueing(handle) for subject, handle in handlers.items()}
+        taps |= {f"{self.ack_inbox}.*": self._acked, f"{self.clients.inbox}.*": self.clients.answered}
+        taps |= {f"{prefix}.{cluster}.pings": self._pinged}
+        for subject, tap in taps.items():
             self._taps.append(await self.front.tap(subject, tap))
         await self.front.flush()
         self._check_listening()
@@ -119,60 +158,32 @@ class Service:
                 raise tap.error
 
     def _recall(self, remembered: dict[str, bytes]) -> None:
-        positions: dict[int, GroupRecord] = {}
-        for subject, content in remembered.items():
-            kind, _, rest = subject.partition(".")
-            if kind == "client":
-                self.clients.add(decode_client(content))
-            elif kind == "pos":
-                positions[int(rest)] = decode_group(content)
-            if kind in ("pos", "sub"):
-                self._numbers = max(self._numbers, int(rest))
+        clients, members, positions = decode_state(remembered)
+        for client in clients:
+            self.clients.add(client)
+        self.numbers = itertools.count(max([0, *members, *positions]) + 1)
         groups: dict[int, Group] = {}
-        for subject, content in remembered.items():
-            kind, _, number = subject.partition(".")
-            if kind == "sub" and not self._recall_member(int(number), decode_member(content), positions, groups):
-                self.state.put(subject, b"")
+        for number, record in members.items():
+            channel, position = self.channels.get(record.channel), positions.get(record.group)
+            online = record.online and record.client in self.clients.by_id
+            if channel is None or position is None or not (online or record.keep):
+                self.state.put(f"sub.{number}", b"")  # there is nothing left for it
+                continue
+            new = Group(record.group, record.channel, record.durable, record.queue, record.keep, position.last)
+            group = groups.setdefault(record.group, new)
+            pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
+            where = record.client, record.inbox, record.ack_inbox
+            member = Member(number, *where, record.max_in_flight, record.ack_wait, online, pending)
+            self.attach(channel, group, member)
         for left in positions.keys() - groups.keys():
             self.state.put(f"pos.{left}", b"")
-
-    def _recall_member(
-        self, number: int, record: MemberRecord, positions: dict[int, GroupRecord], groups: dict[int, Group]
-    ) -> bool:
-        """Bring back a subscription; False if there is nothing left for it."""
-        channel, position = self.channels.get(record.channel), positions.get(record.group)
-        online = record.online and self.clients.get(record.client) is not None
-        if channel is None or position is None or not (online or record.keep):
-            return False
-        group = groups.get(record.group)
-        if group is None:
-            group = groups[record.group] = Group(
-                record.group,
-                record.channel,
-                durable=record.durable,
-                queue=record.queue,
-                keep=record.keep,
-                last=position.last,
-            )
-        member = Member(
-            number,
-            record.client,
-            record.inbox,
-            record.ack_inbox,
-            max_in_flight=record.max_in_flight,
-            ack_wait=record.ack_wait,
-        )
-        member.pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
-        member.online = online
-        self.attach(channel, group, member)
-        return True
 
     async def stop(self) -> None:
         """Stop listening and sending; what is stored stays."""
         for tap in self._taps:
             await tap.unsubscribe()
         self._taps.clear()
-        self._requests.release()
+        self.queue.release()
         self.writer.end()
         self.clients.end()
         for channel in self.channels.values():
@@ -181,25 +192,21 @@ class Service:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[None] | None]:
-        def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[None] | None:
-            return self._requests.put(handle, reply, data)
+    def _queueing(self, handle: Handle | None) -> Callable[..., Awaitable[object] | None]:
+        def arrived(subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> Awaitable[object] | None:
+            return self.queue.put(handle, reply, data)
 
         return arrived
-
-    def enqueue(self, handle: Handle, reply: bytes, data: bytes) -> Awaitable[None] | None:
-        """Let something be handled after what came before; what is returned, if anything, is to be awaited."""
-        return self._requests.put(handle, reply, data)
 
     async def serve(self) -> None:
         """Handle requests until cancelled."""
         while True:
-            await self._requests.arrival()
+            await self.queue.arrival()
             await self.lease.wait_valid()
-            if publishes := self._requests.take_publishes(MOST):
-                await publishing.publish(self, publishes)
+            if publishes := self.queue.take_publishes(MOST):
+                await requests.publish(self, publishes)
                 continue
-            handle, reply, data = self._requests.take()
+            handle, reply, data = self.queue.take()
             assert handle is not None, "publishes were taken before"
             try:
                 await handle(self, reply, data)
@@ -237,16 +244,15 @@ class Service:
             ping = decode(Ping, data)
         except RemoteProtocolError:
             return  # as the old server: no answer at all
-        client = self.clients.by_conn(ping.connID)
-        if client is None:
-            self.writer.answer(reply, PingResponse(error=Text.REPLACED).SerializeToString())
-            return
-        self.clients.pinged(client)
-        self.writer.answer(reply, b"")
+        client = self.clients.by_conn.get(ping.connID)
+        if client is not None:
+            self.clients.pinged(client)
+        answer = PingResponse(error=Text.REPLACED) if client is None else PingResponse()
+        self.writer.send(reply, answer.SerializeToString())
 
     def _expire(self, client: Connected) -> None:
-        log.warning("Channels: client %s misses heartbeats and is closed.", client.id)
-        self.enqueue(requests.expire, b"", client.id.encode())
+        log.warning("Channels: client %s misses heartbeats and is closed.", client.record.id)
+        self.queue.put(requests.expire, b"", client.record.id.encode())
 
     # -- channels and members ----------------------------------------------------------------------------------------
 
@@ -256,7 +262,6 @@ class Service:
         for other in self.channels.values():
             other.recent.limit = min(other.recent.limit, share)
         self.channels[stream.channel] = channel
-        self._spelling[stream.channel.lower()] = stream.channel
         return channel
 
     async def channel(self, name: str) -> Channel:
@@ -264,36 +269,25 @@ class Service:
         found = self.channels.get(name)
         if found is not None:
             return found
-        if (other := self._spelling.get(name.lower())) is not None:
-            raise Refusal(Text.case_clash(name, other))
+        for other in self.channels:
+            if other.lower() == name.lower():
+                raise Refusal(Text.case_clash(name, other))
         if 0 < self.options.limits.channels <= len(self.channels):
             raise Refusal(Text.TOO_MANY_CHANNELS)
         try:
             limits = self.options.limits.of(name)
-            described = await self.store.describe(name)  # somebody may have copied it here while we served
-            if described is not None:
-                stream = await self.store.open(described, limits)
-            else:
-                stream = await self.store.create(name, limits)
+            # Somebody may have copied it here while we served.
+            stream = await self.store.find(name, limits) or await self.store.create(name, limits)
         except JetStreamError as error:
             raise Refusal(f"the channel's stream cannot be made: {error.description}") from error
         channel = self._add(stream)
         self.watch_activity(channel)
         return channel
 
-    def new_ack_inbox(self) -> str:
-        """Give an inbox for acks that nobody had before."""
-        return f"{self._ack_inbox}.{secrets.token_hex(8)}"
-
-    def new_number(self) -> int:
-        """Give a number for a subscription."""
-        self._numbers += 1
-        return self._numbers
-
     def attach(self, channel: Channel, group: Group, member: Member) -> None:
         """Make a member part of its channel, its client and the acks."""
         channel.subscribers.add(group, member)
-        client = self.clients.get(member.client)
+        client = self.clients.by_id.get(member.client)
         if member.online and client is not None:
             client.members[member] = channel
             self._acks[member.ack_inbox.encode()] = (channel, member, ack_start(channel.name))
@@ -301,7 +295,7 @@ class Service:
     def detach(self, channel: Channel, member: Member, *, unsubscribe: bool) -> None:
         """Take a member off its channel, its client and the acks."""
         self._acks.pop(member.ack_inbox.encode(), None)
-        client = self.clients.get(member.client)
+        client = self.clients.by_id.get(member.client)
         if client is not None:
             client.members.pop(member, None)
         channel.remove(member, self._loop.time(), unsubscribe=unsubscribe)
@@ -314,27 +308,11 @@ class Service:
         seconds = channel.stream.limits.max_inactivity
         if seconds and not channel.subscribers.active:
             channel.last_used = self._loop.time()
-            self._loop.call_later(seconds, self._look_at, channel)
+            self.delete_later(channel, seconds)
 
-    def _look_at(self, channel: Channel) -> None:
-        if self.channels.get(channel.name) is not channel or channel.subscribers.active or not self._taps:
-            return
-        left = channel.last_used + channel.stream.limits.max_inactivity - self._loop.time()
-        if left > 0:
-            self._loop.call_later(left, self._look_at, channel)
-        else:
-            self.enqueue(requests.delete_channel, b"", channel.name.encode())
-
-    def remove_channel(self, channel: Channel) -> None:
-        """Forget a channel with everything that belongs to it."""
-        for member in channel.subscribers.members:
-            group = member.group
-            assert group is not None, "it is a member"
-            group.members.remove(member)
-            self.state.forget(group, member)
-        channel.end()
-        del self.channels[channel.name]
-        del self._spelling[channel.name.lower()]
+    def delete_later(self, channel: Channel, seconds: float) -> None:
+        """Look after so many seconds whether a channel is to be deleted."""
+        self._loop.call_later(seconds, self.queue.put, requests.delete_channel, b"", channel.name.encode())
 
     async def look_around(self) -> None:
         """Notice now and then, until cancelled, what JetStream clients and Spark write to the streams.
@@ -349,15 +327,9 @@ class Service:
                     continue
                 known = channel.stream.last
                 try:
-                    await self._look(channel)
+                    await self.store.look(channel.stream)
                 except PenstockError as error:
                     log.debug("Channels: looking at %s: %s", channel.name, error)
                     continue
                 if channel.stream.last > known:
                     channel.wake()
-
-    async def _look(self, channel: Channel) -> None:
-        try:
-            await self.store.refresh(channel.stream)
-        except NotFoundError:
-            await self.store.make_again(channel.stream)

@@ -21,7 +21,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from penstock.channels.delivery import Group, Member
 from penstock.channels.names import state_stream, state_subject
@@ -70,6 +70,7 @@ class State:
         self.cluster = cluster
         self.replicas = replicas
         self.stream = state_stream(cluster)
+        self._head = state_subject(cluster, "")  # what every subject begins with
         self.identity = secrets.token_hex(8)
         self.epoch = 0  # the sequence of our message on `lead`, zero while we do not lead
         self.on_lost: Callable[[], None] = lambda: None
@@ -82,15 +83,11 @@ class State:
         self._done: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
 
-    def subject(self, *tokens: str) -> str:
-        """Give a subject of this cluster's state."""
-        return state_subject(self.cluster, *tokens)
-
     async def create(self) -> None:
         """Make the stream if it is not there."""
         config = {
             "name": self.stream,
-            "subjects": [self.subject(">")],
+            "subjects": [f"{self._head}>"],
             "description": f"Clients and subscriptions of NATS Streaming cluster {self.cluster}",
             "storage": "file",
             "num_replicas": self.replicas,
@@ -107,9 +104,9 @@ class State:
         self._replicated = described["config"]["num_replicas"] > 1
         self.ready = True
 
-    async def last(self, *tokens: str) -> tuple[int, bytes]:
+    async def last(self, name: str) -> tuple[int, bytes]:
         """Give sequence and content of the last message of a subject, as the stream's leader knows it."""
-        body = direct.question(last=self.subject(*tokens))
+        body = direct.question(last=self._head + name)
         try:
             found = direct.read_message(await api_request(self.connection, names.message_get(self.stream), body))
         except NotFoundError:
@@ -119,11 +116,11 @@ class State:
     # -- leading -----------------------------------------------------------------------------------------------------
 
     async def lead(self) -> bool:
-        """Try to become the leader; False if somebody else was quicker."""
+        """Try to become the leader, and show it; False if somebody else was quicker."""
         before, _ = await self.last("lead")
         header = protocol.encode_headers({names.EXPECTED_LAST_SUBJECT_SEQUENCE: str(before)})
         content = json.dumps({"v": 1, "gateway": self.identity}).encode()
-        subject = self.subject("lead")
+        subject = f"{self._head}lead"
 
         def make(reply: bytes) -> bytes:
             return protocol.publish(subject, content, reply.decode(), header)
@@ -137,17 +134,14 @@ class State:
         self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
+        await self._write(self._pulse())
         return True
 
     def _pulse(self, *, released: bool = False) -> list[tuple[str, bytes]]:
         content = json.dumps({"v": 1, "gateway": self.identity, "released": released}).encode()
-        return [(self.subject("beat"), content)]
+        return [(f"{self._head}beat", content)]
 
-    async def beat(self) -> None:
-        """Show once that the leader lives; JetStreamError if it is not us any more."""
-        await self._write(self._pulse())
-
-    async def beat_surely(self, *, released: bool = False) -> float | None:
+    async def beat(self, *, released: bool = False) -> float | None:
         """Show that the leader lives, or that it goes, however many attempts it takes.
 
         Gives when the attempt that was stored began, None if somebody else leads now.
@@ -170,7 +164,7 @@ class State:
 
     def put(self, subject: str, content: bytes) -> None:
         """Remember something under `subject`; nothing, `b""`, forgets it."""
-        self._puts[self.subject(subject)] = content
+        self._puts[self._head + subject] = content
         self._wake.set()
 
     def touch(self, group: Group) -> None:
@@ -206,7 +200,10 @@ class State:
             self._wake.clear()
             waiting, self._done = self._done, []
             began = time.perf_counter()
-            items = self._collect()
+            # Positions first: a subscription without one would begin anew, one too many does no harm.
+            groups, self._groups, puts, self._puts = self._groups, {}, self._puts, {}
+            items = [(f"{self._head}pos.{number}", encode_group(group)) for number, group in groups.items()]
+            items += puts.items()
             spent = time.perf_counter() - began
             while items:
                 part, items = items[:_PAGE], items[_PAGE:]
@@ -219,13 +216,6 @@ class State:
                     future.set_result(None)
             if spent > _COSTLY:  # a position with very many pending messages: leave most of the time to others
                 await asyncio.sleep(min(1.0, 10 * spent))
-
-    def _collect(self) -> list[tuple[str, bytes]]:
-        # Positions first: a subscription without one would begin anew, one too many does no harm.
-        groups, self._groups = self._groups, {}
-        puts, self._puts = self._puts, {}
-        found = [(self.subject("pos", str(number)), encode_group(group)) for number, group in groups.items()]
-        return found + list(puts.items())
 
     async def _write_surely(self, items: list[tuple[str, bytes]]) -> float | None:
         """Write until it is stored, and give when the attempt that was stored began; None if somebody else leads now.
@@ -246,30 +236,28 @@ class State:
                 passes = may_ask_again(error) or code == SEQUENCE_IN_DOUBT
                 if str(error) != told:  # an outage is told once, not with each attempt
                     told = str(error)
-                    log.log(
-                        logging.WARNING if passes else logging.ERROR, "Channels: the state is not written: %s", error
-                    )
+                    level = logging.WARNING if passes else logging.ERROR
+                    log.log(level, "Channels: the state is not written: %s", error)
                 await asyncio.sleep(_RETRY if passes else _REFUSED)
 
-    async def _write(self, items: Iterable[tuple[str, bytes]]) -> None:
+    async def _write(self, items: list[tuple[str, bytes]]) -> None:
         fence = f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {self.epoch}\r\n"
-        fence += f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT}: {self.subject('lead')}\r\n"
-        listed = list(items)
-        subjects = {subject for subject, _ in listed}
+        fence += f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT}: {self._head}lead\r\n"
+        subjects = {subject for subject, _ in items}
         # Replicas take one condition on a subject at a time, and refuse what follows: they get one atomic batch.
-        together = self._replicated and len(listed) > 1
+        together = self._replicated and len(items) > 1
 
         def make(reply: bytes) -> bytes:
-            lines = [("" if content else _TOMBSTONE) for _, content in listed]
+            lines = [("" if content else _TOMBSTONE) for _, content in items]
             if together:
                 lines[0] += fence
-                messages = [(item[0].encode(), line, item[1]) for item, line in zip(listed, lines, strict=True)]
+                messages = [(item[0].encode(), line, item[1]) for item, line in zip(items, lines, strict=True)]
                 return atomic.encode(messages, atomic.new_id(), reply)
             where = reply.decode()
             return b"".join(
                 protocol.publish(subject, content, where, f"NATS/1.0\r\n{fence}{line}\r\n".encode())
-                for (subject, content), line in zip(listed, lines, strict=True)
+                for (subject, content), line in zip(items, lines, strict=True)
             )
 
         async with self._writing:
-            await store_frames(self.connection, make, subjects, count=1 if together else len(listed))
+            await store_frames(self.connection, make, subjects, count=1 if together else len(items))

@@ -6,25 +6,22 @@ Golden tests freeze the formats: a gateway must read what an older one wrote.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.channels.delivery import Group, Member
 from penstock.errors import RemoteProtocolError
+from penstock.wire.jetstream.acked import ranges
 
 __all__ = [
     "ClientRecord",
     "GroupRecord",
     "MemberRecord",
-    "decode_client",
-    "decode_group",
-    "decode_member",
-    "encode_client",
+    "decode_state",
     "encode_group",
     "encode_member",
-    "pack",
-    "unpack",
+    "encode_record",
 ]
 
 VERSION = 1
@@ -68,26 +65,29 @@ class GroupRecord:
     pending: dict[int, tuple[int, ...]]
 
 
-def pack(sequences: Iterable[int], most: int = MOST_RANGES) -> list[list[int]]:
+# The names under which the fields are stored, in their order.
+_KEYS: dict[type, tuple[str, ...]] = {
+    ClientRecord: ("id", "heartbeat", "connection", "protocol", "interval", "out"),
+    MemberRecord: ("channel", "client", "inbox", "ack", "max", "wait", "durable", "queue", "keep", "online", "group"),
+}
+Record = TypeVar("Record", ClientRecord, MemberRecord)
+
+
+def pack(sequences: Iterable[int], most: int = MOST_RANGES) -> list[tuple[int, int]]:
     """Write sequences as ranges [start, end).
 
     Beyond `most` ranges the rest becomes one, with the gaps between: a record must fit a message, and to remember an
     acknowledged message as pending does no harm.
     """
-    ranges: list[list[int]] = []
-    for sequence in sorted(sequences):
-        if ranges and ranges[-1][1] == sequence:
-            ranges[-1][1] += 1
-        else:
-            ranges.append([sequence, sequence + 1])
-    if len(ranges) > most:
-        ranges[most - 1 :] = [[ranges[most - 1][0], ranges[-1][1]]]
-    return ranges
+    found = ranges(sequences)
+    if len(found) > most:
+        found[most - 1 :] = [(found[most - 1][0], found[-1][1])]
+    return found
 
 
-def unpack(ranges: Iterable[Iterable[int]]) -> tuple[int, ...]:
+def unpack(stored: Iterable[Iterable[int]]) -> tuple[int, ...]:
     """Read ranges [start, end)."""
-    return tuple(sequence for start, end in ranges for sequence in range(start, end))
+    return tuple(sequence for start, end in stored for sequence in range(start, end))
 
 
 def _write(fields: dict[str, Any]) -> bytes:
@@ -108,68 +108,24 @@ def _read(content: bytes, what: str) -> dict[str, Any]:
     return dict(fields)
 
 
-def encode_client(client: ClientRecord) -> bytes:
-    """Write a client."""
-    return _write(
-        {
-            "id": client.id,
-            "heartbeat": client.heartbeat_inbox,
-            "connection": client.conn_id.hex(),
-            "protocol": client.protocol,
-            "interval": client.ping_interval,
-            "out": client.ping_max_out,
-        }
-    )
+def encode_record(record: ClientRecord | MemberRecord) -> bytes:
+    """Write a client, or a subscription's options."""
+    values = zip(_KEYS[type(record)], vars(record).values(), strict=True)
+    return _write({key: value.hex() if isinstance(value, bytes) else value for key, value in values})
 
 
-def decode_client(content: bytes) -> ClientRecord:
-    """Read a client."""
-    fields = _read(content, "client")
-    return ClientRecord(
-        fields["id"],
-        fields["heartbeat"],
-        bytes.fromhex(fields["connection"]),
-        fields["protocol"],
-        fields["interval"],
-        fields["out"],
-    )
+def decode_record(kind: type[Record], content: bytes) -> Record:
+    """Read a client, or a subscription's options."""
+    stored = _read(content, "client" if kind is ClientRecord else "subscription")
+    values: list[Any] = [bytes.fromhex(stored[key]) if key == "connection" else stored[key] for key in _KEYS[kind]]
+    return kind(*values)
 
 
 def encode_member(group: Group, member: Member) -> bytes:
     """Write a subscription's options."""
-    return _write(
-        {
-            "channel": group.channel,
-            "client": member.client,
-            "inbox": member.inbox,
-            "ack": member.ack_inbox,
-            "max": member.max_in_flight,
-            "wait": member.ack_wait,
-            "durable": group.durable,
-            "queue": group.queue,
-            "keep": group.keep,
-            "online": member.online,
-            "group": group.number,
-        }
-    )
-
-
-def decode_member(content: bytes) -> MemberRecord:
-    """Read a subscription's options."""
-    fields = _read(content, "subscription")
-    return MemberRecord(
-        fields["channel"],
-        fields["client"],
-        fields["inbox"],
-        fields["ack"],
-        fields["max"],
-        fields["wait"],
-        fields["durable"],
-        fields["queue"],
-        fields["keep"],
-        fields["online"],
-        fields["group"],
-    )
+    wishes = member.client, member.inbox, member.ack_inbox, member.max_in_flight, member.ack_wait
+    identity = group.durable, group.queue, group.keep
+    return encode_record(MemberRecord(group.channel, *wishes, *identity, member.online, group.number))
 
 
 def encode_group(group: Group) -> bytes:
@@ -182,4 +138,20 @@ def encode_group(group: Group) -> bytes:
 def decode_group(content: bytes) -> GroupRecord:
     """Read how far a group came."""
     fields = _read(content, "position")
-    return GroupRecord(fields["last"], {int(number): unpack(ranges) for number, ranges in fields["pending"].items()})
+    return GroupRecord(fields["last"], {int(number): unpack(stored) for number, stored in fields["pending"].items()})
+
+
+def decode_state(
+    stored: Mapping[str, bytes],
+) -> tuple[list[ClientRecord], dict[int, MemberRecord], dict[int, GroupRecord]]:
+    """Read all that is remembered: clients, and subscriptions and groups by their numbers."""
+    clients, members, groups = [], {}, {}
+    for subject, content in stored.items():
+        kind, _, name = subject.partition(".")
+        if kind == "client":
+            clients.append(decode_record(ClientRecord, content))
+        elif kind == "sub":
+            members[int(name)] = decode_record(MemberRecord, content)
+        elif kind == "pos":
+            groups[int(name)] = decode_group(content)
+    return clients, members, groups

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.channels.limits import ChannelLimits
-from penstock.channels.messages import ChannelMessage, NewMessage, read_message, write_frames
+from penstock.channels.messages import ChannelMessage, ChannelStream, NewMessage, read_message, write_frames
 from penstock.channels.names import channel_of, stream_name, subject_name
-from penstock.channels.stream import ChannelStream
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
@@ -34,7 +34,6 @@ _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
 _AT_ONCE = 64  # requests to delete a message
-_NANO = 1_000_000_000
 
 
 class _Pace:
@@ -71,30 +70,33 @@ class Store:
         self.replicas = replicas
         self._pace = _Pace()
 
-    async def _ask(self, method: str, body: object = None, *, again: bool = False, patience: float = 0.0) -> Any:
-        return await api_request(self.connection, method, body, again=again, patience=patience)
+    async def _ask(self, method: str, body: object = None, **how: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await api_request(self.connection, method, body, **how)
+        return answer
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    async def streams(self) -> list[dict[str, Any]]:
-        """Give the streams of this cluster's channels, as the server describes them."""
-        found: list[dict[str, Any]] = []
+    async def streams(self) -> dict[str, dict[str, Any]]:
+        """Give the streams of this cluster's channels, by channel, as the server describes them."""
+        found: dict[str, dict[str, Any]] = {}
         offset = 0
         while True:
             page = await self._ask("STREAM.LIST", {"offset": offset})
             streams = page.get("streams") or []
-            found += [item for item in streams if channel_of(self.cluster, item["config"]["name"]) is not None]
+            for item in streams:
+                if (channel := channel_of(self.cluster, item["config"]["name"])) is not None:
+                    found[channel] = item
             offset += len(streams)
             if not streams or offset >= page.get("total", 0):
                 return found
 
-    async def describe(self, channel: str) -> dict[str, Any] | None:
-        """Give a channel's stream as the server describes it, None if there is none."""
+    async def describe(self, channel: str) -> dict[str, Any]:
+        """Give a channel's stream as the server describes it; NotFoundError if there is none."""
         try:
-            described: dict[str, Any] = await self._ask(names.stream_info(stream_name(self.cluster, channel)))
+            return await self._ask(names.stream_info(stream_name(self.cluster, channel)))
         except NotFoundError:
-            return None
-        return described
+            what = f"There is no channel {channel} in the cluster {self.cluster}."
+            raise NotFoundError(what, remedy="`penstock channels ls` lists them.", code=404) from None
 
     def _config(self, stream: ChannelStream, first: int | None = None) -> dict[str, Any]:
         limits = stream.limits
@@ -106,7 +108,7 @@ class Store:
             "storage": "file",
             "discard": "old",
             "max_msgs": limits.max_msgs or -1,
-            "max_age": round(limits.max_age * _NANO),
+            "max_age": round(limits.max_age * 1e9),
             "num_replicas": self.replicas,
             "allow_direct": True,
             "allow_atomic": True,
@@ -125,19 +127,19 @@ class Store:
         return stream
 
     async def _create(self, stream: ChannelStream, first: int | None) -> dict[str, Any]:
-        described: dict[str, Any] = await self._ask(
-            names.stream_create(stream.name),
-            self._config(stream, first),
-            again=True,
-            patience=self.connection.options.request_timeout,
-        )
-        return described
+        method, config = names.stream_create(stream.name), self._config(stream, first)
+        return await self._ask(method, config, again=True, patience=self.connection.options.request_timeout)
 
-    async def open(self, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
-        """Take over a stream that is there, as `streams` described it."""
+    async def find(self, channel: str, limits: ChannelLimits) -> ChannelStream | None:
+        """Take over a channel's stream if it is there."""
+        try:
+            return await self.open(channel, await self.describe(channel), limits)
+        except NotFoundError:
+            return None
+
+    async def open(self, channel: str, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
+        """Take over a stream that is there, as the server described it."""
         config = described["config"]
-        channel = channel_of(self.cluster, config["name"])
-        assert channel is not None, "streams gives channels only"
         stream = ChannelStream(channel, config["name"], config["subjects"][0], limits)
         if not config.get("allow_atomic") or not config.get("allow_direct"):
             raise InputError(
@@ -168,7 +170,7 @@ class Store:
 
     async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
         """Ask the stream's leader for its first and last sequence."""
-        answer: dict[str, Any] = await self._ask(names.stream_info(stream.name))
+        answer = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
         stream.first = max(stream.first, state["first_seq"])
         stream.last = max(stream.last, state["last_seq"])
@@ -176,10 +178,8 @@ class Store:
 
     async def delete(self, stream: ChannelStream) -> None:
         """Delete a channel's stream."""
-        try:
+        with suppress(NotFoundError):
             await self._ask(names.stream_delete(stream.name), again=True)
-        except NotFoundError:
-            return
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
@@ -195,25 +195,14 @@ class Store:
         stored: list[tuple[int, bytes]] = []
         attempts: set[str] = set()
         refusals = 0
-        subject, subjects = stream.subject.encode(), (stream.subject,)
         while messages:
             expected, batch = stream.last, new_id()
             attempts.add(batch)
             atomic = self._pace.choose_atomic(len(messages))
-            frames = write_frames(
-                stream.channel,
-                subject,
-                messages,
-                batch,
-                expected=expected,
-                so_far=stream.bytes_so_far,
-                not_before=stream.last_time,
-                now=time.time_ns(),
-                atomic=atomic,
-            )
+            frames = write_frames(stream, messages, batch, now=time.time_ns(), atomic=atomic)
             began = time.perf_counter()
             try:
-                await store_frames(self.connection, frames.make, subjects)
+                await store_frames(self.connection, frames.make, (stream.subject,))
             except PenstockError as error:
                 wrong_place = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
                 if not wrong_place and not may_ask_again(error):
@@ -226,7 +215,7 @@ class Store:
                     raise
                 await asyncio.sleep(0 if moved else _RETRY)
             else:
-                kept = list(zip(frames.contents, frames.times, strict=True))
+                kept = frames.deliveries
                 self._pace.took(len(messages), time.perf_counter() - began, atomic=atomic)
             for sequence, (content, stamp) in enumerate(kept, start=expected + 1):
                 stored.append((sequence, content))
@@ -250,32 +239,31 @@ class Store:
         """
 
         async def look() -> list[tuple[bytes, int]]:
-            try:
-                await self.refresh(stream)
-            except NotFoundError:
-                await self.make_again(stream)
+            await self.look(stream)
             kept: list[tuple[bytes, int]] = []
-            while len(kept) < count and expected + len(kept) < stream.last:
-                found = await self.read_on(stream, expected + len(kept) + 1, count - len(kept))
-                for item in found:
-                    if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
-                        return kept
-                    kept.append((item.encode(stream.channel), item.time))
-                if not found:
+            async for item in self.scan(stream, expected + 1, expected + 1 + count):
+                if item.sequence != expected + len(kept) + 1 or item.batch not in attempts:
                     break
+                kept.append((item.encode(stream.channel), item.time))
             return kept
 
         return await patiently(look, math.inf, self.connection, nobody=True)
 
-    async def make_again(self, stream: ChannelStream) -> None:
-        """Make a stream that somebody deleted again; its sequences go on, so that no position means another message."""
-        first = stream.last + 1
-        await self._create(stream, first)
-        log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
-        stream.first = max(stream.first, first)
-        stream.bytes_before = stream.bytes_so_far
-        stream.oldest.clear()
-        stream.in_step = True
+    async def look(self, stream: ChannelStream) -> None:
+        """Refresh what is known of a stream. One that somebody deleted is made again.
+
+        Its sequences go on, so that no position means another message.
+        """
+        try:
+            await self.refresh(stream)
+        except NotFoundError:
+            first = stream.last + 1
+            await self._create(stream, first)
+            log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
+            stream.first = max(stream.first, first)
+            stream.bytes_before = stream.bytes_so_far
+            stream.oldest.clear()
+            stream.in_step = True
 
     async def _trim(self, stream: ChannelStream) -> None:
         """Drop the oldest messages until the rest fits; the newest stays whatever its size."""
@@ -313,10 +301,8 @@ class Store:
 
     async def clear_gaps(self, stream: ChannelStream) -> None:
         """Delete what a `skip` that was broken off left at the end."""
-        start = max(stream.first, stream.last - MOST + 1)
-        while start <= stream.last and (found := await self.read_on(stream, start, MOST)):
-            await self._remove(stream, [item.sequence for item in found if item.gap])
-            start = found[-1].sequence + 1
+        newest = self.scan(stream, stream.last - MOST + 1, stream.last + 1)
+        await self._remove(stream, [item.sequence async for item in newest if item.gap])
 
     async def _remove(self, stream: ChannelStream, sequences: Sequence[int]) -> None:
         method = names.message_delete(stream.name)
@@ -350,6 +336,15 @@ class Store:
             else:
                 await asyncio.sleep(_RETRY)
         return []
+
+    async def scan(self, stream: ChannelStream, start: int, end: int) -> AsyncIterator[ChannelMessage]:
+        """Give the messages `[start, end)`, those that are there."""
+        start = max(start, stream.first)
+        while start < end and (found := await self.read_on(stream, start, min(MOST, end - start))):
+            for item in found:
+                if item.sequence < end:
+                    yield item
+            start = found[-1].sequence + 1
 
     async def _leader_has(self, stream: ChannelStream, start: int) -> bool:
         try:

@@ -32,10 +32,6 @@ class Subscribers:
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
-        self._queues: dict[str, Group] = {}
-        self._durables: dict[tuple[str, str], Group] = {}
-        self._by_ack: dict[str, Member] = {}
-        self._by_inbox: dict[str, Member] = {}
 
     def __len__(self) -> int:
         return sum(len(group.members) for group in self.groups)
@@ -52,53 +48,42 @@ class Subscribers:
 
     def find(self, client: str, durable: str, queue: str) -> Group | None:
         """Find the group that a subscription with this identity would join or resume."""
-        if queue:
-            return self._queues.get(queue_key(durable, queue))
-        return self._durables.get((client, durable)) if durable else None
+        if not durable and not queue:
+            return None
+        if name := queue_key(durable, queue):
+            return next((group for group in self.groups if group.queue == name), None)
+        mine = (group for group in self.groups if group.durable == durable and group.members[0].client == client)
+        return next(mine, None)
 
     def by_inbox(self, inbox: str) -> Member | None:
         """Find an active member by its ack inbox or, failing that, by its delivery inbox."""
-        return self._by_ack.get(inbox) or self._by_inbox.get(inbox)
+        found = None
+        for member in self.members:
+            if member.online and member.ack_inbox == inbox:
+                return member
+            if member.online and member.inbox == inbox:
+                found = member
+        return found
 
     def add(self, group: Group, member: Member) -> None:
         """Add a member to a group, and the group if it is new."""
         if group not in self.groups:
             self.groups.append(group)
-            if group.queue:
-                self._queues[group.queue] = group
-            elif group.durable:
-                self._durables[member.client, group.durable] = group
         if member not in group.members:
             group.join(member)
-        if member.online:
-            self.index(member)
 
-    def index(self, member: Member) -> None:
-        """Make an active member findable."""
-        self._by_ack[member.ack_inbox] = member
-        self._by_inbox[member.inbox] = member
-
-    def remove(self, member: Member, now: float, *, unsubscribe: bool) -> tuple[bool, list[Member]]:
-        """Take a member off the channel: whether it is gone for good, and who inherits its messages."""
+    def remove(self, member: Member, now: float, *, unsubscribe: bool) -> bool:
+        """Take a member off the channel, and tell whether it is gone for good."""
         group = member.group
         assert group is not None, "only members of a group are removed"
-        self._by_ack.pop(member.ack_inbox, None)
-        if self._by_inbox.get(member.inbox) is member:
-            del self._by_inbox[member.inbox]
         member.online = False
         if group.queue and len(group.members) > 1:
-            return True, group.leave(member, now)
-        if group.keep and not unsubscribe:
+            group.leave(member, now)
+        elif group.keep and not unsubscribe:
             group.hold = False
-            return False, []
-        self._forget(group, member)
-        return True, []
-
-    def _forget(self, group: Group, member: Member) -> None:
-        group.members.clear()
-        member.group = None
-        self.groups.remove(group)
-        if group.queue:
-            del self._queues[group.queue]
-        elif group.durable:
-            del self._durables[member.client, group.durable]
+            return False
+        else:
+            group.members.clear()
+            member.group = None
+            self.groups.remove(group)
+        return True

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.channels.wire import Ack, MsgProto, UnsubscribeRequest, decode, frame
+from penstock.channels.wire import Ack, MsgProto, decode, frame
 from penstock.errors import DeniedError, DisconnectedError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.client import Client
+    from penstock.connection import Connection
     from penstock.connection import Subscription as TapSubscription
 
 __all__ = ["Message", "Subscription"]
@@ -22,39 +24,18 @@ __all__ = ["Message", "Subscription"]
 log = logging.getLogger("penstock.channels")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Message:
     """A message of a channel; `timestamp` is nanoseconds since 1970."""
 
-    __slots__ = (
-        "_subscription",
-        "channel",
-        "data",
-        "redelivered",
-        "redelivery_count",
-        "reply",
-        "sequence",
-        "timestamp",
-    )
-
-    def __init__(
-        self,
-        subscription: Subscription,
-        channel: str,
-        sequence: int,
-        timestamp: int,
-        data: bytes,
-        reply: str,
-        redelivery_count: int,
-        redelivered: bool,
-    ) -> None:
-        self._subscription = subscription
-        self.channel = channel
-        self.sequence = sequence
-        self.timestamp = timestamp
-        self.data = data
-        self.reply = reply
-        self.redelivered = redelivered
-        self.redelivery_count = redelivery_count
+    _subscription: Subscription
+    channel: str
+    sequence: int
+    timestamp: int
+    data: bytes
+    reply: str
+    redelivery_count: int
+    redelivered: bool
 
     @property
     def time(self) -> datetime:
@@ -69,34 +50,27 @@ class Message:
         return f"<Message {self.sequence} of {self.channel}, {len(self.data)} bytes>"
 
 
+@dataclass(eq=False, repr=False)
 class Subscription:
     """What `Client.subscribe` gives: iterate over it, or let its handler work, and end it."""
 
-    def __init__(
-        self,
-        client: Client,
-        channel: str,
-        inbox: str,
-        handler: Callable[[Message], Awaitable[None]] | None,
-        *,
-        manual_acks: bool,
-    ) -> None:
-        self.client = client
-        self.channel = channel
-        self.inbox = inbox
-        self.ack_inbox = ""
-        self._handler = handler
-        self._manual = manual_acks
-        self._tap: TapSubscription | None = None
-        # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
-        self._waiting: deque[Message] = deque()
-        self._sequences: set[int] = set()
-        self._arrived = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._current: Message | None = None
-        self._ended = False
-        self._error: DeniedError | None = None  # why it cannot go on
-        self._watch = ExitStack()
+    client: Client
+    channel: str
+    inbox: str
+    _handler: Callable[[Message], Awaitable[None]] | None
+    _manual_acks: bool
+    ack_inbox: str = ""
+    _ack_subject: bytes = b""
+    _acks: Connection | None = None  # where they go, until the end
+    _tap: TapSubscription | None = None
+    # A message that comes again while it still waits here is kept once, so this holds no more than max_in_flight.
+    _waiting: OrderedDict[int, Message] = field(default_factory=OrderedDict)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _current: Message | None = None
+    _ended: bool = False
+    _error: DeniedError | None = None  # why it cannot go on
+    _watch: ExitStack = field(default_factory=ExitStack)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -104,21 +78,19 @@ class Subscription:
         """Begin to receive, before the server is asked to send."""
         self._tap = await self.client.connection.tap(self.inbox, self._receive)
 
-    def check_served(self) -> None:
-        """Raise DeniedError if NATS does not let us receive."""
+    def begin(self, ack_inbox: str) -> None:
+        """Begin to hand messages over: the server said where acks go. DeniedError if NATS does not let us receive."""
         if self._tap is not None and self._tap.error is not None:
             raise self._tap.error
-
-    def begin(self, ack_inbox: str) -> None:
-        """Begin to hand messages over: the server said where acks go."""
-        self.ack_inbox = ack_inbox
-        self._watch.enter_context(self.client.connection.expecting(ack_inbox, self._denied))
+        self.ack_inbox, self._ack_subject = ack_inbox, ack_inbox.encode()
+        self._acks = self.client.connection
+        self._watch.enter_context(self._acks.expecting(ack_inbox, self._denied))
         if self._handler is not None:
             self._task = asyncio.get_running_loop().create_task(self._work(self._handler))
 
     async def end(self) -> None:
         """Stop receiving; the server is not told."""
-        self._ended = True
+        self._ended, self._acks = True, None
         self._arrived.set()
         self._watch.close()
         if self._tap is not None:
@@ -139,8 +111,7 @@ class Subscription:
         if self._ended:
             raise DisconnectedError(f"The subscription to {self.channel} has ended already.")
         await self.end()
-        request = UnsubscribeRequest(subject=self.channel, inbox=self.ack_inbox)
-        await self.client.leave(self, request, unsubscribe=unsubscribe)
+        await self.client.leave(self, unsubscribe=unsubscribe)
 
     def _denied(self, error: DeniedError) -> None:
         """Hand nothing more over: what cannot be acknowledged comes again and again."""
@@ -156,58 +127,42 @@ class Subscription:
 
     def _receive(self, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
         try:
-            message = decode(MsgProto, data)
+            got = decode(MsgProto, data)
         except RemoteProtocolError as error:
             log.warning("Channels: bytes on the inbox of a subscription are no message: %s", error)
             return
-        if message.sequence in self._sequences:
+        if got.sequence in self._waiting:
             return
-        self._sequences.add(message.sequence)
-        self._waiting.append(
-            Message(
-                self,
-                message.subject,
-                message.sequence,
-                message.timestamp,
-                message.data,
-                message.reply,
-                message.redeliveryCount,
-                message.redelivered,
-            )
+        self._waiting[got.sequence] = Message(
+            self, got.subject, got.sequence, got.timestamp, got.data, got.reply, got.redeliveryCount, got.redelivered
         )
-        if not self._arrived.is_set():
-            self._arrived.set()
+        self._arrived.set()
 
     def acknowledge(self, message: Message) -> None:
         """Acknowledge one of this subscription's messages."""
-        content = Ack(subject=message.channel, sequence=message.sequence).SerializeToString()
-        if not self._ended:
-            self.client.connection.post(frame(self.ack_inbox.encode(), content))
+        if self._acks is not None:
+            content = Ack(subject=message.channel, sequence=message.sequence).SerializeToString()
+            self._acks.post(frame(self._ack_subject, content))
 
     async def _work(self, handler: Callable[[Message], Awaitable[None]]) -> None:
-        while not self._ended:
-            if self._error is not None:
-                await self.client.failed(self._error)
-                return
-            if not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-                continue
-            message = self._take()
-            try:
-                await handler(message)
-            except Exception as error:
-                await self.client.failed(error)
-                continue
-            if not self._manual:
-                self.acknowledge(message)
+        try:
+            async for message in self:
+                try:
+                    await handler(message)
+                except Exception as error:
+                    self._current = None  # it is not acknowledged
+                    await self.client.failed(error)
+                if self._ended:
+                    return
+        except DeniedError as error:
+            await self.client.failed(error)
 
     def __aiter__(self) -> Subscription:
         return self
 
     async def __anext__(self) -> Message:
         done, self._current = self._current, None
-        if done is not None and not self._manual:
+        if done is not None and not self._manual_acks:
             self.acknowledge(done)
         while self._error is not None or not self._waiting:
             if self._ended:
@@ -216,13 +171,8 @@ class Subscription:
                 raise self._error
             self._arrived.clear()
             await self._arrived.wait()
-        self._current = self._take()
+        _, self._current = self._waiting.popitem(last=False)
         return self._current
-
-    def _take(self) -> Message:
-        message = self._waiting.popleft()
-        self._sequences.discard(message.sequence)
-        return message
 
     async def next(self, timeout: float) -> Message:
         """Give the next message, or raise TimeoutError; the one given before is acknowledged."""

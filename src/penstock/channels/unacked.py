@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
 
+from penstock.connection import Connection
 from penstock.errors import PenstockError
 
-if TYPE_CHECKING:
-    from penstock.connection import Connection
-
 __all__ = ["Unacked"]
-
-
-class _Sent:
-    """The messages on one subject, while there are any; when the server denies the subject, they all fail."""
-
-    __slots__ = ("guids", "watch")
-
-    def __init__(self, watch: AbstractContextManager[None]) -> None:
-        self.guids: set[str] = set()
-        self.watch = watch
 
 
 class Unacked:
@@ -31,7 +18,8 @@ class Unacked:
     def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: dict[str, tuple[asyncio.Future[None], str]] = {}
-        self._sent: dict[str, _Sent] = {}
+        # The messages on each subject, while there are any: when the server denies the subject, they all fail.
+        self._sent: dict[str, tuple[set[str], ExitStack]] = {}
         self._room: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
@@ -52,11 +40,10 @@ class Unacked:
         """Give the future of a message that goes out on this subject; it fails at once if that is denied."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[guid] = (future, subject)
-        sent = self._sent.get(subject)
-        if sent is None:
-            sent = self._sent[subject] = _Sent(connection.expecting(subject, lambda error: self._deny(subject, error)))
-            sent.watch.__enter__()
-        sent.guids.add(guid)
+        if subject not in self._sent:
+            _, watch = self._sent[subject] = set(), ExitStack()
+            watch.enter_context(connection.expecting(subject, lambda error: self._deny(subject, error)))
+        self._sent[subject][0].add(guid)
         return future
 
     def settle(self, guid: str, error: PenstockError | None = None) -> None:
@@ -79,15 +66,15 @@ class Unacked:
         if found is None:
             return None
         future, subject = found
-        sent = self._sent[subject]
-        sent.guids.discard(guid)
-        if not sent.guids:
+        guids, watch = self._sent[subject]
+        guids.discard(guid)
+        if not guids:
             del self._sent[subject]
-            sent.watch.__exit__(None, None, None)
+            watch.close()
         return future
 
     def _deny(self, subject: str, error: PenstockError) -> None:
-        for guid in list(self._sent[subject].guids):
+        for guid in list(self._sent[subject][0]):
             self.settle(guid, error)
 
     def fail(self, reason: PenstockError) -> None:

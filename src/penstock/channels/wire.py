@@ -13,8 +13,8 @@ All of it is request and reply over plain NATS; `C` is the cluster id, and only 
     <ack inbox>             Ack, for one message; no reply
     <heartbeat inbox>       empty, with a reply that the client answers with anything
 
-The messages are proto3: what is zero or empty is not on the wire. `FIELDS` is the definition; the same in protobuf's
-own language is docs/reference/channels.proto, and a test holds the two together. The descriptors are built from the
+The messages are proto3: what is zero or empty is not on the wire. `_DEFINITION` has them; the same in protobuf's own
+language is docs/reference/channels.proto, and a test holds the two together. The descriptors are built from the
 table when this module is loaded, so no generated code ties us to a version of the protobuf compiler.
 
 Decoding is strict. protobuf takes a field of an unexpected wire type for an unknown one and skips it; the clients and
@@ -33,8 +33,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from penstock.errors import RemoteProtocolError
 
 __all__ = [
-    "FIELDS",
-    "PACKAGE",
+    "MESSAGES",
     "Ack",
     "CloseRequest",
     "CloseResponse",
@@ -58,76 +57,27 @@ __all__ = [
     "sequence_in",
 ]
 
-PACKAGE = "penstock.channels"
-
-# Each message's fields: name, number, type. `enum` is StartPosition.
-FIELDS: dict[str, tuple[tuple[str, int, str], ...]] = {
-    "PubMsg": (
-        ("clientID", 1, "string"),
-        ("guid", 2, "string"),
-        ("subject", 3, "string"),
-        ("reply", 4, "string"),
-        ("data", 5, "bytes"),
-        ("connID", 6, "bytes"),
-        ("sha256", 10, "bytes"),
-    ),
-    "PubAck": (("guid", 1, "string"), ("error", 2, "string")),
-    "MsgProto": (
-        ("sequence", 1, "uint64"),
-        ("subject", 2, "string"),
-        ("reply", 3, "string"),
-        ("data", 4, "bytes"),
-        ("timestamp", 5, "int64"),
-        ("redelivered", 6, "bool"),
-        ("redeliveryCount", 7, "uint32"),
-        ("CRC32", 10, "uint32"),
-    ),
-    "Ack": (("subject", 1, "string"), ("sequence", 2, "uint64")),
-    "ConnectRequest": (
-        ("clientID", 1, "string"),
-        ("heartbeatInbox", 2, "string"),
-        ("protocol", 3, "int32"),
-        ("connID", 4, "bytes"),
-        ("pingInterval", 5, "int32"),
-        ("pingMaxOut", 6, "int32"),
-    ),
-    "ConnectResponse": (
-        ("pubPrefix", 1, "string"),
-        ("subRequests", 2, "string"),
-        ("unsubRequests", 3, "string"),
-        ("closeRequests", 4, "string"),
-        ("error", 5, "string"),
-        ("subCloseRequests", 6, "string"),
-        ("pingRequests", 7, "string"),
-        ("pingInterval", 8, "int32"),
-        ("pingMaxOut", 9, "int32"),
-        ("protocol", 10, "int32"),
-        ("publicKey", 100, "string"),
-    ),
-    "Ping": (("connID", 1, "bytes"),),
-    "PingResponse": (("error", 1, "string"),),
-    "SubscriptionRequest": (
-        ("clientID", 1, "string"),
-        ("subject", 2, "string"),
-        ("qGroup", 3, "string"),
-        ("inbox", 4, "string"),
-        ("maxInFlight", 5, "int32"),
-        ("ackWaitInSecs", 6, "int32"),
-        ("durableName", 7, "string"),
-        ("startPosition", 10, "enum"),
-        ("startSequence", 11, "uint64"),
-        ("startTimeDelta", 12, "int64"),
-    ),
-    "SubscriptionResponse": (("ackInbox", 2, "string"), ("error", 3, "string")),
-    "UnsubscribeRequest": (
-        ("clientID", 1, "string"),
-        ("subject", 2, "string"),
-        ("inbox", 3, "string"),
-        ("durableName", 4, "string"),
-    ),
-    "CloseRequest": (("clientID", 1, "string"),),
-    "CloseResponse": (("error", 1, "string"),),
-}
+_PACKAGE = "penstock.channels"
+# Each message's fields, as a type, then the names and numbers that have it; `enum` is StartPosition.
+_DEFINITION = """
+PubMsg:                string clientID=1 guid=2 subject=3 reply=4  bytes data=5 connID=6 sha256=10
+PubAck:                string guid=1 error=2
+MsgProto:              uint64 sequence=1  string subject=2 reply=3  bytes data=4  int64 timestamp=5
+                       bool redelivered=6  uint32 redeliveryCount=7 CRC32=10
+Ack:                   string subject=1  uint64 sequence=2
+ConnectRequest:        string clientID=1 heartbeatInbox=2  int32 protocol=3  bytes connID=4
+                       int32 pingInterval=5 pingMaxOut=6
+ConnectResponse:       string pubPrefix=1 subRequests=2 unsubRequests=3 closeRequests=4 error=5 subCloseRequests=6
+                       string pingRequests=7  int32 pingInterval=8 pingMaxOut=9 protocol=10  string publicKey=100
+Ping:                  bytes connID=1
+PingResponse:          string error=1
+SubscriptionRequest:   string clientID=1 subject=2 qGroup=3 inbox=4  int32 maxInFlight=5 ackWaitInSecs=6
+                       string durableName=7  enum startPosition=10  uint64 startSequence=11  int64 startTimeDelta=12
+SubscriptionResponse:  string ackInbox=2 error=3
+UnsubscribeRequest:    string clientID=1 subject=2 inbox=3 durableName=4
+CloseRequest:          string clientID=1
+CloseResponse:         string error=1
+"""
 
 
 class StartPosition(IntEnum):
@@ -160,7 +110,6 @@ class Text:
     INVALID_DURABLE = "stan: durable name of a durable queue subscriber can't contain the character ':'"
     UNKNOWN_CLIENT = "stan: unknown clientID"
     UNKNOWN_CHANNEL = "stan: unknown channel"
-    CHANNEL_DELETED = "stan: channel is being deleted"
     TOO_MANY_CHANNELS = "too many channels"
     TOO_MANY_SUBSCRIPTIONS = "too many subscriptions per channel"
     REPLACED = "client has been replaced or is no longer registered"
@@ -173,47 +122,42 @@ class Text:
 
 def _build() -> dict[str, Any]:
     kinds = descriptor_pb2.FieldDescriptorProto
-    numbers = {
-        "string": kinds.TYPE_STRING,
-        "bytes": kinds.TYPE_BYTES,
-        "int32": kinds.TYPE_INT32,
-        "int64": kinds.TYPE_INT64,
-        "uint32": kinds.TYPE_UINT32,
-        "uint64": kinds.TYPE_UINT64,
-        "bool": kinds.TYPE_BOOL,
-        "enum": kinds.TYPE_ENUM,
-    }
-    file = descriptor_pb2.FileDescriptorProto(name="penstock/channels.proto", package=PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name="penstock/channels.proto", package=_PACKAGE, syntax="proto3")
     positions = file.enum_type.add(name="StartPosition")
     for position in StartPosition:
         positions.value.add(name=position.name, number=position.value)
-    for name, fields in FIELDS.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind in fields:
-            made = message.field.add(name=field, number=number, type=numbers[kind], label=kinds.LABEL_OPTIONAL)
+    kind = ""
+    for word in _DEFINITION.split():
+        name, equals, number = word.partition("=")
+        if equals:
+            field = file.message_type[-1].field.add(name=name, number=int(number), label=kinds.LABEL_OPTIONAL)
+            field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
             if kind == "enum":
-                made.type_name = f".{PACKAGE}.StartPosition"
+                field.type_name = f".{_PACKAGE}.StartPosition"
+        elif word.endswith(":"):
+            file.message_type.add(name=word[:-1])
+        else:
+            kind = word
     pool = descriptor_pool.DescriptorPool()  # our own: a program may carry another copy of this protocol
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in FIELDS}
+    return message_factory.GetMessageClassesForFiles([file.name], pool)
 
 
-_classes = _build()
-PubMsg: Any = _classes["PubMsg"]
-PubAck: Any = _classes["PubAck"]
-MsgProto: Any = _classes["MsgProto"]
-Ack: Any = _classes["Ack"]
-ConnectRequest: Any = _classes["ConnectRequest"]
-ConnectResponse: Any = _classes["ConnectResponse"]
-Ping: Any = _classes["Ping"]
-PingResponse: Any = _classes["PingResponse"]
-SubscriptionRequest: Any = _classes["SubscriptionRequest"]
-SubscriptionResponse: Any = _classes["SubscriptionResponse"]
-UnsubscribeRequest: Any = _classes["UnsubscribeRequest"]
-CloseRequest: Any = _classes["CloseRequest"]
-CloseResponse: Any = _classes["CloseResponse"]
+MESSAGES = {name.rpartition(".")[2]: message for name, message in _build().items()}
+PubMsg: Any = MESSAGES["PubMsg"]
+PubAck: Any = MESSAGES["PubAck"]
+MsgProto: Any = MESSAGES["MsgProto"]
+Ack: Any = MESSAGES["Ack"]
+ConnectRequest: Any = MESSAGES["ConnectRequest"]
+ConnectResponse: Any = MESSAGES["ConnectResponse"]
+Ping: Any = MESSAGES["Ping"]
+PingResponse: Any = MESSAGES["PingResponse"]
+SubscriptionRequest: Any = MESSAGES["SubscriptionRequest"]
+SubscriptionResponse: Any = MESSAGES["SubscriptionResponse"]
+UnsubscribeRequest: Any = MESSAGES["UnsubscribeRequest"]
+CloseRequest: Any = MESSAGES["CloseRequest"]
+CloseResponse: Any = MESSAGES["CloseResponse"]
 
-_numbers = {_classes[name]: frozenset(number for _, number, _ in fields) for name, fields in FIELDS.items()}
 _GROUP = 3
 
 
@@ -226,7 +170,7 @@ def decode(kind: Any, content: bytes) -> Any:
     unknown = UnknownFieldSet(message)
     if len(unknown):
         for field in (unknown[place] for place in range(len(unknown))):
-            if field.field_number in _numbers[kind] or field.wire_type == _GROUP:
+            if field.field_number in kind.DESCRIPTOR.fields_by_number or field.wire_type == _GROUP:
                 raise RemoteProtocolError(
                     f"Field {field.field_number} of a {kind.DESCRIPTOR.name} has wire type {field.wire_type}."
                 )

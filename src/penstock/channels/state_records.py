@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from penstock.channels.delivery import Group, Member
 from penstock.errors import RemoteProtocolError
-from penstock.wire.jetstream.acked import ranges
+from penstock.wire.jetstream.acked import joined
 
 __all__ = [
     "ClientRecord",
@@ -79,7 +79,7 @@ def pack(sequences: Iterable[int], most: int = MOST_RANGES) -> list[tuple[int, i
     Beyond `most` ranges the rest becomes one, with the gaps between: a record must fit a message, and to remember an
     acknowledged message as pending does no harm.
     """
-    found = ranges(sequences)
+    found = joined((sequence, sequence + 1) for sequence in sequences)
     if len(found) > most:
         found[most - 1 :] = [(found[most - 1][0], found[-1][1])]
     return found

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import consumer_show, doctor, messages, output, stream_show
+from penstock.cli import consumer_show, doctor, messages, output, running, stream_show
 from penstock.cli.chunks import _Part, file_name
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo
@@ -80,10 +80,10 @@ async def test_the_first_to_end_ends_all():
     async def failing() -> None:
         raise InputError("no")
 
-    await output.first(slow(), quick())
+    await running.first(slow(), quick())
     assert ended == ["slow"]
     with pytest.raises(InputError, match="no"):
-        await output.first(slow(), failing())
+        await running.first(slow(), failing())
     assert ended == ["slow", "slow"]
 
 
@@ -91,7 +91,7 @@ async def test_the_first_to_end_ends_all():
 async def test_a_signal_is_an_event(number: signal.Signals):
     """Ctrl-C and SIGTERM set the event and raise nothing; afterwards they are what they were."""
     before = signal.getsignal(number)
-    with output.until_signal() as stop:
+    with running.until_signal() as stop:
         os.kill(os.getpid(), number)
         async with asyncio.timeout(10):
             await stop.wait()
@@ -204,11 +204,11 @@ def test_the_state_alone(capsys: Captured):
 
 def test_times_and_limits():
     """How long ago something was, the time on the wall, and limits, in words."""
-    assert stream_show.ago(None) == "never"
-    assert stream_show.ago(datetime.now(UTC) + timedelta(hours=1)) == "0s ago"
-    assert re.fullmatch(r"1h0m[0-9.]+s ago", stream_show.ago(datetime.now(UTC) - timedelta(hours=1)))
-    assert stream_show.local(None) == ""
-    assert len(stream_show.local(datetime.now(UTC))) == 19
+    assert output.ago(None) == "never"
+    assert output.ago(datetime.now(UTC) + timedelta(hours=1)) == "0s ago"
+    assert re.fullmatch(r"1h0m[0-9.]+s ago", output.ago(datetime.now(UTC) - timedelta(hours=1)))
+    assert output.local(None) == ""
+    assert len(output.local(datetime.now(UTC))) == 19
     assert [stream_show.limit(value) for value in (None, -1, 0, 1234)] == ["unlimited"] * 3 + ["1,234"]
     assert [stream_show.size_limit(value) for value in (None, 0, 2048)] == ["unlimited", "unlimited", "2.0 KiB"]
 

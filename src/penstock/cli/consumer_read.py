@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.asset_commands import confirm, connected
 from penstock.cli.consumer_show import delivery_json, show_delivery
-from penstock.cli.global_flags import Globals
-from penstock.cli.markers import All, Sieve
-from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
-from penstock.cli.stream_show import local
+from penstock.cli.flags import All, ConsumerName, Force, Json, Raw, StopAfter, StreamName, Wait, argument, flag
+from penstock.cli.markers import Sieve
+from penstock.cli.output import local, print_json, print_table
+from penstock.cli.questions import confirm
+from penstock.cli.running import connected, first, until_signal
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
 
@@ -23,63 +24,44 @@ if TYPE_CHECKING:
 
 __all__ = ["next_", "redeliver", "sub"]
 
-StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
-Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer.")]
-Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
-Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what is shown.")]
+Ack = Annotated[bool, flag("Acknowledge what is shown.")]
 
 
 # -- next and sub ----------------------------------------------------------------------------------------------------
 
 
-def next_(
+async def next_(
     ctx: typer.Context,
     stream: StreamName,
-    name: Name,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1,
+    name: ConsumerName,
+    count: Annotated[int, flag("How many messages.", min=1)] = 1,
     ack: Ack = True,
-    nak: Annotated[bool, typer.Option("--nak", help="Give them back instead.")] = False,
-    term: Annotated[bool, typer.Option("--term", help="Refuse them for good instead.")] = False,
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="How long to wait; --timeout otherwise.")
-    ] = None,
+    nak: Annotated[bool, flag("Give them back instead.", "--nak")] = False,
+    term: Annotated[bool, flag("Refuse them for good instead.", "--term")] = False,
+    wait: Annotated[str | None, flag("How long to wait; --timeout otherwise.", "DURATION")] = None,
     raw: Raw = False,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Take the next messages of a pull consumer, and acknowledge them."""
+    from penstock.jetstream.consume import Deliveries
+
     if nak and term:
         raise InputError("--nak and --term are given together.", remedy="Leave one of them out.")
     answer = "nak" if nak else "term" if term else "ack" if ack else "none"
     seconds = parse_duration(wait, option="--wait") if wait else ctx.obj.seconds
-    run(_next(ctx.obj, stream, name, count, answer, seconds, raw, Sieve(everything), json))
-
-
-async def _next(
-    given: Globals,
-    stream: str,
-    name: str,
-    count: int,
-    answer: str,
-    seconds: float,
-    raw: bool,
-    sieve: Sieve,
-    json: bool,
-) -> None:
-    from penstock.jetstream.consume import Deliveries
-
+    expires = max(seconds, 1.0)
     shown: list[Delivery] = []
-    async with connected(given) as client:
-        expires = max(seconds, 1.0)
-        more = True
+    sieve, more = Sieve(everything), True
+    async with connected(ctx) as client:
         while more and len(shown) < count:  # once more where markers came instead
-            hidden = sieve.hidden
+            hidden, left = sieve.hidden, count - len(shown)
             async with Deliveries(
                 client,
                 stream,
                 name,
-                batch=count - len(shown),
-                limit=count - len(shown),
+                batch=left,
+                limit=left,
                 wait=seconds,
                 expires=expires,
                 heartbeat=min(5.0, expires / 2),
@@ -88,7 +70,9 @@ async def _next(
                 acks = deliveries.info.config.ack_policy != "none"
                 async for delivery in deliveries:
                     if not sieve.shows(delivery.subject):
-                        await _pass_over(delivery, acks and answer != "none")
+                        # Acknowledged whatever becomes of messages: given back, it would come again and again.
+                        if acks and answer != "none":
+                            await delivery.ack_sync()
                         continue
                     shown.append(delivery)
                     if not json:
@@ -107,12 +91,6 @@ async def _next(
         )
 
 
-async def _pass_over(marker: Delivery, ack: bool) -> None:
-    """Acknowledge a marker whatever becomes of messages: given back, it would come again and again."""
-    if ack:
-        await marker.ack_sync()
-
-
 async def _answer(delivery: Delivery, answer: str) -> str | None:
     if answer == "ack":
         await delivery.ack_sync()
@@ -126,172 +104,131 @@ async def _answer(delivery: Delivery, answer: str) -> str | None:
     return None
 
 
-def sub(
+async def sub(
     ctx: typer.Context,
     stream: StreamName,
-    name: Name,
+    name: ConsumerName,
     ack: Ack = True,
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 for never.")] = 0,
+    count: StopAfter = 0,
     deliver_group: Annotated[
-        str | None, typer.Option("--deliver-group", "--queue", metavar="GROUP", help="Queue group of a push consumer.")
+        str | None, flag("Queue group of a push consumer.", "GROUP", "--deliver-group", "--queue")
     ] = None,
     raw: Raw = False,
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="Stop when nothing came for so long.")
-    ] = None,
+    wait: Wait = None,
     everything: All = False,
 ) -> None:
     """Show what a consumer delivers, push or pull, until Ctrl-C."""
-    silence = parse_duration(wait, option="--wait") if wait else None
-    run(_sub(ctx.obj, stream, name, ack, count, deliver_group, _Screen(raw, Sieve(everything)), silence))
-
-
-async def _sub(
-    given: Globals,
-    stream: str,
-    name: str,
-    ack: bool,
-    count: int,
-    group: str | None,
-    screen: _Screen,
-    silence: float | None,
-) -> None:
     from penstock.jetstream import assets
 
+    silence = parse_duration(wait, option="--wait") if wait else None
     with until_signal() as stop:
-        async with connected(given) as client:
+        async with connected(ctx) as client:
             info = await assets.consumer_info(client, stream, name)
             ack = ack and info.config.ack_policy != "none"
-            reader = _pushed if info.config.deliver_subject else _pulled
+            reader = _Reader(client, info, ack, count, deliver_group, raw, silence, Sieve(everything))
             typer.echo(f"Reading {stream} > {name}", err=True)
-            await first(stop.wait(), reader(client, info, ack, count, group, screen, silence))
-    screen.sieve.tell()
+            await first(stop.wait(), reader.pushed() if info.config.deliver_subject else reader.pulled())
+    reader.sieve.tell()
 
 
-class _Screen:
-    """Shows deliveries and counts them; markers of the Spark sink are acknowledged, and that is all."""
+@dataclass
+class _Reader:
+    """Shows what a consumer delivers; markers of the Spark sink are acknowledged, and that is all."""
 
-    def __init__(self, raw: bool, sieve: Sieve) -> None:
-        self.raw, self.sieve, self.shown = raw, sieve, 0
+    client: Connection
+    info: ConsumerInfo
+    ack: bool
+    count: int
+    group: str | None
+    raw: bool
+    silence: float | None
+    sieve: Sieve
+    shown: int = 0
 
-    async def show(self, delivery: Delivery, ack: bool) -> None:
+    async def show(self, delivery: Delivery) -> None:
         if self.sieve.shows(delivery.subject):
             show_delivery(delivery, raw=self.raw)
             self.shown += 1
-        if ack:
+        if self.ack:
             await delivery.ack()
 
+    async def pulled(self) -> None:
+        from penstock.jetstream.consume import Deliveries
 
-async def _pulled(
-    client: Connection,
-    info: ConsumerInfo,
-    ack: bool,
-    count: int,
-    group: str | None,
-    screen: _Screen,
-    silence: float | None,
-) -> None:
-    from penstock.jetstream.consume import Deliveries
+        name = self.info.name
+        if self.group:
+            raise InputError(f"{name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
+        more = True
+        while more:  # once more where markers came instead
+            limit, hidden = self.count - self.shown if self.count else None, self.sieve.hidden
+            async with Deliveries(self.client, self.info.stream, name, limit=limit, wait=self.silence) as deliveries:
+                async for delivery in deliveries:
+                    await self.show(delivery)
+                await self.client.flush()
+            more = self.shown < self.count and self.sieve.hidden > hidden
 
-    if group:
-        raise InputError(f"{info.name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
-    more = True
-    while more:  # once more where markers came instead
-        limit, hidden = count - screen.shown if count else None, screen.sieve.hidden
-        async with Deliveries(client, info.stream, info.name, limit=limit, wait=silence) as deliveries:
-            async for delivery in deliveries:
-                await screen.show(delivery, ack)
-            await client.flush()
-        more = screen.shown < count and screen.sieve.hidden > hidden
+    async def pushed(self) -> None:
+        from penstock.jetstream.delivery import Delivery, is_delivery
+        from penstock.wire.jetstream.names import CONSUMER_STALLED
 
+        config, silence = self.info.config, self.silence
+        queue: asyncio.Queue[Msg] = asyncio.Queue()
 
-async def _pushed(
-    client: Connection,
-    info: ConsumerInfo,
-    ack: bool,
-    count: int,
-    group: str | None,
-    screen: _Screen,
-    silence: float | None,
-) -> None:
-    from penstock.jetstream.delivery import Delivery, is_delivery
-    from penstock.wire.jetstream.names import CONSUMER_STALLED
+        async def heard(message: Msg) -> None:
+            queue.put_nowait(message)
 
-    config = info.config
-    queue: asyncio.Queue[Msg] = asyncio.Queue()
-
-    async def heard(message: Msg) -> None:
-        queue.put_nowait(message)
-
-    assert config.deliver_subject is not None
-    await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
-    beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
-    idle = 0.0
-    while not count or screen.shown < count:
-        limit = min((item for item in (beat, None if silence is None else silence - idle) if item), default=None)
-        try:
-            async with asyncio.timeout(limit):
-                message = await queue.get()
-        except TimeoutError:
-            if beat is not None and limit == beat:
-                raise DisconnectedError(
-                    f"Consumer {info.name} sent no heartbeat for {beat:g} s.", remedy="Is it there, and the server?"
-                ) from None
-            return
-        if is_delivery(message):
-            idle = 0.0
-            await screen.show(Delivery.of(message), ack)
-        else:
-            idle += config.idle_heartbeat or 0.0
-            # A flow control request is answered; a heartbeat may carry one that we missed.
-            stalled = (message.headers or {}).get(CONSUMER_STALLED)
-            if target := message.reply or stalled:
-                await client.publish(target)
-            if silence is not None and idle >= silence:
+        assert config.deliver_subject is not None
+        group = self.group or config.deliver_group or ""
+        await self.client.subscribe(config.deliver_subject, queue=group, cb=heard)
+        beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
+        idle = 0.0
+        while not self.count or self.shown < self.count:
+            limit = min((item for item in (beat, None if silence is None else silence - idle) if item), default=None)
+            try:
+                async with asyncio.timeout(limit):
+                    message = await queue.get()
+            except TimeoutError:
+                if beat is not None and limit == beat:
+                    what = f"Consumer {self.info.name} sent no heartbeat for {beat:g} s."
+                    raise DisconnectedError(what, remedy="Is it there, and the server?") from None
                 return
-    await client.flush()
+            if is_delivery(message):
+                idle = 0.0
+                await self.show(Delivery.of(message))
+            else:
+                idle += config.idle_heartbeat or 0.0
+                # A flow control request is answered; a heartbeat may carry one that we missed.
+                stalled = (message.headers or {}).get(CONSUMER_STALLED)
+                if target := message.reply or stalled:
+                    await self.client.publish(target)
+                if silence is not None and idle >= silence:
+                    return
+        await self.client.flush()
 
 
 # -- dead letters ----------------------------------------------------------------------------------------------------
 
 
-def redeliver(
+async def redeliver(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Only what this consumer gave up.")] = None,
-    seq: Annotated[
-        list[int] | None, typer.Option("--seq", metavar="SEQUENCE", help="Only these of the stream; repeat.")
-    ] = None,
-    dead: Annotated[
-        str | None, typer.Option("--dead", metavar="STREAM", help="Dead-letter stream, if not STREAM-DEAD.")
-    ] = None,
-    show: Annotated[bool, typer.Option("--list", help="Show the dead letters, and put nothing back.")] = False,
-    force: Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")] = False,
+    name: Annotated[str | None, argument("Only what this consumer gave up.", "CONSUMER")] = None,
+    seq: Annotated[list[int] | None, flag("Only these of the stream; repeat.", "SEQUENCE")] = None,
+    dead: Annotated[str | None, flag("Dead-letter stream, if not STREAM-DEAD.", "STREAM")] = None,
+    show: Annotated[bool, flag("Show the dead letters, and put nothing back.", "--list")] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Put dead letters back into their stream, on their old subject."""
-    run(_redeliver(ctx.obj, stream, name, seq or [], dead, show, force, json))
-
-
-async def _redeliver(
-    given: Globals,
-    stream: str,
-    name: str | None,
-    seq: list[int],
-    dead: str | None,
-    show: bool,
-    force: bool,
-    json: bool,
-) -> None:
     from penstock.jetstream import assets
     from penstock.jetstream.deadletter import DeadLetters
 
-    async with connected(given) as client:
+    async with connected(ctx) as client:
         await assets.stream_info(client, stream)
         letters = DeadLetters(client, stream, dead)
         await letters.collect()
         found = [letter async for letter in letters.letters(name) if not seq or letter.sequence in seq]
-        if missing := set(seq) - {letter.sequence for letter in found}:
+        if missing := set(seq or ()) - {letter.sequence for letter in found}:
             raise InputError(
                 f"No dead letter for {', '.join(map(str, sorted(missing)))}.", remedy="--list shows what is there."
             )
@@ -299,21 +236,11 @@ async def _redeliver(
             print_json([letter.to_json() for letter in found])
             return
         if not json:
-            print_table(
-                f"Dead letters of {stream}",
-                ("#Sequence", "Consumer", "Subject", "#Deliveries", "Died", "Reason"),
-                [
-                    (
-                        letter.sequence,
-                        letter.consumer,
-                        letter.subject,
-                        letter.deliveries,
-                        local(letter.died),
-                        letter.reason,
-                    )
-                    for letter in found
-                ],
-            )
+            rows = [
+                (one.sequence, one.consumer, one.subject, one.deliveries, local(one.died), one.reason) for one in found
+            ]
+            columns = ("#Sequence", "Consumer", "Subject", "#Deliveries", "Died", "Reason")
+            print_table(f"Dead letters of {stream}", columns, rows)
         if show or not found:
             return
         confirm(f"Really put {len(found)} messages back into Stream {stream}", force)

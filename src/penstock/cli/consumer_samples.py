@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.asset_commands import connected
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
-from penstock.cli.stream_show import local
+from penstock.cli.flags import Json, StreamName, Wait, argument, flag
+from penstock.cli.output import counts, local, make_table, print_json, print_table
+from penstock.cli.running import connected, first, until_signal
 from penstock.durations import parse_duration
 
 if TYPE_CHECKING:
@@ -19,51 +18,44 @@ if TYPE_CHECKING:
 
 __all__ = ["samples"]
 
-StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
+_COLUMNS = ("Consumer", "#Samples", "#Redelivered", "#Most Deliveries", "#Naks", "#Refused", "#Ran Out")
+_TIMES = ("#p50", "#p90", "#p99", "#Max")
 
 
-def samples(
+async def samples(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer; all of the stream without.")] = "*",
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Draw the figures live, until Ctrl-C.")] = False,
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many events; 0 for never.")] = 0,
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="Stop when nothing came for so long.")
-    ] = None,
+    name: Annotated[str, argument("The consumer; all of the stream without.", "CONSUMER")] = "*",
+    watch: Annotated[bool, flag("Draw the figures live, until Ctrl-C.", "-w", "--watch")] = False,
+    count: Annotated[int, flag("Stop after so many events; 0 for never.", min=0)] = 0,
+    wait: Wait = None,
     json: Json = False,
 ) -> None:
     """Show sampled acks and advisories as they come, and what they add up to."""
-    silence = parse_duration(wait, option="--wait") if wait else None
-    run(_samples(ctx.obj, stream, name, watch, count, silence, json))
-
-
-async def _samples(
-    given: Globals, stream: str, name: str, watch: bool, count: int, silence: float | None, json: bool
-) -> None:
     from penstock.jetstream import assets
     from penstock.jetstream.samples import Samples
 
+    silence = parse_duration(wait, option="--wait") if wait else None
     with until_signal() as stop:
-        async with connected(given) as client:
-            if name != "*":
-                info = await assets.consumer_info(client, stream, name)
-                if not info.config.sample_freq:
-                    typer.echo(
-                        f"Consumer {name} samples no acks; `penstock consumer edit {stream} {name} --sample 100` "
-                        "turns it on. Advisories are shown.",
-                        err=True,
-                    )
-            else:
+        async with connected(ctx) as client:
+            if name == "*":
                 await assets.stream_info(client, stream)
+            elif not (await assets.consumer_info(client, stream, name)).config.sample_freq:
+                typer.echo(
+                    f"Consumer {name} samples no acks; `penstock consumer edit {stream} {name} --sample 100` "
+                    "turns it on. Advisories are shown.",
+                    err=True,
+                )
             async with Samples(client, stream, name) as events:
                 typer.echo(f"Listening for samples of {stream} > {name}", err=True)
-                reading = _watch(events, count, silence) if watch else _print(events, count, silence, json)
-                await first(stop.wait(), reading)
+                coming = _events(events, count, silence)
+                await first(stop.wait(), _watch(events, coming) if watch else _print(coming, json))
     if json:
         print_json({f"{one} > {other}": figures.to_json() for (one, other), figures in events.figures.items()})
-    else:
-        _figures(events)
+        return
+    print_table("Ack samples", (*_COLUMNS, *_TIMES), _rows(events))
+    if events.missed:
+        typer.echo(f"{events.missed:,} events came too fast to be shown; the figures count them.", err=True)
 
 
 async def _events(events: Samples, count: int, silence: float | None) -> AsyncIterator[AckSample | Advisory]:
@@ -78,10 +70,10 @@ async def _events(events: Samples, count: int, silence: float | None) -> AsyncIt
         yield event
 
 
-async def _print(events: Samples, count: int, silence: float | None, json: bool) -> None:
+async def _print(events: AsyncIterator[AckSample | Advisory], json: bool) -> None:
     from penstock.jetstream.samples import AckSample
 
-    async for event in _events(events, count, silence):
+    async for event in events:
         if json:
             continue
         if isinstance(event, AckSample):
@@ -95,63 +87,29 @@ def _rows(events: Samples) -> list[tuple[str, ...]]:
     from penstock.jetstream.samples import PERCENTILES
 
     rows = []
-    for (stream, consumer), figures in sorted(events.figures.items()):
-        times = [figures.percentile(share) for share in PERCENTILES.values()]
+    for (stream, consumer), one in sorted(events.figures.items()):
+        times = [one.percentile(share) for share in PERCENTILES.values()]
         rows.append(
             (
                 f"{stream} > {consumer}",
-                *(
-                    f"{value:,}"
-                    for value in (
-                        figures.samples,
-                        figures.redelivered,
-                        figures.most_deliveries,
-                        figures.naks,
-                        figures.terminated,
-                        figures.exceeded,
-                    )
-                ),
+                *counts(one.samples, one.redelivered, one.most_deliveries, one.naks, one.terminated, one.exceeded),
                 *("" if value is None else f"{value * 1000:.3f}ms" for value in times),
             )
         )
     return rows
 
 
-_COLUMNS = (
-    "Consumer",
-    "#Samples",
-    "#Redelivered",
-    "#Most Deliveries",
-    "#Naks",
-    "#Refused",
-    "#Ran Out",
-    "#p50",
-    "#p90",
-    "#p99",
-    "#Max",
-)
-
-
-def _figures(events: Samples) -> None:
-    print_table("Ack samples", _COLUMNS, _rows(events))
-    if events.missed:
-        typer.echo(f"{events.missed:,} events came too fast to be shown; the figures count them.", err=True)
-
-
-async def _watch(events: Samples, count: int, silence: float | None) -> None:
+async def _watch(events: Samples, coming: AsyncIterator[AckSample | Advisory]) -> None:
     """Draw the table anew a few times a second while events come."""
     from rich import box
     from rich.live import Live
     from rich.table import Table
 
     def draw() -> Table:
-        table = Table(title="Ack samples", box=box.ROUNDED, title_justify="left")
-        for column in _COLUMNS:
-            table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
-        for row in _rows(events):
-            table.add_row(*row)
-        return table
+        return make_table(
+            (*_COLUMNS, *_TIMES), _rows(events), title="Ack samples", box=box.ROUNDED, title_justify="left"
+        )
 
     with Live(get_renderable=draw, refresh_per_second=4, transient=True):
-        async for _ in _events(events, count, silence):
+        async for _ in coming:
             pass

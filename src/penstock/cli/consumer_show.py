@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.stream_show import ago, local, placed_rows, print_sections
+from penstock.cli.output import ago, local, print_bytes, print_headers, print_sections
+from penstock.cli.stream_show import metadata_rows, placed_rows, time_or_none
 from penstock.durations import format_duration
 from penstock.sizes import format_size
 
@@ -25,10 +25,6 @@ def _start(config: Consumer) -> str:
     if config.deliver_policy == "by_start_time":
         return f"Since {local(config.opt_start_time)}"
     return config.deliver_policy.replace("_", " ").title()
-
-
-def _time(seconds: float | None) -> str | None:
-    return format_duration(seconds) if seconds else None
 
 
 def _position(position: SequenceInfo, what: str) -> str:
@@ -54,18 +50,18 @@ def _config_rows(info: ConsumerInfo) -> list[tuple[str, Any]]:
         ("Deliver Policy", _start(config)),
         ("Deliver Queue Group", config.deliver_group),
         ("Ack Policy", config.ack_policy.capitalize()),
-        ("Ack Wait", _time(config.ack_wait) if config.ack_policy != "none" else None),
+        ("Ack Wait", time_or_none(config.ack_wait) if config.ack_policy != "none" else None),
         ("Replay Policy", config.replay_policy.capitalize()),
         ("Maximum Deliveries", config.max_deliver if config.max_deliver > 0 else None),
         ("Sampling Rate", config.sample_freq),
         ("Rate Limit", f"{format_size(config.rate_limit_bps // 8)} / second" if config.rate_limit_bps else None),
         ("Max Ack Pending", config.max_ack_pending or None),
         ("Max Waiting Pulls", config.max_waiting or None),
-        ("Idle Heartbeat", _time(config.idle_heartbeat)),
+        ("Idle Heartbeat", time_or_none(config.idle_heartbeat)),
         ("Flow Control", config.flow_control if push else None),
         ("Headers Only", True if config.headers_only else None),
-        ("Inactive Threshold", _time(config.inactive_threshold)),
-        ("Max Pull Expire", _time(config.max_expires)),
+        ("Inactive Threshold", time_or_none(config.inactive_threshold)),
+        ("Max Pull Expire", time_or_none(config.max_expires)),
         ("Max Pull Batch", config.max_batch or None),
         ("Max Pull MaxBytes", config.max_bytes or None),
         ("Backoff", ", ".join(format_duration(step) for step in config.backoff) or None),
@@ -74,7 +70,7 @@ def _config_rows(info: ConsumerInfo) -> list[tuple[str, Any]]:
         ("Paused Until Deadline", paused),
         ("Priority Policy", config.priority_policy if config.priority_policy not in (None, "none") else None),
         ("Priority Groups", config.priority_groups or None),
-        ("Pinned TTL", _time(config.priority_timeout)),
+        ("Pinned TTL", time_or_none(config.priority_timeout)),
     ]
 
 
@@ -98,7 +94,7 @@ def show_consumer(info: ConsumerInfo) -> None:
         f"Information for Consumer {info.stream} > {info.name} created {local(info.created)}",
         [
             ("Configuration", _config_rows(info)),
-            ("Metadata", [(key, text) for key, text in config.metadata.items() if not key.startswith("_nats.")]),
+            ("Metadata", metadata_rows(config.metadata)),
             ("Cluster Information", placed_rows(info.placed)),
             ("State", state),
         ],
@@ -113,15 +109,8 @@ def show_delivery(delivery: Delivery, *, raw: bool = False) -> None:
             f"--- received on {delivery.subject} (stream sequence {place.sequence}, consumer sequence "
             f"{place.consumer_sequence}, delivery {place.delivered}, {place.pending} pending)"
         )
-        for name, value in delivery.headers.items():
-            typer.echo(f"{name}: {value}")
-        if delivery.headers:
-            typer.echo("")
-    sys.stdout.flush()
-    sys.stdout.buffer.write(delivery.data + b"\n")
-    if not raw:
-        sys.stdout.buffer.write(b"\n")
-    sys.stdout.flush()
+        print_headers(delivery.headers)
+    print_bytes(delivery.data if raw else delivery.data + b"\n")
 
 
 def delivery_json(delivery: Delivery) -> dict[str, Any]:

@@ -5,10 +5,13 @@ They may stand before or after the command, as with the `nats` command.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+import os
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from penstock import __version__
+from penstock.cli.flags import table, table_flag
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 
@@ -18,25 +21,37 @@ if TYPE_CHECKING:
 __all__ = ["Globals", "hoist"]
 
 
-@dataclass(frozen=True)
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@table
 class Globals:
     """What the global flags said; `options` makes connection options of it."""
 
-    url: str | None
-    context: str | None
-    user: str | None
-    password: str | None = dataclasses.field(repr=False)
-    creds: str | None
-    nkey: str | None
-    tlsca: str | None
-    tlscert: str | None
-    tlskey: str | None
-    tlsfirst: bool
-    timeout: str
-    js_domain: str | None
-    js_api_prefix: str | None
-    inbox_prefix: str | None
-    connection_name: str | None
+    url: str | None = table_flag("Address of the NATS server, or several with commas.", "URL", "-s", "--server")
+    context: str | None = table_flag("NATS context to take the connection from.", "NAME")
+    user: str | None = table_flag("User name, or token.", envvar="NATS_USER")
+    password: str | None = table_flag("Password of the user.", envvar="NATS_PASSWORD", repr=False)
+    creds: str | None = table_flag("User credentials file.", "FILE", envvar="NATS_CREDS")
+    nkey: str | None = table_flag("File with an nkey seed.", "FILE", envvar="NATS_NKEY")
+    tlsca: str | None = table_flag("Certificates to trust.", "FILE", envvar="NATS_CA")
+    tlscert: str | None = table_flag("Our own certificate.", "FILE", envvar="NATS_CERT")
+    tlskey: str | None = table_flag("Key of our certificate.", "FILE", envvar="NATS_KEY")
+    tlsfirst: bool = table_flag("Shake hands before the server speaks.", "--tlsfirst", default=False)
+    timeout: str = table_flag(
+        "Time to wait for an answer.", "DURATION", envvar="NATS_TIMEOUT", default="5s", show_default=True
+    )
+    js_domain: str | None = table_flag("JetStream domain.", "NAME", envvar="NATS_DOMAIN")
+    js_api_prefix: str | None = table_flag("Prefix of the JetStream API.", "PREFIX")
+    inbox_prefix: str | None = table_flag("Prefix of reply subjects.", "PREFIX")
+    connection_name: str | None = table_flag("Name to show at the server.", "NAME")
+    trace: bool = table_flag("Log what goes on.", "--trace", default=False)
+    version: bool = table_flag(
+        "Show the version and exit.", "--version", callback=_version, is_eager=True, default=False
+    )
 
     @property
     def seconds(self) -> float:
@@ -45,6 +60,11 @@ class Globals:
         if seconds <= 0:
             raise OptionError("--timeout is zero.", remedy="Give some time, such as 5s.", option="--timeout")
         return seconds
+
+    @property
+    def names_a_server(self) -> bool:
+        """Whether a flag or a variable says which server is meant."""
+        return bool(self.url or self.context or os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT"))
 
     def options(self) -> ConnectionOptions:
         """Find the options to connect with, from the flags, the context and the environment."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-__all__ = ["All", "Sieve"]
-
-All = Annotated[bool, typer.Option("--all", help="Show the markers of the Spark sink, too.")]
+__all__ = ["Sieve"]
 
 
 class Sieve:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, first, print_json, print_pairs, run, until_signal
-from penstock.errors import InputError, OptionError, ServerError
+from penstock.cli.flags import Json, flag
+from penstock.cli.output import print_json, print_pairs
+from penstock.cli.running import connected, first, until_signal
+from penstock.errors import InputError, JetStreamError, NoRespondersError, OptionError, ServerError
 
 if TYPE_CHECKING:
     from penstock.server import Server
@@ -18,39 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["info", "run_"]
 
 
-def run_(
-    nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 for a JetStream cluster on this machine.")] = 1,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", metavar="DIR", help="Folder to keep; a temporary one where none is given."),
-    ] = None,
-    port: Annotated[int, typer.Option("--port", help="Client port; 0 for a free one.")] = 0,
-    sync: Annotated[
-        str,
-        typer.Option("--sync", metavar="always|DURATION", help="Sync before each ack, or every so often."),
-    ] = "always",
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="T", help="Token that clients must give; a generated one otherwise."),
-    ] = None,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Let anybody on this machine connect.")] = False,
-    max_payload: Annotated[
-        int | None, typer.Option("--max-payload", metavar="BYTES", help="Largest message; 1 MiB by default.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--cert", metavar="FILE", help="Certificate of the server; needs --key.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Key of the certificate.")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option("--ca", metavar="FILE", help="Ask clients for certificates signed by this.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Further nats-server configuration.")
-    ] = None,
-    binary: Annotated[
-        Path | None,
-        typer.Option("--binary", metavar="FILE", help="The nats-server to run, if not the installed one."),
-    ] = None,
+async def run_(
+    nodes: Annotated[int, flag("1, or 3 for a JetStream cluster on this machine.")] = 1,
+    store: Annotated[Path | None, flag("Folder to keep; a temporary one where none is given.", "DIR")] = None,
+    port: Annotated[int, flag("Client port; 0 for a free one.")] = 0,
+    sync: Annotated[str, flag("Sync before each ack, or every so often.", "always|DURATION")] = "always",
+    token: Annotated[str | None, flag("Token that clients must give; a generated one otherwise.", "T")] = None,
+    no_auth: Annotated[bool, flag("Let anybody on this machine connect.", "--no-auth")] = False,
+    max_payload: Annotated[int | None, flag("Largest message; 1 MiB by default.", "BYTES")] = None,
+    tls_cert: Annotated[Path | None, flag("Certificate of the server; needs --key.", "FILE", "--cert")] = None,
+    tls_key: Annotated[Path | None, flag("Key of the certificate.", "FILE", "--key")] = None,
+    tls_ca: Annotated[Path | None, flag("Ask clients for certificates signed by this.", "FILE", "--ca")] = None,
+    config: Annotated[Path | None, flag("Further nats-server configuration.", "FILE")] = None,
+    binary: Annotated[Path | None, flag("The nats-server to run, if not the installed one.", "FILE")] = None,
     json: Json = False,
 ) -> None:
     """Run a NATS server with JetStream until Ctrl-C, and print the URL to connect to."""
@@ -74,7 +57,26 @@ def run_(
         config=_read(config),
         binary=binary,
     )
-    run(_serve(server, json))
+    with until_signal() as stop:
+        async with started(server, stop):
+            if not stop.is_set():
+                _announce(server, json)
+                await first(stop.wait(), _watch(server))
+    if not json:
+        typer.echo("Stopped.", err=True)
+
+
+@asynccontextmanager
+async def started(server: Server, stop: asyncio.Event) -> AsyncIterator[None]:
+    """Run a server of our own; a start that takes long is not waited for when `stop` is set."""
+    starting = asyncio.ensure_future(asyncio.to_thread(server.start))
+    try:
+        await first(asyncio.shield(starting), stop.wait())
+        yield
+    finally:
+        # A start that was interrupted is waited for: it is bounded, and what it started must be stopped.
+        await asyncio.wait([starting])
+        await asyncio.to_thread(server.stop)
 
 
 def _read(config: Path | None) -> str:
@@ -84,22 +86,6 @@ def _read(config: Path | None) -> str:
         return config.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--config {config} cannot be read: {error}.", remedy="Check the path.") from None
-
-
-async def _serve(server: Server, json: bool) -> None:
-    with until_signal() as stop:
-        starting = asyncio.ensure_future(asyncio.to_thread(server.start))
-        try:
-            await first(asyncio.shield(starting), stop.wait())
-            if not stop.is_set():
-                _announce(server, json)
-                await first(stop.wait(), _watch(server))
-        finally:
-            # A start that was interrupted is waited for: it is bounded, and what it started must be stopped.
-            await asyncio.wait([starting])
-            await asyncio.to_thread(server.stop)
-    if not json:
-        typer.echo("Stopped.", err=True)
 
 
 def _announce(server: Server, json: bool) -> None:
@@ -135,27 +121,18 @@ async def _watch(server: Server) -> None:
         await asyncio.sleep(0.2)
 
 
-def info(ctx: typer.Context, json: Json = False) -> None:
+async def info(ctx: typer.Context, json: Json = False) -> None:
     """Show the server that answers: name, version, limits, JetStream."""
-    run(_info(ctx.obj, json))
+    from penstock.connection import api_request
 
-
-async def _info(given: Globals, json: bool) -> None:
-    from penstock.connection import api_request, connect
-    from penstock.errors import JetStreamError, NoRespondersError
-
-    client = await connect(given.options())
-    try:
+    account: dict[str, Any] | None = None
+    async with connected(ctx) as client:
         seconds = await client.rtt()
         facts: dict[str, Any] = dict(client.server_info)
-        account: dict[str, Any] | None
         try:
             account = await api_request(client, "INFO")
         except (NoRespondersError, JetStreamError) as error:
-            account = None
             facts["jetstream_error"] = str(error)
-    finally:
-        await client.close()
     for secret in ("nonce", "client_ip"):
         facts.pop(secret, None)
     if json:

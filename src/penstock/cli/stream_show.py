@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from penstock.cli.output import local, print_bytes, print_sections
 from penstock.durations import format_duration
 from penstock.sizes import format_size
 
@@ -16,44 +16,9 @@ if TYPE_CHECKING:
     from penstock.info import Placed, StreamInfo
     from penstock.model import Message, Stream
 
-__all__ = ["print_sections", "show_message", "show_stream"]
+__all__ = ["show_message", "show_stream"]
 
 Rows = list[tuple[str, Any]]
-
-
-def ago(time: datetime | None) -> str:
-    """Say how long ago something was."""
-    if time is None:
-        return "never"
-    seconds = (datetime.now(UTC) - time).total_seconds()
-    return f"{format_duration(round(max(seconds, 0), 2))} ago"
-
-
-def local(time: datetime | None) -> str:
-    """Write a time as the clock on the wall shows it."""
-    return "" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def print_sections(title: str, sections: Iterable[tuple[str, Rows]]) -> None:
-    """Print facts under headings, the names right-aligned before a colon; what is None is left out."""
-    listed = [(head, [(name, value) for name, value in rows if value is not None]) for head, rows in sections]
-    width = max((len(name) for _, rows in listed for name, _ in rows), default=0) + 2
-    typer.echo(title)
-    for head, rows in listed:
-        if rows:
-            typer.echo(f"\n{head}:\n" if head else "")
-        for name, value in rows:
-            typer.echo(f"{name:>{width}}: {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
-    return str(value)
 
 
 def limit(value: int | None) -> str:
@@ -64,6 +29,16 @@ def limit(value: int | None) -> str:
 def size_limit(value: int | None) -> str:
     """Write a limit in bytes."""
     return "unlimited" if value is None or value <= 0 else format_size(value)
+
+
+def time_or_none(seconds: float | None) -> str | None:
+    """Write a duration; none, and one of no length, is left out."""
+    return format_duration(seconds) if seconds else None
+
+
+def metadata_rows(metadata: Mapping[str, str]) -> Rows:
+    """Give metadata without what the server keeps there."""
+    return [(key, text) for key, text in metadata.items() if not key.startswith("_nats.")]
 
 
 def placed_rows(placed: Placed) -> Rows:
@@ -89,7 +64,6 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
     """Give a stream's configuration as it is shown."""
     discard = config.discard.capitalize() + (" per subject" if config.discard_new_per_subject else "")
     transform, republish = config.subject_transform, config.republish
-    limits = config.consumer_limits
     placement = config.placement
     return [
         (
@@ -126,10 +100,7 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
                 ("Allows Purge", not config.deny_purge),
                 ("Allows Schedules", config.allow_msg_schedules),
                 ("Allows Rollups", config.allow_rollup_hdrs),
-                (
-                    "Subject Delete Markers TTL",
-                    format_duration(config.subject_delete_marker_ttl) if config.subject_delete_marker_ttl else None,
-                ),
+                ("Subject Delete Markers TTL", time_or_none(config.subject_delete_marker_ttl)),
             ],
         ),
         (
@@ -138,10 +109,10 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
                 ("Maximum Messages", limit(config.max_msgs)),
                 ("Maximum Per Subject", limit(config.max_msgs_per_subject)),
                 ("Maximum Bytes", size_limit(config.max_bytes)),
-                ("Maximum Age", format_duration(config.max_age) if config.max_age else "unlimited"),
+                ("Maximum Age", time_or_none(config.max_age) or "unlimited"),
                 ("Maximum Message Size", size_limit(config.max_msg_size)),
                 ("Maximum Consumers", limit(config.max_consumers)),
-                *((f"Consumer {name}", value) for name, value in limits.items()),
+                *((f"Consumer {name}", value) for name, value in config.consumer_limits.items()),
             ],
         ),
         (
@@ -151,7 +122,7 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
                 *(("Sources", _source(source)) for source in config.sources),
             ],
         ),
-        ("Metadata", [(key, text) for key, text in config.metadata.items() if not key.startswith("_nats.")]),
+        ("Metadata", metadata_rows(config.metadata)),
     ]
 
 
@@ -199,8 +170,4 @@ def show_message(message: Message, *, raw: bool = False) -> None:
             for value in values:
                 typer.echo(f"  {name}: {value}")
         typer.echo("")
-    sys.stdout.flush()
-    sys.stdout.buffer.write(message.data + b"\n")
-    if not raw:
-        sys.stdout.buffer.write(b"\n")
-    sys.stdout.flush()
+    print_bytes(message.data if raw else message.data + b"\n")

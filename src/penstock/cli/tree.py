@@ -13,6 +13,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
+from penstock.cli.flags import as_command
 from penstock.cli.parsing import Quick, Verb
 
 __all__ = ["COMMANDS", "HIDDEN", "Entry", "Group", "Tree"]
@@ -46,7 +47,7 @@ class Entry:
     def load(self, name: str) -> Command:
         """Make the command."""
         lone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        lone.command(name, cls=Verb, hidden=self.hidden)(self.function)
+        lone.command(name, cls=Verb, hidden=self.hidden)(as_command(self.function))
         return typer.main.get_command(lone)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from penstock.cli.flags import JSON, table, table_flag
+from penstock.cli.late import changes
 from penstock.cli.output import print_json
 from penstock.cli.questions import confirm
 from penstock.cli.values import read_json, write_json
@@ -56,9 +57,7 @@ class Editing:
         self, step: Step, there: Info, edit: Callable[[Any], Awaitable[Info]], question: str
     ) -> Info | None:
         """Show what a step changes, ask, and change it; gives what is to be shown to people."""
-        from penstock.jetstream.changes import Plan
-
-        plan = Plan((step,))
+        plan = changes.Plan((step,))
         plan.check(may_lose_data=True)
         if self.json and self.dry_run:
             print_json(plan.to_json())

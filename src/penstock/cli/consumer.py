@@ -11,6 +11,7 @@ from penstock.cli.asset_commands import Adding, Editing, fields_of, read_config
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
 from penstock.cli.consumer_show import show_consumer
 from penstock.cli.flags import AnyConsumer, AnyStream, ConsumerName, Force, Json, Names, StreamName, argument
+from penstock.cli.late import assets, changes, model, rules
 from penstock.cli.output import ago, counts, local, print_json, print_listed, print_table
 from penstock.cli.questions import ask, asking, confirm, pick, picked_stream
 from penstock.cli.running import connected
@@ -37,11 +38,7 @@ async def add(
     flags: ConsumerFlags,
 ) -> None:
     """Create a consumer; a terminal is asked for what no flag says."""
-    from penstock.jetstream import assets
-    from penstock.jetstream.rules import check_consumer, check_consumers_together
-    from penstock.model import Consumer
-
-    base: dict[str, Any] = {} if adding.config is None else fields_of(read_config(Consumer, adding.config))
+    base: dict[str, Any] = {} if adding.config is None else fields_of(read_config(model.Consumer, adding.config))
     name = name or base.get("durable") or base.get("name")
     if name is None and not flags.ephemeral:
         if not asking(adding.defaults):
@@ -50,20 +47,20 @@ async def add(
     if adding.config is None and asking(adding.defaults):
         flags = ask_for_consumer(flags)
     consumer = consumer_from(name, flags, base)
-    check_consumer(consumer)
+    rules.check_consumer(consumer)
     if adding.only_shows(consumer, f"Consumer {name or ''}"):
         return
     async with connected(ctx) as client:
         stream = await picked_stream(client, stream)
         there = await assets.stream_info(client, stream)
-        check_consumer(consumer, there.config)
+        rules.check_consumer(consumer, there.config)
         others = {info.name: info.config for info in await assets.consumers(client, stream)}
         if name in others:
             raise InputError(
                 f"Stream {stream} has a consumer {name} already.",
                 remedy=f"Change it with `penstock consumer edit {stream} {name}`.",
             )
-        check_consumers_together(there.config, {**others, name or "(new)": consumer})
+        rules.check_consumers_together(there.config, {**others, name or "(new)": consumer})
         info = await assets.add_consumer(client, stream, consumer)
     print_json(info.raw) if adding.json else show_consumer(info)
 
@@ -72,17 +69,12 @@ async def edit(
     ctx: typer.Context, stream: StreamName, name: ConsumerName, editing: Editing, flags: ConsumerFlags
 ) -> None:
     """Change a consumer; shows what would change, and asks."""
-    from penstock.jetstream import assets
-    from penstock.jetstream.changes import consumer_step
-    from penstock.jetstream.rules import check_consumer
-    from penstock.model import Consumer
-
-    base = None if editing.config is None else read_config(Consumer, editing.config)
+    base = None if editing.config is None else read_config(model.Consumer, editing.config)
     async with connected(ctx) as client:
         there = await assets.consumer_info(client, stream, name)
         wanted = consumer_from(name, flags, fields_of(base or there.config))
-        check_consumer(wanted, (await assets.stream_info(client, stream)).config)
-        step = consumer_step(stream, name, wanted, there)
+        rules.check_consumer(wanted, (await assets.stream_info(client, stream)).config)
+        step = changes.consumer_step(stream, name, wanted, there)
         change = functools.partial(assets.edit_consumer, client, stream)
         info = await editing.carry_out(step, there, change, f"Really edit Consumer {stream} > {name}?")
     if info is not None:
@@ -91,8 +83,6 @@ async def edit(
 
 async def rm(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = None, force: Force = False) -> None:
     """Delete a consumer, and what it knows of deliveries and acks."""
-    from penstock.jetstream import assets
-
     async with connected(ctx) as client:
         info = await _picked(client, stream, name)
         confirm(f"Really delete Consumer {info.stream} > {info.name}", force)
@@ -102,8 +92,6 @@ async def rm(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = N
 
 async def _picked(client: Connection, stream: str | None, name: str | None) -> ConsumerInfo:
     """Look at the consumer that was named, or let somebody choose."""
-    from penstock.jetstream import assets
-
     stream = await picked_stream(client, stream)
     if name is None:
         name = pick(f"{stream} consumer", [info.name for info in await assets.consumers(client, stream)], None)
@@ -119,8 +107,6 @@ async def pause(
     json: Json = False,
 ) -> None:
     """Let a consumer deliver nothing for a while."""
-    from penstock.jetstream import assets
-
     end = parse_until(until, "UNTIL")
     async with connected(ctx) as client:
         await assets.consumer_info(client, stream, name)
@@ -136,8 +122,6 @@ async def pause(
 
 async def resume(ctx: typer.Context, stream: StreamName, name: ConsumerName, force: Force = False) -> None:
     """Let a paused consumer go on."""
-    from penstock.jetstream import assets
-
     async with connected(ctx) as client:
         info = await assets.consumer_info(client, stream, name)
         if not info.paused:
@@ -158,7 +142,6 @@ async def info(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer =
 
 
 async def _found(ctx: typer.Context, stream: str | None) -> tuple[str, list[ConsumerInfo]]:
-    from penstock.jetstream import assets
 
     async with connected(ctx) as client:
         stream = await picked_stream(client, stream)

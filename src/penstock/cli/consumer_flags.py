@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.cli.flags import given_fields, option_name, table, table_flag
+from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask_missing, number, one_of, yes
 from penstock.cli.values import duration, parse_pairs, parse_until, size, words
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
-
-if TYPE_CHECKING:
-    from penstock.model import Consumer
 
 __all__ = ["ConsumerFlags", "ask_for_consumer", "consumer_from"]
 
@@ -36,9 +34,9 @@ class ConsumerFlags:
     ack: str | None = table_flag("How messages are acked.", "explicit|all|none", to="ack_policy")
     bps: int | None = table_flag("Most bits a second to push.", to="rate_limit_bps")
     backoff: str | None = table_flag("Waits before repeats: linear, or such as 1s,5s,1m.", "linear|none|LIST")
-    backoff_steps: int = table_flag("Steps of a linear backoff; 10 by default.", default=10)
-    backoff_min: str = table_flag("Its shortest wait; 1m by default.", "DURATION", default="1m")
-    backoff_max: str = table_flag("Its longest wait; 20m by default.", "DURATION", default="20m")
+    backoff_steps: int = table_flag("Steps of a linear backoff; 10 by default.", default=10, show_default=False)
+    backoff_min: str = table_flag("Its shortest wait; 1m by default.", "DURATION", default="1m", show_default=False)
+    backoff_max: str = table_flag("Its longest wait; 20m by default.", "DURATION", default="20m", show_default=False)
     deliver: str | None = table_flag("Where to begin: all, new, last, subject, a sequence, 1h, a time.", "POLICY")
     deliver_group: str | None = table_flag("Push to members of this queue group.", "GROUP", to="deliver_group")
     description: str | None = table_flag("A sentence for people.", to="description")
@@ -141,15 +139,13 @@ def fields_from(flags: ConsumerFlags) -> dict[str, Any]:
     return fields
 
 
-def consumer_from(name: str | None, flags: ConsumerFlags, base: dict[str, Any] | None = None) -> Consumer:
+def consumer_from(name: str | None, flags: ConsumerFlags, base: dict[str, Any] | None = None) -> model.Consumer:
     """Make a consumer of the flags, over a configuration that is there."""
-    from penstock.model import Consumer
-
     fields = {**(base or {}), **fields_from(flags)}
     if name is not None:
         ephemeral = flags.ephemeral or bool(base and base.get("name") and not base.get("durable"))
         fields |= {"name": name, "durable": None} if ephemeral else {"durable": name, "name": None}
-    return Consumer(**fields)
+    return model.Consumer(**fields)
 
 
 def ask_for_consumer(flags: ConsumerFlags) -> ConsumerFlags:

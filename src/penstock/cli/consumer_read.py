@@ -10,6 +10,7 @@ import typer
 
 from penstock.cli.consumer_show import delivery_json, show_delivery
 from penstock.cli.flags import All, ConsumerName, Force, Json, Raw, StopAfter, StreamName, Wait, argument, flag
+from penstock.cli.late import assets
 from penstock.cli.markers import Sieve
 from penstock.cli.output import local, print_json, print_table
 from penstock.cli.questions import confirm
@@ -118,8 +119,6 @@ async def sub(
     everything: All = False,
 ) -> None:
     """Show what a consumer delivers, push or pull, until Ctrl-C."""
-    from penstock.jetstream import assets
-
     silence = parse_duration(wait, option="--wait") if wait else None
     with until_signal() as stop:
         async with connected(ctx) as client:
@@ -220,7 +219,6 @@ async def redeliver(
     json: Json = False,
 ) -> None:
     """Put dead letters back into their stream, on their old subject."""
-    from penstock.jetstream import assets
     from penstock.jetstream.deadletter import DeadLetters
 
     async with connected(ctx) as client:

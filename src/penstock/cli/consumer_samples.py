@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.flags import Json, StreamName, Wait, argument, flag
+from penstock.cli.late import assets
 from penstock.cli.output import counts, local, make_table, print_json, print_table
 from penstock.cli.running import connected, first, until_signal
 from penstock.durations import parse_duration
@@ -32,7 +33,6 @@ async def samples(
     json: Json = False,
 ) -> None:
     """Show sampled acks and advisories as they come, and what they add up to."""
-    from penstock.jetstream import assets
     from penstock.jetstream.samples import Samples
 
     silence = parse_duration(wait, option="--wait") if wait else None

@@ -59,7 +59,7 @@ def table_flag(
     to: str | None = None,
     read: Callable[[Any, str], Any] | None = None,
     default: Any = None,
-    show_default: bool = False,
+    show_default: bool = True,
     repr: bool = True,
     **checks: Any,
 ) -> Any:

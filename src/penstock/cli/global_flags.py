@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock import __version__
-from penstock.cli.flags import table, table_flag
+from penstock.cli.flags import given_fields, table, table_flag
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 
@@ -32,21 +32,19 @@ class Globals:
     """What the global flags said; `options` makes connection options of it."""
 
     url: str | None = table_flag("Address of the NATS server, or several with commas.", "URL", "-s", "--server")
-    context: str | None = table_flag("NATS context to take the connection from.", "NAME")
+    context: str | None = table_flag("NATS context to take the connection from.", "NAME", to="context")
     user: str | None = table_flag("User name, or token.", envvar="NATS_USER")
-    password: str | None = table_flag("Password of the user.", envvar="NATS_PASSWORD", repr=False)
-    creds: str | None = table_flag("User credentials file.", "FILE", envvar="NATS_CREDS")
-    nkey: str | None = table_flag("File with an nkey seed.", "FILE", envvar="NATS_NKEY")
-    tlsca: str | None = table_flag("Certificates to trust.", "FILE", envvar="NATS_CA")
-    tlscert: str | None = table_flag("Our own certificate.", "FILE", envvar="NATS_CERT")
-    tlskey: str | None = table_flag("Key of our certificate.", "FILE", envvar="NATS_KEY")
-    tlsfirst: bool = table_flag("Shake hands before the server speaks.", "--tlsfirst", default=False)
-    timeout: str = table_flag(
-        "Time to wait for an answer.", "DURATION", envvar="NATS_TIMEOUT", default="5s", show_default=True
-    )
-    js_domain: str | None = table_flag("JetStream domain.", "NAME", envvar="NATS_DOMAIN")
-    js_api_prefix: str | None = table_flag("Prefix of the JetStream API.", "PREFIX")
-    inbox_prefix: str | None = table_flag("Prefix of reply subjects.", "PREFIX")
+    password: str | None = table_flag("Password of the user.", envvar="NATS_PASSWORD", repr=False, to="password")
+    creds: str | None = table_flag("User credentials file.", "FILE", envvar="NATS_CREDS", to="credentials")
+    nkey: str | None = table_flag("File with an nkey seed.", "FILE", envvar="NATS_NKEY", to="nkey")
+    tlsca: str | None = table_flag("Certificates to trust.", "FILE", envvar="NATS_CA", to="tls_ca")
+    tlscert: str | None = table_flag("Our own certificate.", "FILE", envvar="NATS_CERT", to="tls_cert")
+    tlskey: str | None = table_flag("Key of our certificate.", "FILE", envvar="NATS_KEY", to="tls_key")
+    tlsfirst: bool | None = table_flag("Shake hands before the server speaks.", "--tlsfirst", to="tls_first")
+    timeout: str = table_flag("Time to wait for an answer.", "DURATION", envvar="NATS_TIMEOUT", default="5s")
+    js_domain: str | None = table_flag("JetStream domain.", "NAME", envvar="NATS_DOMAIN", to="domain")
+    js_api_prefix: str | None = table_flag("Prefix of the JetStream API.", "PREFIX", to="api_prefix")
+    inbox_prefix: str | None = table_flag("Prefix of reply subjects.", "PREFIX", to="inbox_prefix")
     connection_name: str | None = table_flag("Name to show at the server.", "NAME")
     trace: bool = table_flag("Log what goes on.", "--trace", default=False)
     version: bool = table_flag(
@@ -70,26 +68,15 @@ class Globals:
         """Find the options to connect with, from the flags, the context and the environment."""
         from penstock.contexts import load_options
 
-        lone_user = self.user is not None and self.password is None
         return load_options(
             self.url,
-            context=self.context,
             # `--user X` alone is a token, as with the `nats` command.
-            token=self.user if lone_user else None,
-            user=None if lone_user else self.user,
-            password=self.password,
-            credentials=self.creds,
-            nkey=self.nkey,
-            tls_ca=self.tlsca,
-            tls_cert=self.tlscert,
-            tls_key=self.tlskey,
-            tls_first=self.tlsfirst or None,
-            domain=self.js_domain,
-            api_prefix=self.js_api_prefix,
-            inbox_prefix=self.inbox_prefix,
+            token=self.user if self.password is None else None,
+            user=None if self.password is None else self.user,
             name=self.connection_name or "penstock command",
             connect_timeout=self.seconds,
             request_timeout=self.seconds,
+            **given_fields(self),
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from penstock.cli.late import assets
 from penstock.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,8 +69,6 @@ def pick(what: str, names: Sequence[str], given: str | None) -> str:
 
 async def picked_stream(client: Connection, name: str | None) -> str:
     """Give the stream that was named, or let somebody choose."""
-    from penstock.jetstream import assets
-
     return name if name is not None else pick("stream", [info.name for info in await assets.streams(client)], None)
 
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.flags import Json, flag
+from penstock.cli.flags import Json, given_fields, table, table_flag
 from penstock.cli.output import print_json, print_pairs
 from penstock.cli.running import connected, first, until_signal
 from penstock.errors import InputError, JetStreamError, NoRespondersError, OptionError, ServerError
@@ -21,42 +21,44 @@ if TYPE_CHECKING:
 __all__ = ["info", "run_"]
 
 
-async def run_(
-    nodes: Annotated[int, flag("1, or 3 for a JetStream cluster on this machine.")] = 1,
-    store: Annotated[Path | None, flag("Folder to keep; a temporary one where none is given.", "DIR")] = None,
-    port: Annotated[int, flag("Client port; 0 for a free one.")] = 0,
-    sync: Annotated[str, flag("Sync before each ack, or every so often.", "always|DURATION")] = "always",
-    token: Annotated[str | None, flag("Token that clients must give; a generated one otherwise.", "T")] = None,
-    no_auth: Annotated[bool, flag("Let anybody on this machine connect.", "--no-auth")] = False,
-    max_payload: Annotated[int | None, flag("Largest message; 1 MiB by default.", "BYTES")] = None,
-    tls_cert: Annotated[Path | None, flag("Certificate of the server; needs --key.", "FILE", "--cert")] = None,
-    tls_key: Annotated[Path | None, flag("Key of the certificate.", "FILE", "--key")] = None,
-    tls_ca: Annotated[Path | None, flag("Ask clients for certificates signed by this.", "FILE", "--ca")] = None,
-    config: Annotated[Path | None, flag("Further nats-server configuration.", "FILE")] = None,
-    binary: Annotated[Path | None, flag("The nats-server to run, if not the installed one.", "FILE")] = None,
-    json: Json = False,
-) -> None:
+def _not(value: bool, option: str) -> bool:
+    return not value
+
+
+def _content(file: Path, option: str) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{option} {file} cannot be read: {error}.", remedy="Check the path.") from None
+
+
+@table
+class ServerFlags:
+    """The server to run; each flag is an option of `penstock.Server`."""
+
+    nodes: int = table_flag("1, or 3 for a JetStream cluster on this machine.", default=1, to="nodes")
+    store: Path | None = table_flag("Folder to keep; a temporary one where none is given.", "DIR", to="store")
+    port: int = table_flag("Client port; 0 for a free one.", default=0, to="port")
+    sync: str = table_flag("Sync before each ack, or every so often.", "always|DURATION", default="always", to="sync")
+    token: str | None = table_flag("Token that clients must give; a generated one otherwise.", "T", to="token")
+    no_auth: bool = table_flag("Let anybody on this machine connect.", "--no-auth", default=False, to="auth", read=_not)
+    max_payload: int | None = table_flag("Largest message; 1 MiB by default.", "BYTES", to="max_payload")
+    tls_cert: Path | None = table_flag("Certificate of the server; needs --key.", "FILE", "--cert", to="tls_cert")
+    tls_key: Path | None = table_flag("Key of the certificate.", "FILE", "--key", to="tls_key")
+    tls_ca: Path | None = table_flag("Ask clients for certificates signed by this.", "FILE", "--ca", to="tls_ca")
+    config: Path | None = table_flag("Further nats-server configuration.", "FILE", to="config", read=_content)
+    binary: Path | None = table_flag("The nats-server to run, if not the installed one.", "FILE", to="binary")
+
+
+async def run_(flags: ServerFlags, json: Json = False) -> None:
     """Run a NATS server with JetStream until Ctrl-C, and print the URL to connect to."""
-    if token is not None and no_auth:
+    if flags.token is not None and flags.no_auth:
         raise OptionError(
             "--token and --no-auth are given together.", remedy="Leave one of them out.", option="--no-auth"
         )
     from penstock.server import Server
 
-    server = Server(
-        nodes=nodes,
-        store=store,
-        port=port,
-        sync=sync,
-        token=token,
-        auth=not no_auth,
-        max_payload=max_payload,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        config=_read(config),
-        binary=binary,
-    )
+    server = Server(**given_fields(flags))
     with until_signal() as stop:
         async with started(server, stop):
             if not stop.is_set():
@@ -77,15 +79,6 @@ async def started(server: Server, stop: asyncio.Event) -> AsyncIterator[None]:
         # A start that was interrupted is waited for: it is bounded, and what it started must be stopped.
         await asyncio.wait([starting])
         await asyncio.to_thread(server.stop)
-
-
-def _read(config: Path | None) -> str:
-    if config is None:
-        return ""
-    try:
-        return config.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {config} cannot be read: {error}.", remedy="Check the path.") from None
 
 
 def _announce(server: Server, json: bool) -> None:

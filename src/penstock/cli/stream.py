@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.asset_commands import Adding, Editing, fields_of, read_config
 from penstock.cli.flags import AnyStream, Force, Json, StreamName, argument, flag
+from penstock.cli.late import assets, changes, model, rules
 from penstock.cli.output import print_json
 from penstock.cli.questions import ask, asking, confirm, picked_stream
 from penstock.cli.running import connected
@@ -27,11 +28,7 @@ async def add(
     flags: StreamFlags,
 ) -> None:
     """Create a stream; a terminal is asked for what no flag says."""
-    from penstock.jetstream import assets
-    from penstock.jetstream.rules import check_stream, check_streams_together
-    from penstock.model import Stream
-
-    base: dict[str, Any] = {} if adding.config is None else fields_of(read_config(Stream, adding.config))
+    base: dict[str, Any] = {} if adding.config is None else fields_of(read_config(model.Stream, adding.config))
     name = name or base.get("name")
     if name is None:
         if not asking(adding.defaults):
@@ -42,7 +39,7 @@ async def add(
     elif not any((flags.subjects, flags.mirror, flags.source, *map(base.get, ("subjects", "mirror", "sources")))):
         raise InputError(f"Stream {name} captures nothing.", remedy="Give --subjects, --mirror or --source.")
     stream = stream_from(name, flags, base)
-    check_stream(stream)
+    rules.check_stream(stream)
     if adding.only_shows(stream, f"Stream {name}"):
         return
     async with connected(ctx) as client:
@@ -52,7 +49,7 @@ async def add(
                 f"There is a stream {name} already.", remedy=f"Change it with `penstock stream edit {name}`."
             )
         for other in others:
-            check_streams_together([stream, other])
+            rules.check_streams_together([stream, other])
         info = await assets.add_stream(client, stream)
     if adding.json:
         print_json(info.raw)
@@ -63,21 +60,16 @@ async def add(
 
 async def edit(ctx: typer.Context, name: StreamName, editing: Editing, flags: StreamFlags) -> None:
     """Change a stream; shows what would change, and asks."""
-    from penstock.jetstream import assets
-    from penstock.jetstream.changes import stream_step
-    from penstock.jetstream.rules import check_stream, check_streams_together
-    from penstock.model import Stream
-
-    base = None if editing.config is None else read_config(Stream, editing.config)
+    base = None if editing.config is None else read_config(model.Stream, editing.config)
     async with connected(ctx) as client:
         there = await assets.stream_info(client, name)
         wanted = stream_from(name, flags, fields_of(base or there.config))
-        check_stream(wanted)
+        rules.check_stream(wanted)
         for other in await assets.streams(client):
             if other.name != name:
-                check_streams_together([wanted, other.config])
+                rules.check_streams_together([wanted, other.config])
         change = functools.partial(assets.edit_stream, client)
-        info = await editing.carry_out(stream_step(wanted, there), there, change, f"Really edit Stream {name}?")
+        info = await editing.carry_out(changes.stream_step(wanted, there), there, change, f"Really edit Stream {name}?")
     if info is not None:
         typer.echo(f"Stream {name} was updated\n")
         show_stream(info)
@@ -85,8 +77,6 @@ async def edit(ctx: typer.Context, name: StreamName, editing: Editing, flags: St
 
 async def seal(ctx: typer.Context, name: StreamName, force: Force = False) -> None:
     """Never let a stream change again."""
-    from penstock.jetstream import assets
-
     async with connected(ctx) as client:
         there = await assets.stream_info(client, name)
         if there.config.sealed:
@@ -99,8 +89,6 @@ async def seal(ctx: typer.Context, name: StreamName, force: Force = False) -> No
 
 async def rm(ctx: typer.Context, name: AnyStream = None, force: Force = False) -> None:
     """Delete a stream, with everything in it."""
-    from penstock.jetstream import assets
-
     async with connected(ctx) as client:
         info = await assets.stream_info(client, await picked_stream(client, name))
         confirm(f"Really delete Stream {info.name} with {info.messages:,} messages", force)
@@ -118,8 +106,6 @@ async def purge(
     json: Json = False,
 ) -> None:
     """Remove messages from a stream."""
-    from penstock.jetstream import assets
-
     if seq is not None and keep is not None:
         raise InputError("--seq and --keep are given together.", remedy="Leave one of them out.")
     async with connected(ctx) as client:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.cli.flags import given_fields, table, table_flag
+from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask, ask_missing, number, one_of, yes
 from penstock.cli.values import choice, duration, parse_pairs, size, words
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-
-if TYPE_CHECKING:
-    from penstock.model import Stream
 
 __all__ = ["StreamFlags", "ask_for_stream", "stream_from"]
 
@@ -123,14 +121,12 @@ def _pair(fields: dict[str, Any], field: str, prefix: str, source: str | None, d
     fields[field] = {"src": source if source is not None else ">", "dest": destination}
 
 
-def stream_from(name: str, flags: StreamFlags, base: dict[str, Any] | None = None) -> Stream:
+def stream_from(name: str, flags: StreamFlags, base: dict[str, Any] | None = None) -> model.Stream:
     """Make a stream of the flags, over a configuration that is there."""
-    from penstock.model import Stream
-
     fields = fields_from(flags)
     if "mirror" in fields and "subjects" not in fields:
         fields["subjects"] = []
-    return Stream(**{**(base or {}), **fields, "name": name})
+    return model.Stream(**{**(base or {}), **fields, "name": name})
 
 
 def ask_for_stream(flags: StreamFlags) -> StreamFlags:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.flags import All, AnyStream, Json, Names, argument, flag
+from penstock.cli.late import assets
 from penstock.cli.markers import Sieve
 from penstock.cli.output import ago, counts, local, print_json, print_listed, print_pairs, print_table
 from penstock.cli.questions import picked_stream
@@ -30,7 +31,6 @@ async def info(
     json: Json = False,
 ) -> None:
     """Show a stream: configuration and state."""
-    from penstock.jetstream import assets
     from penstock.spark.markers import marker_filter
 
     async with connected(ctx) as client:
@@ -46,8 +46,6 @@ async def info(
 
 async def ls(ctx: typer.Context, subject: Capturing = None, names: Names = False, json: Json = False) -> None:
     """List the streams."""
-    from penstock.jetstream import assets
-
     async with connected(ctx) as client:
         found = await assets.streams(client, subject=subject)
     if print_listed(found, json, names):
@@ -71,8 +69,6 @@ async def report(
     json: Json = False,
 ) -> None:
     """Report on all streams: storage, consumers, messages, bytes, replicas, and what copies lag behind."""
-    from penstock.jetstream import assets
-
     order = "consumers" if consumers else "messages" if messages else "bytes"
     async with connected(ctx) as client:
         found = await assets.streams(client, subject=subject)
@@ -125,8 +121,6 @@ async def subjects(
     json: Json = False,
 ) -> None:
     """Count the messages of each subject that a stream holds."""
-    from penstock.jetstream import assets
-
     if sort not in ("name", "subjects", "messages", "count"):
         raise InputError(f"--sort is {sort!r}.", remedy="Use name or messages.")
     sieve = Sieve(everything, pattern)

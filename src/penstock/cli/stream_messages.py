@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.asset_commands import read_config
 from penstock.cli.flags import All, AnyStream, Force, Json, Raw, StreamName, argument, flag
+from penstock.cli.late import assets, model, snapshot
 from penstock.cli.markers import Sieve
 from penstock.cli.output import print_json, progress
 from penstock.cli.questions import asking, confirm, picked_stream
@@ -38,8 +39,6 @@ async def view(
     json: Json = False,
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
-    from penstock.jetstream import assets
-
     if start is not None and since is not None:
         raise InputError("--id and --since are given together.", remedy="Leave one of them out.")
     begin = None if since is None else shifted(since, "--since", -1)
@@ -92,7 +91,6 @@ async def get(
 
 
 async def _message(client: Connection, name: str, sequence: int | None, last_for: str | None = None) -> Message:
-    from penstock.jetstream import assets
 
     try:
         return await assets.get_message(client, name, sequence, last_for=last_for)
@@ -110,8 +108,6 @@ async def rmm(
     force: Force = False,
 ) -> None:
     """Remove one message, and overwrite its bytes."""
-    from penstock.jetstream import assets
-
     async with connected(ctx) as client:
         message = await _message(client, name, sequence)
         confirm(f"Really remove message {sequence} on {message.subject} from Stream {name}", force)
@@ -128,8 +124,6 @@ async def backup(
     json: Json = False,
 ) -> None:
     """Write a stream into a folder, which `restore` reads; the `nats` command reads it, too."""
-    from penstock.jetstream import snapshot
-
     async with connected(ctx) as client:
         with progress(f"Backing up {name}", None) as advance:
             made = await snapshot.backup(client, name, target, consumers=consumers, check=check, progress=advance)
@@ -148,11 +142,8 @@ async def restore(
     json: Json = False,
 ) -> None:
     """Make a stream anew from a backup."""
-    from penstock.jetstream import snapshot
-    from penstock.model import Stream
-
     snapshot.read_meta(folder)  # before anything is asked of a server
-    wanted = None if config is None else read_config(Stream, config)
+    wanted = None if config is None else read_config(model.Stream, config)
     size = (folder / snapshot.DATA).stat().st_size  # one look at a local file
     async with connected(ctx) as client:
         with progress("Restoring", size) as advance:

@@ -23,9 +23,9 @@ _MARKS = {"create": "+", "update": "~", "delete": "-", "none": "="}
 async def apply(
     ctx: typer.Context,
     file: Annotated[Path, argument("TOML file that declares streams and consumers.", "FILE")],
-    plan: Annotated[bool, flag("Show what would change, and change nothing.", "--plan")] = False,
-    prune: Annotated[bool, flag("Delete consumers of these streams that the file does not name.", "--prune")] = False,
-    may_lose_data: Annotated[bool, flag("Allow changes that drop messages.", "--may-lose-data")] = False,
+    plan: Annotated[bool, flag("Show what would change, and change nothing.")] = False,
+    prune: Annotated[bool, flag("Delete consumers of these streams that the file does not name.")] = False,
+    may_lose_data: Annotated[bool, flag("Allow changes that drop messages.")] = False,
     force: Annotated[bool, flag("Do not ask before --prune deletes.", "-f", "--force")] = False,
     json: Json = False,
 ) -> None:

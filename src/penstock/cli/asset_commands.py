@@ -30,9 +30,9 @@ class Adding:
     """The flags with which streams and consumers are created alike."""
 
     config: Path | None = table_flag("JSON configuration to begin with.", "FILE")
-    validate: bool = table_flag("Check, and create nothing.", "--validate", default=False)
+    validate: bool = table_flag("Check, and create nothing.", default=False)
     output: Path | None = table_flag("Write the configuration, and create nothing.", "FILE")
-    defaults: bool = table_flag("Ask nothing; take the defaults.", "--defaults", default=False)
+    defaults: bool = table_flag("Ask nothing; take the defaults.", default=False)
     json: bool = table_flag(JSON, "-j", "--json", default=False)
 
     def only_shows(self, config: Stream | Consumer, what: str) -> bool:
@@ -49,7 +49,7 @@ class Editing:
     """The flags with which streams and consumers are changed alike."""
 
     config: Path | None = table_flag("JSON configuration to change it to.", "FILE")
-    dry_run: bool = table_flag("Show what would change, and change nothing.", "--dry-run", default=False)
+    dry_run: bool = table_flag("Show what would change, and change nothing.", default=False)
     force: bool = table_flag("Do not ask.", "-f", "--force", default=False)
     json: bool = table_flag(JSON, "-j", "--json", default=False)
 

@@ -18,6 +18,7 @@ from penstock.cli.global_flags import Globals
 from penstock.cli.output import counts, print_json, print_pairs, print_table, progress
 from penstock.cli.running import connected, first, until_signal
 from penstock.cli.server import started
+from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 from penstock.sizes import parse_size
@@ -47,7 +48,7 @@ async def serve(
     ] = None,
     port: Annotated[int, flag("Client port of the embedded server; 0 for a free one.")] = 4222,
     token: Annotated[str | None, flag("Token for the embedded server; a generated one otherwise.", "T")] = None,
-    no_auth: Annotated[bool, flag("Let anybody on this machine connect to it.", "--no-auth")] = False,
+    no_auth: Annotated[bool, flag("Let anybody on this machine connect to it.")] = False,
     sync: Annotated[str, flag("When the embedded server syncs to disk.", "always|DURATION")] = "always",
     max_channels: Annotated[int, _limit("-mc", "max_channels", "Channels; 0: any.")] = 100,
     max_subs: Annotated[int, _limit("-msu", "max_subs", "Subscriptions of a channel; 0: any.")] = 1000,
@@ -68,9 +69,7 @@ async def serve(
     ] = False,
     subject_prefix: Prefix = "",
     replicas: Replicas = 1,
-    standby: Annotated[
-        bool, flag("Wait where another gateway serves, and take over when it is gone.", "--standby")
-    ] = False,
+    standby: Annotated[bool, flag("Wait where another gateway serves, and take over when it is gone.")] = False,
     lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "4s",
     monitor: Annotated[
         str | None, flag("Monitoring pages, on loopback if no host.", "[HOST:]PORT", "-m", "--monitor")
@@ -105,8 +104,7 @@ async def serve(
         "timeout": ctx.obj.seconds,
         "monitor": monitor if monitor is None or ":" in monitor else f"127.0.0.1:{monitor}",
     }
-    if token is not None and no_auth:
-        raise OptionError("--token and --no-auth are given together.", remedy="Leave one out.", option="--no-auth")
+    refuse_both("--token", token is not None, "--no-auth", no_auth)
     if not _is_elsewhere(ctx.obj):
         from penstock.server import Server
 

@@ -37,7 +37,7 @@ async def send(
     ctx: typer.Context,
     file: Annotated[str, argument("File to send, - for standard input.")],
     subject: Annotated[str, argument("Subject to send it on.")],
-    digest: Annotated[bool, flag("Add a SHA-256 that receivers verify.", "--digest")] = False,
+    digest: Annotated[bool, flag("Add a SHA-256 that receivers verify.")] = False,
     stream: Stream = None,
     message_id: Annotated[
         str | None, flag("Id of the message; with --persistent that of one to continue.", "ID", "--id")

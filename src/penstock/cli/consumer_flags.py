@@ -9,7 +9,7 @@ from typing import Any
 from penstock.cli.flags import given_fields, option_name, table, table_flag
 from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask_missing, number, one_of, yes
-from penstock.cli.values import duration, parse_pairs, parse_until, size, words
+from penstock.cli.values import duration, parse_pairs, parse_until, refuse_both, size, words
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 
@@ -33,47 +33,49 @@ class ConsumerFlags:
 
     ack: str | None = table_flag("How messages are acked.", "explicit|all|none", to="ack_policy")
     bps: int | None = table_flag("Most bits a second to push.", to="rate_limit_bps")
-    backoff: str | None = table_flag("Waits before repeats: linear, or such as 1s,5s,1m.", "linear|none|LIST")
-    backoff_steps: int = table_flag("Steps of a linear backoff; 10 by default.", default=10, show_default=False)
-    backoff_min: str = table_flag("Its shortest wait; 1m by default.", "DURATION", default="1m", show_default=False)
-    backoff_max: str = table_flag("Its longest wait; 20m by default.", "DURATION", default="20m", show_default=False)
-    deliver: str | None = table_flag("Where to begin: all, new, last, subject, a sequence, 1h, a time.", "POLICY")
-    deliver_group: str | None = table_flag("Push to members of this queue group.", "GROUP", to="deliver_group")
-    description: str | None = table_flag("A sentence for people.", to="description")
-    ephemeral: bool = table_flag("Let it go when nobody uses it.", "--ephemeral", default=False)
-    filter: list[str] | None = table_flag("Only these subjects; repeat, or use commas.", "SUBJECT")
-    flow_control: bool | None = table_flag("Push no faster than is read.", to="flow_control")
+    backoff: str | None = table_flag("Waits before repeats: linear, or such as 1s,5s,1m.", "linear|none|LIST", to="")
+    backoff_steps: int = table_flag("Steps of a linear backoff; 10 by default.", default=10, show_default=False, to="")
+    backoff_min: str = table_flag(
+        "Its shortest wait; 1m by default.", "DURATION", default="1m", show_default=False, to=""
+    )
+    backoff_max: str = table_flag(
+        "Its longest wait; 20m by default.", "DURATION", default="20m", show_default=False, to=""
+    )
+    deliver: str | None = table_flag(
+        "Where to begin: all, new, last, subject, a sequence, 1h, a time.", "POLICY", to=""
+    )
+    deliver_group: str | None = table_flag("Push to members of this queue group.", "GROUP")
+    description: str | None = table_flag("A sentence for people.")
+    ephemeral: bool = table_flag("Let it go when nobody uses it.", default=False, to="")
+    filter: list[str] | None = table_flag("Only these subjects; repeat, or use commas.", "SUBJECT", to="")
+    flow_control: bool | None = table_flag("Push no faster than is read.")
     heartbeat: str | None = table_flag(
         "Show life so often while pushing nothing.", "DURATION", to="idle_heartbeat", read=_time
     )
-    headers_only: bool | None = table_flag("Leave payloads out.", to="headers_only")
-    inactive_threshold: str | None = table_flag(
-        "How long it lives unused.", "DURATION", to="inactive_threshold", read=_time
-    )
-    max_deliver: int | None = table_flag("Most deliveries of a message.", to="max_deliver")
+    headers_only: bool | None = table_flag("Leave payloads out.")
+    inactive_threshold: str | None = table_flag("How long it lives unused.", "DURATION", read=_time)
+    max_deliver: int | None = table_flag("Most deliveries of a message.")
     max_pending: int | None = table_flag("Most deliveries that wait for acks.", to="max_ack_pending")
-    max_waiting: int | None = table_flag("Most pulls that wait.", to="max_waiting")
+    max_waiting: int | None = table_flag("Most pulls that wait.")
     max_pull_batch: int | None = table_flag("Most messages of one pull.", to="max_batch")
     max_pull_expire: str | None = table_flag("Longest wait of one pull.", "DURATION", to="max_expires", read=_time)
     max_pull_bytes: str | None = table_flag("Most bytes of one pull.", "SIZE", to="max_bytes", read=size)
     memory: bool | None = table_flag("Keep its state in memory.", to="mem_storage")
-    metadata: list[str] | None = table_flag(
-        "Text by key; may be repeated.", "KEY=VALUE", to="metadata", read=parse_pairs
-    )
-    overflow_groups: list[str] | None = table_flag("Serve these groups by overflow.", "GROUP")
-    pinned_groups: list[str] | None = table_flag("Serve one client of each group.", "GROUP")
+    metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
+    overflow_groups: list[str] | None = table_flag("Serve these groups by overflow.", "GROUP", to="")
+    pinned_groups: list[str] | None = table_flag("Serve one client of each group.", "GROUP", to="")
     pinned_ttl: str | None = table_flag(
         "How long a pinned client may be silent.", "DURATION", to="priority_timeout", read=_time
     )
-    prioritized_groups: list[str] | None = table_flag("Serve these groups by priority.", "GROUP")
+    prioritized_groups: list[str] | None = table_flag("Serve these groups by priority.", "GROUP", to="")
     pause: str | None = table_flag(
         "Deliver nothing until a time, or for a duration.", "UNTIL", to="pause_until", read=parse_until
     )
-    pull: bool = table_flag("Deliver when asked; the default without --target.", "--pull", default=False)
+    pull: bool = table_flag("Deliver when asked; the default without --target.", default=False, to="")
     replay: str | None = table_flag("At once, or at the pace of storing.", "instant|original", to="replay_policy")
     replicas: int | None = table_flag("How many servers keep its state.", to="num_replicas")
     sample: str | None = table_flag("Share of acks to sample.", "PERCENT", to="sample_freq", read=_share)
-    target: str | None = table_flag("Push to this subject.", "SUBJECT")
+    target: str | None = table_flag("Push to this subject.", "SUBJECT", to="")
     wait: str | None = table_flag("How long a delivery waits for its ack.", "DURATION", to="ack_wait", read=_time)
 
 
@@ -126,9 +128,8 @@ def fields_from(flags: ConsumerFlags) -> dict[str, Any]:
         subjects = words(flags.filter)
         fields["filter_subject"] = subjects[0] if len(subjects) == 1 else None
         fields["filter_subjects"] = subjects if len(subjects) > 1 else []
+    refuse_both("--pull", flags.pull, "--target", bool(flags.target))
     if flags.target:
-        if flags.pull:
-            raise InputError("--pull and --target are given together.", remedy="Leave one of them out.")
         fields["deliver_subject"] = flags.target
     groups = {name: getattr(flags, name) for name in _GROUPS if getattr(flags, name)}
     if len(groups) > 1:

@@ -15,6 +15,7 @@ from penstock.cli.markers import Sieve
 from penstock.cli.output import local, print_json, print_table
 from penstock.cli.questions import confirm
 from penstock.cli.running import connected, first, until_signal
+from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
 
@@ -37,8 +38,8 @@ async def next_(
     name: ConsumerName,
     count: Annotated[int, flag("How many messages.", min=1)] = 1,
     ack: Ack = True,
-    nak: Annotated[bool, flag("Give them back instead.", "--nak")] = False,
-    term: Annotated[bool, flag("Refuse them for good instead.", "--term")] = False,
+    nak: Annotated[bool, flag("Give them back instead.")] = False,
+    term: Annotated[bool, flag("Refuse them for good instead.")] = False,
     wait: Annotated[str | None, flag("How long to wait; --timeout otherwise.", "DURATION")] = None,
     raw: Raw = False,
     everything: All = False,
@@ -47,25 +48,18 @@ async def next_(
     """Take the next messages of a pull consumer, and acknowledge them."""
     from penstock.jetstream.consume import Deliveries
 
-    if nak and term:
-        raise InputError("--nak and --term are given together.", remedy="Leave one of them out.")
+    refuse_both("--nak", nak, "--term", term)
     answer = "nak" if nak else "term" if term else "ack" if ack else "none"
     seconds = parse_duration(wait, option="--wait") if wait else ctx.obj.seconds
     expires = max(seconds, 1.0)
+    beat = min(5.0, expires / 2)
     shown: list[Delivery] = []
     sieve, more = Sieve(everything), True
     async with connected(ctx) as client:
         while more and len(shown) < count:  # once more where markers came instead
             hidden, left = sieve.hidden, count - len(shown)
             async with Deliveries(
-                client,
-                stream,
-                name,
-                batch=left,
-                limit=left,
-                wait=seconds,
-                expires=expires,
-                heartbeat=min(5.0, expires / 2),
+                client, stream, name, batch=left, limit=left, wait=seconds, expires=expires, heartbeat=beat
             ) as deliveries:
                 assert deliveries.info is not None
                 acks = deliveries.info.config.ack_policy != "none"

@@ -34,9 +34,7 @@ async def demo(
     document_size: Annotated[str, flag("How large a document is, about.", "SIZE")] = "2MB",
     kills: Annotated[int, flag("How often to kill Spark with SIGKILL.", min=0, max=9)] = 1,
     folder: Annotated[str | None, flag("Where the report goes; artifacts/demo where nothing is said.", "DIR")] = None,
-    keep: Annotated[
-        bool, flag("Leave everything running, Spark too, with the console on it, until Ctrl-C.", "--keep")
-    ] = False,
+    keep: Annotated[bool, flag("Leave everything running, Spark too, with the console on it, until Ctrl-C.")] = False,
     open_report: Annotated[bool, flag("Open the report in a browser.", "--open")] = False,
 ) -> None:
     """Run the main job: orders through NATS and Spark and back, with a kill in the middle and an audit at the end."""

@@ -5,13 +5,15 @@ A table (`table`) is a class whose fields are flags (`table_flag`); a command ta
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 __all__ = ["argument", "as_command", "flag", "given_fields", "option_name", "table", "table_flag"]
 
@@ -21,7 +23,7 @@ Table = TypeVar("Table")
 def flag(help: str, *words: str, **checks: Any) -> Any:
     """Describe a flag: words with dashes are its names, another one stands for its value in the help.
 
-    Without a name it is called like its parameter.
+    Without a name it is called like its parameter; a switch that is on, or None, by default then has a --no-, too.
     """
     names = [word for word in words if word.startswith("-")]
     metavar = next((word for word in words if not word.startswith("-")), None)
@@ -65,8 +67,8 @@ def table_flag(
 ) -> Any:
     """Describe a flag as a field of a dataclass.
 
-    What it says becomes the field `to` of a configuration; `read` makes a value of it, and is told the flag's name for
-    its complaints.
+    What it says becomes the field `to` of a configuration, which has its own name if nothing is said, and is none if it
+    is empty; `read` makes a value of it, and is told the flag's name for its complaints.
     """
     about = {"flag": flag(help, *words, show_default=show_default, **checks), "to": to, "read": read}
     return dataclasses.field(default=default, repr=repr, metadata=about)
@@ -83,12 +85,18 @@ def option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def field_set(item: dataclasses.Field[Any]) -> str:
+    """Give the field of a configuration that a flag of a table sets; nothing where it sets none by itself."""
+    to: str | None = item.metadata["to"]
+    return item.name if to is None else to
+
+
 def given_fields(flags: Any) -> dict[str, Any]:
     """Give the fields of a configuration that a table's flags set; a flag that says nothing sets none."""
     fields = {}
     for item in dataclasses.fields(flags):
-        value, to, read = getattr(flags, item.name), item.metadata["to"], item.metadata["read"]
-        if to is not None and value is not None:
+        value, read = getattr(flags, item.name), item.metadata["read"]
+        if value is not None and (to := field_set(item)):
             fields[to] = value if read is None else read(value, option_name(item.name))
     return fields
 
@@ -106,6 +114,7 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
             parameters += _parameters(item.annotation)
         else:
             parameters.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    parameters = [_named(item) for item in parameters]
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
@@ -119,6 +128,16 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
     command.__annotations__ = {item.name: item.annotation for item in parameters}
     return command
+
+
+def _named(item: inspect.Parameter) -> inspect.Parameter:
+    """Name a switch that is off by default: typer would add a second name, with --no-."""
+    option = get_args(item.annotation)[-1] if item.default is False else None
+    if not isinstance(option, OptionInfo) or option.default is not ...:
+        return item
+    option = copy.copy(option)
+    option.default = option_name(item.name)
+    return item.replace(annotation=Annotated[bool, option])
 
 
 def _parameters(table: Any) -> list[inspect.Parameter]:

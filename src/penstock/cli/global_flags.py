@@ -31,24 +31,24 @@ def _version(wanted: bool) -> None:
 class Globals:
     """What the global flags said; `options` makes connection options of it."""
 
-    url: str | None = table_flag("Address of the NATS server, or several with commas.", "URL", "-s", "--server")
-    context: str | None = table_flag("NATS context to take the connection from.", "NAME", to="context")
-    user: str | None = table_flag("User name, or token.", envvar="NATS_USER")
-    password: str | None = table_flag("Password of the user.", envvar="NATS_PASSWORD", repr=False, to="password")
+    url: str | None = table_flag("Address of the NATS server, or several with commas.", "URL", "-s", "--server", to="")
+    context: str | None = table_flag("NATS context to take the connection from.", "NAME")
+    user: str | None = table_flag("User name, or token.", envvar="NATS_USER", to="")
+    password: str | None = table_flag("Password of the user.", envvar="NATS_PASSWORD", repr=False)
     creds: str | None = table_flag("User credentials file.", "FILE", envvar="NATS_CREDS", to="credentials")
-    nkey: str | None = table_flag("File with an nkey seed.", "FILE", envvar="NATS_NKEY", to="nkey")
+    nkey: str | None = table_flag("File with an nkey seed.", "FILE", envvar="NATS_NKEY")
     tlsca: str | None = table_flag("Certificates to trust.", "FILE", envvar="NATS_CA", to="tls_ca")
     tlscert: str | None = table_flag("Our own certificate.", "FILE", envvar="NATS_CERT", to="tls_cert")
     tlskey: str | None = table_flag("Key of our certificate.", "FILE", envvar="NATS_KEY", to="tls_key")
     tlsfirst: bool | None = table_flag("Shake hands before the server speaks.", "--tlsfirst", to="tls_first")
-    timeout: str = table_flag("Time to wait for an answer.", "DURATION", envvar="NATS_TIMEOUT", default="5s")
+    timeout: str = table_flag("Time to wait for an answer.", "DURATION", envvar="NATS_TIMEOUT", default="5s", to="")
     js_domain: str | None = table_flag("JetStream domain.", "NAME", envvar="NATS_DOMAIN", to="domain")
     js_api_prefix: str | None = table_flag("Prefix of the JetStream API.", "PREFIX", to="api_prefix")
-    inbox_prefix: str | None = table_flag("Prefix of reply subjects.", "PREFIX", to="inbox_prefix")
-    connection_name: str | None = table_flag("Name to show at the server.", "NAME")
-    trace: bool = table_flag("Log what goes on.", "--trace", default=False)
+    inbox_prefix: str | None = table_flag("Prefix of reply subjects.", "PREFIX")
+    connection_name: str | None = table_flag("Name to show at the server.", "NAME", to="")
+    trace: bool = table_flag("Log what goes on.", default=False, to="")
     version: bool = table_flag(
-        "Show the version and exit.", "--version", callback=_version, is_eager=True, default=False
+        "Show the version and exit.", "--version", callback=_version, is_eager=True, default=False, to=""
     )
 
     @property
@@ -90,22 +90,20 @@ def hoist(group: Any, arguments: list[str]) -> list[str]:
     own = _own_flags(group, arguments)
     front: list[str] = []
     rest: list[str] = []
-    index = 0
-    while index < len(arguments):
-        argument = arguments[index]
+    left = iter(arguments)
+    for argument in left:
         name, joined, _ = argument.partition("=")
         if argument == "--":
-            rest += arguments[index:]
-            break
-        if name in values and name not in own:
-            take = 2 if values[name] and not joined else 1
-            if index + take > len(arguments):
-                raise OptionError(f"{name} has no value.", remedy=f"Write it behind {name}.", option=name)
-            front += arguments[index : index + take]
-            index += take
-            continue
-        rest.append(argument)
-        index += 1
+            rest += [argument, *left]
+        elif name in values and name not in own:
+            front.append(argument)
+            if values[name] and not joined:
+                value = next(left, None)
+                if value is None:
+                    raise OptionError(f"{name} has no value.", remedy=f"Write it behind {name}.", option=name)
+                front.append(value)
+        else:
+            rest.append(argument)
     return front + rest
 
 

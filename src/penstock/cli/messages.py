@@ -16,6 +16,7 @@ import typer
 from penstock.cli.flags import Headers, Json, Raw, StopAfter, Wait, argument, flag
 from penstock.cli.output import print_bytes, print_headers, print_json, print_table, progress
 from penstock.cli.running import connected, staying
+from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, InputError, NoRespondersError
 
@@ -129,7 +130,7 @@ async def sub(
     timestamp: Annotated[bool, flag("Show when each message came.", "-t", "--timestamp")] = False,
     queue: Annotated[str | None, flag("Share the messages with this queue group.")] = None,
     count: StopAfter = 0,
-    headers_only: Annotated[bool, flag("Show no payloads.", "--headers-only")] = False,
+    headers_only: Annotated[bool, flag("Show no payloads.")] = False,
     raw: Raw = False,
     wait: Wait = None,
 ) -> None:
@@ -232,7 +233,7 @@ async def reply(
     subject: Annotated[str, argument("Subject to answer on.")],
     body: Annotated[str | None, argument("Answer; with --echo the request's own body.")] = None,
     header: Headers = None,
-    echo: Annotated[bool, flag("Answer with what was asked.", "--echo")] = False,
+    echo: Annotated[bool, flag("Answer with what was asked.")] = False,
     queue: Annotated[str, flag("Queue group to share requests with.")] = "NATS-RPLY-22",
     count: StopAfter = 0,
     sleep: Annotated[str, flag("Wait before each answer.", "DURATION")] = "0s",
@@ -241,8 +242,7 @@ async def reply(
     check_subjects(subject)
     if body is None and not echo:
         raise InputError("There is nothing to answer with.", remedy="Give a body, or --echo.")
-    if body is not None and echo:
-        raise InputError("A body and --echo are given together.", remedy="Leave one of them out.")
+    refuse_both("A body", body is not None, "--echo", echo)
     pause, headers = parse_duration(sleep, option="--sleep"), parse_headers(header)
     full, answered = asyncio.Event(), 0
     async with staying(ctx) as here:
@@ -271,15 +271,10 @@ async def rtt(
     json: Json = False,
 ) -> None:
     """Measure the round trip to each server."""
-    from penstock.connection import connect
-
-    options, rows = ctx.obj.options(), []
-    for url in options.urls:
-        client = await connect(options.replace(url=url))
-        try:
+    rows = []
+    for url in ctx.obj.options().urls:
+        async with connected(ctx, url=url) as client:
             times = [await client.rtt() for _ in range(iterations)]
-        finally:
-            await client.close()
         rows.append({"url": url, "rtt": sum(times) / len(times), "min": min(times), "max": max(times)})
     if json:
         print_json(rows)

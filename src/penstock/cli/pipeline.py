@@ -43,16 +43,14 @@ def new(
 def run(
     ctx: typer.Context,
     folder: Folder = ".",
-    continuous: Annotated[
-        bool, flag("Go on until Ctrl-C, which lets the update in hand finish.", "--continuous")
-    ] = False,
+    continuous: Annotated[bool, flag("Go on until Ctrl-C, which lets the update in hand finish.")] = False,
     pause: Annotated[str, flag("Time between two updates of a continuous run.", "DURATION")] = "1s",
     master: Master = None,
     remote: Remote = None,
     storage: Storage = None,
     full_refresh: Annotated[list[str] | None, flag("Compute a table anew from the start.", "TABLE")] = None,
-    full_refresh_all: Annotated[bool, flag("Compute everything anew.", "--full-refresh-all")] = False,
-    dry: Annotated[bool, flag("Check the definitions and the graph; move no row.", "--dry")] = False,
+    full_refresh_all: Annotated[bool, flag("Compute everything anew.")] = False,
+    dry: Annotated[bool, flag("Check the definitions and the graph; move no row.")] = False,
     json: Json = False,
 ) -> None:
     """Apply the topology and run the pipeline: once over all that is there, or continuously."""
@@ -178,7 +176,7 @@ def replay(
     master: Master = None,
     remote: Remote = None,
     storage: Storage = None,
-    switch: Annotated[bool, flag("Then let the pipeline go on from here, into the new streams.", "--switch")] = False,
+    switch: Annotated[bool, flag("Then let the pipeline go on from here, into the new streams.")] = False,
     json: Json = False,
 ) -> None:
     """Run the pipeline over history into new streams beside the old ones, and compare them."""
@@ -227,7 +225,7 @@ def replay(
 def switch_(
     folder: Folder = ".",
     to: Annotated[str | None, flag("The replay to go on from.", "NAME")] = None,
-    back: Annotated[bool, flag("Go on in the pipeline's own state again.", "--back")] = False,
+    back: Annotated[bool, flag("Go on in the pipeline's own state again.")] = False,
     storage: Storage = None,
 ) -> None:
     """Let the pipeline go on where a replay ended, into the streams that it filled; or go back."""

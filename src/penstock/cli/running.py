@@ -20,11 +20,12 @@ __all__ = ["Staying", "connected", "first", "staying", "until_signal"]
 
 
 @asynccontextmanager
-async def connected(ctx: typer.Context, **options: Any) -> AsyncIterator[Connection]:
-    """Connect as the global flags say, and close at the end."""
+async def connected(ctx: typer.Context, url: str | None = None, **callbacks: Any) -> AsyncIterator[Connection]:
+    """Connect as the global flags say, or to another address as they say, and close at the end."""
     from penstock.connection import connect
 
-    client = await connect(ctx.obj.options(), **options)
+    options = ctx.obj.options()
+    client = await connect(options if url is None else options.replace(url=url), **callbacks)
     try:
         yield client
     finally:

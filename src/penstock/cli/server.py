@@ -13,7 +13,8 @@ import typer
 from penstock.cli.flags import Json, given_fields, table, table_flag
 from penstock.cli.output import print_json, print_pairs
 from penstock.cli.running import connected, first, until_signal
-from penstock.errors import InputError, JetStreamError, NoRespondersError, OptionError, ServerError
+from penstock.cli.values import refuse_both
+from penstock.errors import InputError, JetStreamError, NoRespondersError, ServerError
 
 if TYPE_CHECKING:
     from penstock.server import Server
@@ -36,26 +37,23 @@ def _content(file: Path, option: str) -> str:
 class ServerFlags:
     """The server to run; each flag is an option of `penstock.Server`."""
 
-    nodes: int = table_flag("1, or 3 for a JetStream cluster on this machine.", default=1, to="nodes")
-    store: Path | None = table_flag("Folder to keep; a temporary one where none is given.", "DIR", to="store")
-    port: int = table_flag("Client port; 0 for a free one.", default=0, to="port")
-    sync: str = table_flag("Sync before each ack, or every so often.", "always|DURATION", default="always", to="sync")
-    token: str | None = table_flag("Token that clients must give; a generated one otherwise.", "T", to="token")
-    no_auth: bool = table_flag("Let anybody on this machine connect.", "--no-auth", default=False, to="auth", read=_not)
-    max_payload: int | None = table_flag("Largest message; 1 MiB by default.", "BYTES", to="max_payload")
-    tls_cert: Path | None = table_flag("Certificate of the server; needs --key.", "FILE", "--cert", to="tls_cert")
-    tls_key: Path | None = table_flag("Key of the certificate.", "FILE", "--key", to="tls_key")
-    tls_ca: Path | None = table_flag("Ask clients for certificates signed by this.", "FILE", "--ca", to="tls_ca")
-    config: Path | None = table_flag("Further nats-server configuration.", "FILE", to="config", read=_content)
-    binary: Path | None = table_flag("The nats-server to run, if not the installed one.", "FILE", to="binary")
+    nodes: int = table_flag("1, or 3 for a JetStream cluster on this machine.", default=1)
+    store: Path | None = table_flag("Folder to keep; a temporary one where none is given.", "DIR")
+    port: int = table_flag("Client port; 0 for a free one.", default=0)
+    sync: str = table_flag("Sync before each ack, or every so often.", "always|DURATION", default="always")
+    token: str | None = table_flag("Token that clients must give; a generated one otherwise.", "T")
+    no_auth: bool = table_flag("Let anybody on this machine connect.", default=False, to="auth", read=_not)
+    max_payload: int | None = table_flag("Largest message; 1 MiB by default.", "BYTES")
+    tls_cert: Path | None = table_flag("Certificate of the server; needs --key.", "FILE", "--cert")
+    tls_key: Path | None = table_flag("Key of the certificate.", "FILE", "--key")
+    tls_ca: Path | None = table_flag("Ask clients for certificates signed by this.", "FILE", "--ca")
+    config: Path | None = table_flag("Further nats-server configuration.", "FILE", read=_content)
+    binary: Path | None = table_flag("The nats-server to run, if not the installed one.", "FILE")
 
 
 async def run_(flags: ServerFlags, json: Json = False) -> None:
     """Run a NATS server with JetStream until Ctrl-C, and print the URL to connect to."""
-    if flags.token is not None and flags.no_auth:
-        raise OptionError(
-            "--token and --no-auth are given together.", remedy="Leave one of them out.", option="--no-auth"
-        )
+    refuse_both("--token", flags.token is not None, "--no-auth", flags.no_auth)
     from penstock.server import Server
 
     server = Server(**given_fields(flags))

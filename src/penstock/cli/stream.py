@@ -15,6 +15,7 @@ from penstock.cli.questions import ask, asking, confirm, picked_stream
 from penstock.cli.running import connected
 from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
 from penstock.cli.stream_show import show_stream
+from penstock.cli.values import refuse_both
 from penstock.errors import InputError
 
 __all__ = ["add", "edit", "purge", "rm", "seal"]
@@ -106,8 +107,7 @@ async def purge(
     json: Json = False,
 ) -> None:
     """Remove messages from a stream."""
-    if seq is not None and keep is not None:
-        raise InputError("--seq and --keep are given together.", remedy="Leave one of them out.")
+    refuse_both("--seq", seq is not None, "--keep", keep is not None)
     async with connected(ctx) as client:
         info = await assets.stream_info(client, await picked_stream(client, name))
         part = f" of {subject}" if subject else "" if seq is None and keep is None else " (some of them)"

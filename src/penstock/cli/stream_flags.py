@@ -40,30 +40,28 @@ def _sources(texts: list[str], option: str) -> list[dict[str, str]]:
 class StreamFlags:
     """What was said on the command line; None where nothing was."""
 
-    subjects: list[str] | None = table_flag("Subjects to capture; repeat, or use commas.", to="subjects", read=words)
-    description: str | None = table_flag("A sentence for people.", to="description")
-    storage: str | None = table_flag("Where messages are kept.", "file|memory", to="storage", read=choice(_STORAGE))
-    compression: str | None = table_flag("Compress the files.", "none|s2", to="compression")
+    subjects: list[str] | None = table_flag("Subjects to capture; repeat, or use commas.", read=words)
+    description: str | None = table_flag("A sentence for people.")
+    storage: str | None = table_flag("Where messages are kept.", "file|memory", read=choice(_STORAGE))
+    compression: str | None = table_flag("Compress the files.", "none|s2")
     replicas: int | None = table_flag("How many servers keep a copy.", to="num_replicas")
-    tag: list[str] | None = table_flag("Tag that servers must carry; may be repeated.")
-    cluster: str | None = table_flag("Cluster to live in.")
+    tag: list[str] | None = table_flag("Tag that servers must carry; may be repeated.", to="")
+    cluster: str | None = table_flag("Cluster to live in.", to="")
     ack: bool | None = table_flag("Acknowledge what is stored.", to="no_ack", read=_not)
-    retention: str | None = table_flag(
-        "What removes messages.", "limits|interest|work", to="retention", read=choice(_RETENTION)
-    )
-    discard: str | None = table_flag("What gives way at a limit.", "old|new", to="discard")
+    retention: str | None = table_flag("What removes messages.", "limits|interest|work", read=choice(_RETENTION))
+    discard: str | None = table_flag("What gives way at a limit.", "old|new")
     discard_per_subject: bool | None = table_flag("Refuse at a subject's own limit, too.", to="discard_new_per_subject")
     first_sequence: int | None = table_flag("Sequence of the first message.", to="first_seq")
-    max_age: str | None = table_flag("How old messages may become.", "DURATION", to="max_age", read=duration)
-    max_bytes: str | None = table_flag("Most bytes to keep.", "SIZE", to="max_bytes", read=size)
-    max_consumers: int | None = table_flag("Most consumers.", to="max_consumers")
-    max_msg_size: str | None = table_flag("Largest message.", "SIZE", to="max_msg_size", read=size)
-    max_msgs: int | None = table_flag("Most messages to keep.", to="max_msgs")
-    max_msgs_per_subject: int | None = table_flag("Most messages to keep of a subject.", to="max_msgs_per_subject")
+    max_age: str | None = table_flag("How old messages may become.", "DURATION", read=duration)
+    max_bytes: str | None = table_flag("Most bytes to keep.", "SIZE", read=size)
+    max_consumers: int | None = table_flag("Most consumers.")
+    max_msg_size: str | None = table_flag("Largest message.", "SIZE", read=size)
+    max_msgs: int | None = table_flag("Most messages to keep.")
+    max_msgs_per_subject: int | None = table_flag("Most messages to keep of a subject.")
     dupe_window: str | None = table_flag(
         "How long message ids are remembered.", "DURATION", to="duplicate_window", read=duration
     )
-    mirror: str | None = table_flag("Stream to copy, sequences included.", "STREAM", to="mirror", read=_mirror)
+    mirror: str | None = table_flag("Stream to copy, sequences included.", "STREAM", read=_mirror)
     source: list[str] | None = table_flag(
         "Stream to collect from; may be repeated.", "STREAM", to="sources", read=_sources
     )
@@ -71,26 +69,24 @@ class StreamFlags:
     allow_fast: bool | None = table_flag("Take fast batches.", to="allow_batched")
     allow_counter: bool | None = table_flag("Messages are increments of a counter.", to="allow_msg_counter")
     allow_rollup: bool | None = table_flag("Let a message replace earlier ones.", to="allow_rollup_hdrs")
-    allow_direct: bool | None = table_flag("Let any replica answer reads; on by default.", to="allow_direct")
+    allow_direct: bool | None = table_flag("Let any replica answer reads; on by default.")
     allow_mirror_direct: bool | None = table_flag("Let a mirror answer reads, too.", to="mirror_direct")
-    allow_msg_ttl: bool | None = table_flag("Let messages say how long they live.", to="allow_msg_ttl")
+    allow_msg_ttl: bool | None = table_flag("Let messages say how long they live.")
     allow_schedules: bool | None = table_flag("Take messages for later.", to="allow_msg_schedules")
-    deny_delete: bool | None = table_flag("Refuse to delete messages.", to="deny_delete")
-    deny_purge: bool | None = table_flag("Refuse to purge.", to="deny_purge")
+    deny_delete: bool | None = table_flag("Refuse to delete messages.")
+    deny_purge: bool | None = table_flag("Refuse to purge.")
     subject_del_markers_ttl: str | None = table_flag(
         "Keep a marker of expired subjects so long.", "DURATION", to="subject_delete_marker_ttl", read=duration
     )
-    transform_source: str | None = table_flag("Subjects to rename.", "SUBJECT")
-    transform_destination: str | None = table_flag("Their new name.", "SUBJECT")
-    republish_source: str | None = table_flag("Subjects to publish again.", "SUBJECT")
-    republish_destination: str | None = table_flag("Where to publish them.", "SUBJECT")
-    republish_headers: bool | None = table_flag("Publish headers only.")
-    limit_consumer_inactive: str | None = table_flag("Longest inactive threshold.", "DURATION")
-    limit_consumer_max_pending: int | None = table_flag("Most pending acks of a consumer.")
-    persist_mode: str | None = table_flag("async acks before it writes.", "default|async", to="persist_mode")
-    metadata: list[str] | None = table_flag(
-        "Text by key; may be repeated.", "KEY=VALUE", to="metadata", read=parse_pairs
-    )
+    transform_source: str | None = table_flag("Subjects to rename.", "SUBJECT", to="")
+    transform_destination: str | None = table_flag("Their new name.", "SUBJECT", to="")
+    republish_source: str | None = table_flag("Subjects to publish again.", "SUBJECT", to="")
+    republish_destination: str | None = table_flag("Where to publish them.", "SUBJECT", to="")
+    republish_headers: bool | None = table_flag("Publish headers only.", to="")
+    limit_consumer_inactive: str | None = table_flag("Longest inactive threshold.", "DURATION", to="")
+    limit_consumer_max_pending: int | None = table_flag("Most pending acks of a consumer.", to="")
+    persist_mode: str | None = table_flag("async acks before it writes.", "default|async")
+    metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
 
 
 def fields_from(flags: StreamFlags) -> dict[str, Any]:

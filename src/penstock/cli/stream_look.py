@@ -27,7 +27,7 @@ Capturing = Annotated[str | None, flag("Only streams that capture this subject."
 async def info(
     ctx: typer.Context,
     name: AnyStream = None,
-    state: Annotated[bool, flag("Show the state only.", "--state")] = False,
+    state: Annotated[bool, flag("Show the state only.")] = False,
     json: Json = False,
 ) -> None:
     """Show a stream: configuration and state."""

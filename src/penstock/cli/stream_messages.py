@@ -15,7 +15,7 @@ from penstock.cli.output import print_json, progress
 from penstock.cli.questions import asking, confirm, picked_stream
 from penstock.cli.running import connected
 from penstock.cli.stream_show import show_message, show_stream
-from penstock.cli.values import shifted
+from penstock.cli.values import refuse_both, shifted
 from penstock.errors import InputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ async def view(
     json: Json = False,
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
-    if start is not None and since is not None:
-        raise InputError("--id and --since are given together.", remedy="Leave one of them out.")
+    refuse_both("--id", start is not None, "--since", since is not None)
     begin = None if since is None else shifted(since, "--since", -1)
     sieve, following = Sieve(everything, subject), start or 1
     async with connected(ctx) as client:
@@ -120,7 +119,7 @@ async def backup(
     name: StreamName,
     target: Annotated[Path, argument("Folder to make and write into.", "DIR")],
     consumers: Annotated[bool, flag("Back up consumers, too.")] = True,
-    check: Annotated[bool, flag("Let the server check every message first.", "--check")] = False,
+    check: Annotated[bool, flag("Let the server check every message first.")] = False,
     json: Json = False,
 ) -> None:
     """Write a stream into a folder, which `restore` reads; the `nats` command reads it, too."""

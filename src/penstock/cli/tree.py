@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,27 +156,22 @@ HIDDEN = {
 }
 
 
-class Commands(dict[str, Command]):
+class Commands(Mapping[str, Command]):
     """What a group takes for the dict of its commands: names at once, commands when they are asked for."""
 
     def __init__(self, entries: Mapping[str, Entry | Group]) -> None:
-        super().__init__(dict.fromkeys(entries))
-        self.entries = entries
+        self._entries, self._made = entries, dict[str, Command]()
 
     def __getitem__(self, name: str) -> Command:
-        found = super().__getitem__(name)
-        if found is None:
-            found = self[name] = self.entries[name].load(name)
-        return found
+        if name not in self._made:
+            self._made[name] = self._entries[name].load(name)
+        return self._made[name]
 
-    def get(self, name: str, default: Any = None) -> Command:
-        return self[name] if super().get(name, self) is not self else default
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
-    def values(self) -> Any:
-        return {name: self[name] for name in self}.values()
-
-    def items(self) -> Any:
-        return {name: self[name] for name in self}.items()
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 class Noun(Quick, TyperGroup):
@@ -186,10 +181,7 @@ class Noun(Quick, TyperGroup):
         """Hold these commands, under their hidden names, too."""
         again = {name: dataclasses.replace(entries[shown], hidden=True) for name, shown in hidden_names.items()}
         self.entries, self.hidden_names = {**entries, **again}, hidden_names
-        self.commands = Commands(self.entries)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
+        self.commands = Commands(self.entries)  # type: ignore[assignment]  # it is only read
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -13,7 +13,24 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 from penstock.sizes import parse_size
 
-__all__ = ["choice", "duration", "parse_pairs", "parse_until", "read_json", "shifted", "size", "words", "write_json"]
+__all__ = [
+    "choice",
+    "duration",
+    "parse_pairs",
+    "parse_until",
+    "read_json",
+    "refuse_both",
+    "shifted",
+    "size",
+    "words",
+    "write_json",
+]
+
+
+def refuse_both(one: str, has_one: bool, other: str, has_other: bool) -> None:
+    """Refuse two that contradict each other."""
+    if has_one and has_other:
+        raise InputError(f"{one} and {other} are given together.", remedy="Leave one of them out.")
 
 
 def parse_until(text: str, option: str) -> datetime:

@@ -33,6 +33,18 @@ log = logging.getLogger("penstock.console")
 HERE = Path(__file__).parent
 _FILES = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _READING = ("GET", "HEAD")
+_REFUSALS = {
+    401: (
+        "This console wants its token.",
+        "Open the address that the command printed, or send the header Authorization: Bearer TOKEN.",
+    ),
+    404: ("There is no such page.", "The menu leads to those that are there."),
+    405: ("The console only reads.", "Use the penstock command to change things."),
+    421: (
+        "This console is not known under that name.",
+        "Use the address that the command printed; penstock console --name lets another name in.",
+    ),
+}
 _AGAIN = 3.0  # seconds after which a page that failed is asked for again
 
 
@@ -163,10 +175,11 @@ class Painter:
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """Say that there is no such page."""
-        return self.refused("There is no such page.", "The menu leads to those that are there.", 404, request.url.path)
+        return self.refused(404, request.url.path)
 
-    def refused(self, what: str, remedy: str, status: int, path: str) -> Response:
+    def refused(self, status: int, path: str) -> Response:
         """Turn a request away."""
+        what, remedy = _REFUSALS[status]
         kind = "NotFoundError" if status == 404 else "Refused"
         data = {"error": {"kind": kind, "what": what, "remedy": remedy}}
         return json_response(data, status) if path.endswith(".json") else self.failed(data, status, path)
@@ -217,16 +230,9 @@ class Entrance:
         path = request.url.path
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self.access.knows_host(hosts[0]):
-            return self.painter.refused(
-                "This console is not known under that name.",
-                "Use the address that the command printed; penstock console --name lets another name in.",
-                421,
-                path,
-            )
+            return self.painter.refused(421, path)
         if request.method not in _READING:
-            return self.painter.refused(
-                "The console only reads.", "Use the penstock command to change things.", 405, path
-            )
+            return self.painter.refused(405, path)
         if path.startswith("/static/"):
             return None  # nothing there is anybody's secret, and the page that asks for the token needs it
         cookie = cookie_name(request)
@@ -238,12 +244,7 @@ class Entrance:
         if admission == "in":
             return None
         if admission == "out":
-            return self.painter.refused(
-                "This console wants its token.",
-                "Open the address that the command printed, or send the header Authorization: Bearer TOKEN.",
-                401,
-                path,
-            )
+            return self.painter.refused(401, path)
         # The token leaves the address at once, so that it stands in no history and no picture of the screen.
         rest = [(name, value) for name, value in request.query_params.multi_items() if name not in ("token", "code")]
         place = ("/" + asked_path(request).lstrip("/\\")) + (f"?{urlencode(rest)}" if rest else "")

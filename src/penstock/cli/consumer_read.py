@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,8 +21,8 @@ from penstock.errors import DeadlineError, DisconnectedError, InputError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Msg
-    from penstock.info import ConsumerInfo
     from penstock.jetstream.delivery import Delivery
+    from penstock.model import Consumer
 
 __all__ = ["next_", "redeliver", "sub"]
 
@@ -46,57 +46,21 @@ async def next_(
     json: Json = False,
 ) -> None:
     """Take the next messages of a pull consumer, and acknowledge them."""
-    from penstock.jetstream.consume import Deliveries
-
     refuse_both("--nak", nak, "--term", term)
     answer = "nak" if nak else "term" if term else "ack" if ack else "none"
     seconds = parse_duration(wait, option="--wait") if wait else ctx.obj.seconds
     expires = max(seconds, 1.0)
-    beat = min(5.0, expires / 2)
-    shown: list[Delivery] = []
-    sieve, more = Sieve(everything), True
     async with connected(ctx) as client:
-        while more and len(shown) < count:  # once more where markers came instead
-            hidden, left = sieve.hidden, count - len(shown)
-            async with Deliveries(
-                client, stream, name, batch=left, limit=left, wait=seconds, expires=expires, heartbeat=beat
-            ) as deliveries:
-                assert deliveries.info is not None
-                acks = deliveries.info.config.ack_policy != "none"
-                async for delivery in deliveries:
-                    if not sieve.shows(delivery.subject):
-                        # Acknowledged whatever becomes of messages: given back, it would come again and again.
-                        if acks and answer != "none":
-                            await delivery.ack_sync()
-                        continue
-                    shown.append(delivery)
-                    if not json:
-                        show_delivery(delivery, raw=raw)
-                    said = await _answer(delivery, answer if acks else "none")
-                    if said and not raw and not json:
-                        typer.echo(f"{said}\n")
-            more = sieve.hidden > hidden
-    sieve.tell()
+        reader = _Reader(client, stream, name, answer, count, raw, Sieve(everything), confirmed=True, json=json)
+        await reader.pulled(wait=seconds, expires=expires, heartbeat=min(5.0, expires / 2))
+    reader.sieve.tell()
     if json:
-        print_json([delivery_json(delivery) for delivery in shown])
-    if len(shown) < count:
+        print_json([delivery_json(delivery) for delivery in reader.kept])
+    if reader.shown < count:
         raise DeadlineError(
-            f"{'No' if not shown else f'Only {len(shown)} of {count}'} messages came in {seconds:g} s.",
+            f"{'No' if not reader.shown else f'Only {reader.shown} of {count}'} messages came in {seconds:g} s.",
             remedy=f"`penstock consumer info {stream} {name}` tells what waits.",
         )
-
-
-async def _answer(delivery: Delivery, answer: str) -> str | None:
-    if answer == "ack":
-        await delivery.ack_sync()
-        return "Acknowledged message"
-    if answer == "nak":
-        await delivery.nak(sync=True)
-        return "Gave the message back"
-    if answer == "term":
-        await delivery.term("refused on the command line", sync=True)
-        return "Refused the message for good"
-    return None
 
 
 async def sub(
@@ -116,63 +80,94 @@ async def sub(
     silence = parse_duration(wait, option="--wait") if wait else None
     with until_signal() as stop:
         async with connected(ctx) as client:
-            info = await assets.consumer_info(client, stream, name)
-            ack = ack and info.config.ack_policy != "none"
-            reader = _Reader(client, info, ack, count, deliver_group, raw, silence, Sieve(everything))
+            config = (await assets.consumer_info(client, stream, name)).config
+            reader = _Reader(client, stream, name, "ack" if ack else "none", count, raw, Sieve(everything))
             typer.echo(f"Reading {stream} > {name}", err=True)
-            await first(stop.wait(), reader.pushed() if info.config.deliver_subject else reader.pulled())
+            if deliver_group and not config.deliver_subject:
+                raise InputError(f"{name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
+            pushed = config.deliver_subject is not None
+            reading = reader.pushed(config, deliver_group, silence) if pushed else reader.pulled(wait=silence)
+            await first(stop.wait(), reading)
     reader.sieve.tell()
 
 
 @dataclass
 class _Reader:
-    """Shows what a consumer delivers; markers of the Spark sink are acknowledged, and that is all."""
+    """Shows and answers what a consumer delivers; markers of the Spark sink are acknowledged, and that is all."""
 
     client: Connection
-    info: ConsumerInfo
-    ack: bool
+    stream: str
+    name: str
+    answer: str
+    """What becomes of a message: ack, nak, term or none."""
     count: int
-    group: str | None
+    """How many are wanted; 0 for any number."""
     raw: bool
-    silence: float | None
     sieve: Sieve
+    confirmed: bool = False
+    """Whether to wait until the server has confirmed each answer, and to say so."""
+    json: bool = False
+    """Whether to keep deliveries, and show none."""
     shown: int = 0
+    kept: list[Delivery] = field(default_factory=list)
 
-    async def show(self, delivery: Delivery) -> None:
-        if self.sieve.shows(delivery.subject):
+    async def take(self, delivery: Delivery, config: Consumer) -> None:
+        """Show and answer a delivery."""
+        answer = self.answer if config.ack_policy != "none" else "none"
+        if not self.sieve.shows(delivery.subject):
+            # Given back, a marker would come again and again.
+            await self._reply(delivery, "none" if answer == "none" else "ack")
+            return
+        self.shown += 1
+        if self.json:
+            self.kept.append(delivery)
+        else:
             show_delivery(delivery, raw=self.raw)
-            self.shown += 1
-        if self.ack:
-            await delivery.ack()
+        said = await self._reply(delivery, answer)
+        if said and not self.raw and not self.json:
+            typer.echo(f"{said}\n")
 
-    async def pulled(self) -> None:
+    async def _reply(self, delivery: Delivery, answer: str) -> str | None:
+        if answer == "ack" and not self.confirmed:
+            await delivery.ack()
+            return None
+        if answer == "ack":
+            await delivery.ack_sync()
+            return "Acknowledged message"
+        if answer == "nak":
+            await delivery.nak(sync=True)
+            return "Gave the message back"
+        if answer == "term":
+            await delivery.term("refused on the command line", sync=True)
+            return "Refused the message for good"
+        return None
+
+    async def pulled(self, **pulling: Any) -> None:
+        """Read a pull consumer; once more where markers came instead."""
         from penstock.jetstream.consume import Deliveries
 
-        name = self.info.name
-        if self.group:
-            raise InputError(f"{name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
         more = True
-        while more:  # once more where markers came instead
+        while more:
             limit, hidden = self.count - self.shown if self.count else None, self.sieve.hidden
-            async with Deliveries(self.client, self.info.stream, name, limit=limit, wait=self.silence) as deliveries:
+            async with Deliveries(self.client, self.stream, self.name, limit=limit, **pulling) as deliveries:
+                assert deliveries.info is not None
                 async for delivery in deliveries:
-                    await self.show(delivery)
+                    await self.take(delivery, deliveries.info.config)
                 await self.client.flush()
             more = self.shown < self.count and self.sieve.hidden > hidden
 
-    async def pushed(self) -> None:
+    async def pushed(self, config: Consumer, group: str | None, silence: float | None) -> None:
+        """Read a push consumer, until it has been silent for so long."""
         from penstock.jetstream.delivery import Delivery, is_delivery
         from penstock.wire.jetstream.names import CONSUMER_STALLED
 
-        config, silence = self.info.config, self.silence
         queue: asyncio.Queue[Msg] = asyncio.Queue()
 
         async def heard(message: Msg) -> None:
             queue.put_nowait(message)
 
         assert config.deliver_subject is not None
-        group = self.group or config.deliver_group or ""
-        await self.client.subscribe(config.deliver_subject, queue=group, cb=heard)
+        await self.client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
         beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
         idle = 0.0
         while not self.count or self.shown < self.count:
@@ -182,12 +177,12 @@ class _Reader:
                     message = await queue.get()
             except TimeoutError:
                 if beat is not None and limit == beat:
-                    what = f"Consumer {self.info.name} sent no heartbeat for {beat:g} s."
+                    what = f"Consumer {self.name} sent no heartbeat for {beat:g} s."
                     raise DisconnectedError(what, remedy="Is it there, and the server?") from None
                 return
             if is_delivery(message):
                 idle = 0.0
-                await self.show(Delivery.of(message))
+                await self.take(Delivery.of(message), config)
             else:
                 idle += config.idle_heartbeat or 0.0
                 # A flow control request is answered; a heartbeat may carry one that we missed.

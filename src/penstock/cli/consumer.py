@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.asset_commands import Adding, Editing, fields_of, read_config
+from penstock.cli.asset_show import show_consumer
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
-from penstock.cli.consumer_show import show_consumer
 from penstock.cli.flags import AnyConsumer, AnyStream, ConsumerName, Force, Json, Names, StreamName, argument
 from penstock.cli.late import assets, changes, model, rules
 from penstock.cli.output import ago, counts, local, print_json, print_listed, print_table

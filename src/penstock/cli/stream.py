@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.asset_commands import Adding, Editing, fields_of, read_config
+from penstock.cli.asset_show import show_stream
 from penstock.cli.flags import AnyStream, Force, Json, StreamName, argument, flag
 from penstock.cli.late import assets, changes, model, rules
 from penstock.cli.output import print_json
 from penstock.cli.questions import ask, asking, confirm, picked_stream
 from penstock.cli.running import connected
 from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
-from penstock.cli.stream_show import show_stream
 from penstock.cli.values import refuse_both
 from penstock.errors import InputError
 

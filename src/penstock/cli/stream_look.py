@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.asset_show import Sieve, show_stream
 from penstock.cli.flags import All, AnyStream, Json, Names, argument, flag
 from penstock.cli.late import assets
-from penstock.cli.markers import Sieve
 from penstock.cli.output import ago, counts, local, print_json, print_listed, print_pairs, print_table
 from penstock.cli.questions import picked_stream
 from penstock.cli.running import connected
-from penstock.cli.stream_show import show_stream
 from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size, parse_size
 

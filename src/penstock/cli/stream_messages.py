@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.asset_commands import read_config
+from penstock.cli.asset_show import Sieve, show_message, show_stream
 from penstock.cli.flags import All, AnyStream, Force, Json, Raw, StreamName, argument, flag
 from penstock.cli.late import assets, model, snapshot
-from penstock.cli.markers import Sieve
 from penstock.cli.output import print_json, progress
 from penstock.cli.questions import asking, confirm, picked_stream
 from penstock.cli.running import connected
-from penstock.cli.stream_show import show_message, show_stream
 from penstock.cli.values import refuse_both, shifted
 from penstock.errors import InputError, NotFoundError
 

@@ -103,8 +103,7 @@ COMMANDS: dict[str, Entry | Group] = {
         "Consumers: create, look at, read from, pause.",
         {
             "consumer": "add edit rm pause resume info ls report",
-            "consumer_read": "next_ sub redeliver",
-            "consumer_samples": "samples",
+            "consumer_read": "next_ sub redeliver samples",
         },
         {"add": "create new", "edit": "update", "ls": "list", "info": "nfo i", "rm": "delete del"},
     ),

@@ -326,16 +326,9 @@ async def migrate(
                 if verify:
                     with progress(f"verify {name}", total) as advance:
                         same = await verify_channel(old, store, name, ends, advance)
-            rows.append(
-                {
-                    "channel": name,
-                    "stream": copied.stream if copied else None,
-                    "first": copied.first if copied else 0,
-                    "end": copied.end if copied else 0,
-                    "copied": copied.copied if copied else 0,
-                    "verified": same if verify else None,
-                }
-            )
+            nothing = {"channel": name, "stream": None, "first": 0, "end": 0, "copied": 0}
+            facts = dataclasses.asdict(copied) if copied else nothing
+            rows.append({**facts, "verified": same if verify else None})
             if not json:
                 what = f"{copied.copied:,} copied, {same:,} compared" if copied else "nothing there"
                 typer.echo(f"{name}: {what}", err=True)

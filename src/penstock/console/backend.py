@@ -21,7 +21,7 @@ from penstock.jetstream.assets import checked
 if TYPE_CHECKING:
     from penstock.pipelines.project import Project
 
-__all__ = ["Backend", "Data", "Page", "PageRequest", "all_of", "consumers_of", "iso", "page", "stream_page"]
+__all__ = ["Backend", "Data", "Page", "PageRequest", "all_of", "consumers_of", "if_there", "iso", "page", "stream_page"]
 
 Data = dict[str, Any]
 Build = Callable[["Backend", "PageRequest"], Coroutine[Any, Any, Data]]
@@ -116,6 +116,14 @@ async def all_of(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]])
     return [task.result() for task in tasks]
 
 
+async def if_there(asked: Awaitable[Found]) -> Found | None:
+    """Give what was asked for, or None where the server has no such thing: it may have gone a moment ago."""
+    try:
+        return await asked
+    except NotFoundError:
+        return None
+
+
 async def _listed(client: Connection, method: str, key: str, kind: Any, offset: int) -> tuple[list[Any], int]:
     """Give one page of a list of the server's, by name, and how many there are in all."""
     answer = await api_request(client, method, {"offset": offset})
@@ -130,10 +138,8 @@ async def stream_page(client: Connection, offset: int = 0) -> tuple[list[StreamI
 
 async def consumers_of(client: Connection, stream: str) -> tuple[list[ConsumerInfo], int]:
     """Give the first page of a stream's consumers, and how many there are; none if the stream is just gone."""
-    try:
-        return await _listed(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", "consumers", ConsumerInfo, 0)
-    except NotFoundError:
-        return [], 0
+    method = f"CONSUMER.LIST.{checked(stream, 'stream')}"
+    return await if_there(_listed(client, method, "consumers", ConsumerInfo, 0)) or ([], 0)
 
 
 def iso(moment: datetime | None) -> str | None:

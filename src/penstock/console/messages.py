@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.connection import Connection
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, if_there, iso, page
 from penstock.console.payload import FORMS, Form, encoded, preview, render
 from penstock.errors import InputError, NotFoundError
 from penstock.info import StreamInfo
@@ -62,8 +62,9 @@ async def newest(
     block = max(1, min(_BLOCK, left // size))
     while place > first and len(found.messages) < count and looks > 0 and left > 0:
         wanted = range(max(first, place - min(block, looks)), place)
-        for item in reversed(await all_of(wanted, lambda sequence: _get(client, info.name, sequence))):
-            if item is None:
+        answers = await all_of(wanted, lambda number: if_there(assets.get_message(client, info.name, number)))
+        for item in reversed(answers):
+            if item is None:  # a gap
                 continue
             if is_marker(item.subject) and not markers:
                 found.markers += 1
@@ -86,19 +87,10 @@ async def _end_of_rows(client: Connection, info: StreamInfo) -> int | None:
         return None
 
     async def last(subject: str) -> int:
-        try:
-            return (await assets.get_message(client, info.name, last_for=subject)).sequence or 0
-        except NotFoundError:
-            return 0
+        found = await if_there(assets.get_message(client, info.name, last_for=subject))
+        return found.sequence or 0 if found else 0
 
     return max(await all_of(plain, last)) + 1
-
-
-async def _get(client: Connection, stream: str, sequence: int) -> Message | None:
-    try:
-        return await assets.get_message(client, stream, sequence)
-    except NotFoundError:
-        return None  # a gap
 
 
 async def _following(backend: Backend, client: Connection, info: StreamInfo, subject: str, start: int) -> MessageRows:
@@ -107,9 +99,8 @@ async def _following(backend: Backend, client: Connection, info: StreamInfo, sub
     left = backend.settings.message_bytes
     place = start
     while len(found.messages) < backend.settings.messages and left > 0:
-        try:
-            item = await assets.get_message(client, info.name, place, next_for=subject)
-        except NotFoundError:
+        item = await if_there(assets.get_message(client, info.name, place, next_for=subject))
+        if item is None:
             found.end = info.last_sequence + 1
             return found
         found.messages.append(item)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import Connection, api_request
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, if_there, iso, page, stream_page
 from penstock.errors import InputError, NotFoundError, RemoteProtocolError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
@@ -164,10 +164,8 @@ def _moment(seconds: float | None) -> str | None:
 
 
 async def _latest(client: Connection, name: str) -> int | None:
-    try:
-        return (await assets.stream_info(client, name)).last_sequence + 1
-    except NotFoundError:
-        return None
+    found = await if_there(assets.stream_info(client, name))
+    return found.last_sequence + 1 if found else None
 
 
 def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
@@ -179,11 +177,10 @@ def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
 
 async def _sinks(client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
     """Read the heads in a stream: where each exactly-once query is that writes to it, and how many there are."""
-    try:
-        pattern = marker_filter(info.name).removesuffix(">") + "*.head"
-        answer = await api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": pattern})
-    except NotFoundError:
-        return [], 0  # deleted a moment ago
+    pattern = marker_filter(info.name).removesuffix(">") + "*.head"
+    answer = await if_there(api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": pattern}))
+    if answer is None:
+        return [], 0
     subjects = sorted(answer["state"].get("subjects") or {})
     heads = await all_of(subjects[:_HEADS], lambda subject: _head(client, info.name, subject))
     return [head for head in heads if head], len(subjects)

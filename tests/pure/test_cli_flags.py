@@ -306,24 +306,23 @@ def test_a_consumer_without_acks_is_asked_less(typed: Callable[..., None], capsy
 def test_a_choice_is_made_by_name_or_number(typed: Callable[..., None], capsys: pytest.CaptureFixture[str]):
     """A list is shown with numbers; a name, a number and an empty answer choose, anything else is asked again."""
     typed("b")
-    assert questions.pick("stream", ["a", "b"], None) == "b"
+    assert questions.pick("stream", ["a", "b"]) == "b"
     typed("2")
-    assert questions.pick("stream", ["a", "b"], None) == "b"
+    assert questions.pick("stream", ["a", "b"]) == "b"
     typed("")
-    assert questions.pick("stream", ["a", "b"], None) == "a"
+    assert questions.pick("stream", ["a", "b"]) == "a"
     typed("0", "3", "c", "-1", "1")
-    assert questions.pick("stream", ["a", "b"], None) == "a"
+    assert questions.pick("stream", ["a", "b"]) == "a"
     assert capsys.readouterr().err.count("is none of them") == 4
-    assert questions.pick("stream", [], "given") == "given"
 
 
 def test_nothing_to_choose_from(monkeypatch: pytest.MonkeyPatch):
     """Without a terminal the names are told; without names, how to make one."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     with pytest.raises(InputError, match=r"Which stream.*There are: a, b"):
-        questions.pick("stream", ["a", "b"], None)
+        questions.pick("stream", ["a", "b"])
     with pytest.raises(InputError, match=r"There is no S consumer.*penstock consumer add"):
-        questions.pick("S consumer", [], None)
+        questions.pick("S consumer", [])
 
 
 @pytest.mark.parametrize(("answer", "goes"), [("y", 1), ("Yes", 1), (" YES ", 1), ("n", 0), ("", 0), ("yep", 0)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from penstock.cli.flags import JSON, table, table_flag
+from penstock.cli.flags import JSON, flag_table, table_flag
 from penstock.cli.late import changes
 from penstock.cli.output import print_json
 from penstock.cli.questions import confirm
@@ -25,7 +25,7 @@ Config = TypeVar("Config", "Stream", "Consumer")
 Info = TypeVar("Info", "StreamInfo", "ConsumerInfo")
 
 
-@table
+@flag_table
 class Adding:
     """The flags with which streams and consumers are created alike."""
 
@@ -44,7 +44,7 @@ class Adding:
         return self.output is not None or self.validate
 
 
-@table
+@flag_table
 class Editing:
     """The flags with which streams and consumers are changed alike."""
 

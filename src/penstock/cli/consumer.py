@@ -94,7 +94,7 @@ async def _picked(client: Connection, stream: str | None, name: str | None) -> C
     """Look at the consumer that was named, or let somebody choose."""
     stream = await picked_stream(client, stream)
     if name is None:
-        name = pick(f"{stream} consumer", [info.name for info in await assets.consumers(client, stream)], None)
+        name = pick(f"{stream} consumer", [info.name for info in await assets.consumers(client, stream)])
     return await assets.consumer_info(client, stream, name)
 
 

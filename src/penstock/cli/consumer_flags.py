@@ -6,7 +6,7 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.cli.flags import given_fields, option_name, table, table_flag
+from penstock.cli.flags import flag_table, given_fields, option_name, table_flag
 from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask_missing, number, one_of, yes
 from penstock.cli.values import duration, parse_pairs, parse_until, refuse_both, size, words
@@ -27,7 +27,7 @@ def _share(text: str, option: str) -> str | None:
     return text if text not in ("0", "-1") else None
 
 
-@table
+@flag_table
 class ConsumerFlags:
     """What was said on the command line; None where nothing was."""
 

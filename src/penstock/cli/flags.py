@@ -1,6 +1,6 @@
 """Flags: how they are described, those that several commands have, and tables of them.
 
-A table (`table`) is a class whose fields are flags (`table_flag`); a command takes it as one parameter.
+A table (`flag_table`) is a class whose fields are flags (`table_flag`); a command takes it as one parameter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_t
 import typer
 from typer.models import OptionInfo
 
-__all__ = ["argument", "as_command", "flag", "given_fields", "option_name", "table", "table_flag"]
+__all__ = ["argument", "as_command", "flag", "flag_table", "given_fields", "option_name", "table_flag"]
 
 Table = TypeVar("Table")
 
@@ -75,7 +75,7 @@ def table_flag(
 
 
 @dataclass_transform(frozen_default=True)
-def table(kind: type[Table]) -> type[Table]:
+def flag_table(kind: type[Table]) -> type[Table]:
     """Make a class a table: a frozen dataclass of flags."""
     return dataclasses.dataclass(frozen=True)(kind)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock import __version__
-from penstock.cli.flags import given_fields, table, table_flag
+from penstock.cli.flags import flag_table, given_fields, table_flag
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 
@@ -27,7 +27,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@table
+@flag_table
 class Globals:
     """What the global flags said; `options` makes connection options of it."""
 

@@ -46,10 +46,8 @@ def confirm(question: str, force: bool) -> None:
         raise InputError("Not confirmed; nothing was changed.", remedy="Answer y, or give -f.")
 
 
-def pick(what: str, names: Sequence[str], given: str | None) -> str:
-    """Give the name from the command line, or let somebody at a terminal choose."""
-    if given is not None:
-        return given
+def pick(what: str, names: Sequence[str]) -> str:
+    """Let somebody at a terminal choose a name."""
     if not names:
         raise InputError(f"There is no {what}.", remedy=f"Create one with `penstock {what.split()[-1]} add`.")
     if not asking():
@@ -69,7 +67,7 @@ def pick(what: str, names: Sequence[str], given: str | None) -> str:
 
 async def picked_stream(client: Connection, name: str | None) -> str:
     """Give the stream that was named, or let somebody choose."""
-    return name if name is not None else pick("stream", [info.name for info in await assets.streams(client)], None)
+    return name if name is not None else pick("stream", [info.name for info in await assets.streams(client)])
 
 
 def ask_missing(flags: Any, *questions: tuple[str, str, str, Callable[[str], Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.flags import Json, given_fields, table, table_flag
+from penstock.cli.flags import Json, flag_table, given_fields, table_flag
 from penstock.cli.output import print_json, print_pairs
 from penstock.cli.running import connected, first, until_signal
 from penstock.cli.values import refuse_both
@@ -33,7 +33,7 @@ def _content(file: Path, option: str) -> str:
         raise InputError(f"{option} {file} cannot be read: {error}.", remedy="Check the path.") from None
 
 
-@table
+@flag_table
 class ServerFlags:
     """The server to run; each flag is an option of `penstock.Server`."""
 

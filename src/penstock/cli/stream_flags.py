@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from penstock.cli.flags import given_fields, table, table_flag
+from penstock.cli.flags import flag_table, given_fields, table_flag
 from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask, ask_missing, number, one_of, yes
 from penstock.cli.values import choice, duration, parse_pairs, size, words
@@ -36,7 +36,7 @@ def _sources(texts: list[str], option: str) -> list[dict[str, str]]:
     return [{"name": name} for name in words(texts)]
 
 
-@table
+@flag_table
 class StreamFlags:
     """What was said on the command line; None where nothing was."""
 

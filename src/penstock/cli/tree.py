@@ -101,10 +101,7 @@ COMMANDS: dict[str, Entry | Group] = {
     ),
     "consumer": Group(
         "Consumers: create, look at, read from, pause.",
-        {
-            "consumer": "add edit rm pause resume info ls report",
-            "consumer_read": "next_ sub redeliver samples",
-        },
+        {"consumer": "add edit rm pause resume info ls report", "consumer_read": "next_ sub redeliver samples"},
         {"add": "create new", "edit": "update", "ls": "list", "info": "nfo i", "rm": "delete del"},
     ),
     "apply": Entry(
@@ -181,6 +178,9 @@ class Noun(Quick, TyperGroup):
         again = {name: dataclasses.replace(entries[shown], hidden=True) for name, shown in hidden_names.items()}
         self.entries, self.hidden_names = {**entries, **again}, hidden_names
         self.commands = Commands(self.entries)  # type: ignore[assignment]  # it is only read
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

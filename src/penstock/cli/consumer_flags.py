@@ -9,9 +9,10 @@ from typing import Any
 from penstock.cli.flags import flag_table, given_fields, option_name, table_flag
 from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask_missing, number, one_of, yes
-from penstock.cli.values import duration, parse_pairs, parse_until, refuse_both, size, words
+from penstock.cli.values import duration, parse_pairs, parse_until, refuse_both, words
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
+from penstock.sizes import parse_size
 
 __all__ = ["ConsumerFlags", "ask_for_consumer", "consumer_from"]
 
@@ -59,7 +60,7 @@ class ConsumerFlags:
     max_waiting: int | None = table_flag("Most pulls that wait.")
     max_pull_batch: int | None = table_flag("Most messages of one pull.", to="max_batch")
     max_pull_expire: str | None = table_flag("Longest wait of one pull.", "DURATION", to="max_expires", read=_time)
-    max_pull_bytes: str | None = table_flag("Most bytes of one pull.", "SIZE", to="max_bytes", read=size)
+    max_pull_bytes: str | None = table_flag("Most bytes of one pull.", "SIZE", to="max_bytes", read=parse_size)
     memory: bool | None = table_flag("Keep its state in memory.", to="mem_storage")
     metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
     overflow_groups: list[str] | None = table_flag("Serve these groups by overflow.", "GROUP", to="")
@@ -180,7 +181,7 @@ def ask_for_consumer(flags: ConsumerFlags) -> ConsumerFlags:
             ("backoff", "Backoff policy (none, linear, or a list such as 1s,5s,1m)", "none", accepted(backoff)),
         )
     if flags.target:
-        ask(("heartbeat", "Idle Heartbeat (-1 for none)", "-1", accepted(duration, "heartbeat")))
+        ask(("heartbeat", "Idle Heartbeat (-1 for none)", "-1", accepted(duration, option="heartbeat")))
         if duration(flags.heartbeat or "-1", "--heartbeat") > 0:
             ask(("flow_control", "Enable Flow Control (y, n)", "n", yes))
     ask(("headers_only", "Deliver headers only without bodies (y, n)", "n", yes))

@@ -10,7 +10,6 @@ import tempfile
 import webbrowser
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
@@ -94,9 +93,7 @@ class Signals:
             asyncio.get_running_loop().add_signal_handler(number, self._handle, number)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         for number in self._taken:
             asyncio.get_running_loop().remove_signal_handler(number)
 

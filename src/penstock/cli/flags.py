@@ -59,7 +59,7 @@ def table_flag(
     help: str,
     *words: str,
     to: str | None = None,
-    read: Callable[[Any, str], Any] | None = None,
+    read: Callable[..., Any] | None = None,
     default: Any = None,
     show_default: bool = True,
     repr: bool = True,
@@ -68,7 +68,7 @@ def table_flag(
     """Describe a flag as a field of a dataclass.
 
     What it says becomes the field `to` of a configuration, which has its own name if nothing is said, and is none if it
-    is empty; `read` makes a value of it, and is told the flag's name for its complaints.
+    is empty; `read` makes a value of it, and is told the flag's name as `option`, for its complaints.
     """
     about = {"flag": flag(help, *words, show_default=show_default, **checks), "to": to, "read": read}
     return dataclasses.field(default=default, repr=repr, metadata=about)
@@ -97,7 +97,7 @@ def given_fields(flags: Any) -> dict[str, Any]:
     for item in dataclasses.fields(flags):
         value, read = getattr(flags, item.name), item.metadata["read"]
         if value is not None and (to := field_set(item)):
-            fields[to] = value if read is None else read(value, option_name(item.name))
+            fields[to] = value if read is None else read(value, option=option_name(item.name))
     return fields
 
 

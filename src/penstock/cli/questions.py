@@ -105,11 +105,11 @@ def one_of(*known: str) -> Callable[[str], str]:
     return read
 
 
-def accepted(read: Callable[..., object], *name: str) -> Callable[[str], str]:
-    """Take an answer as it is typed, if what reads the flag can read it; complaints may name it so."""
+def accepted(read: Callable[..., object], **about: str) -> Callable[[str], str]:
+    """Take an answer as it is typed, if what reads the flag can read it; `option` names it in complaints."""
 
     def check(text: str) -> str:
-        read(text, *name)
+        read(text, **about)
         return text
 
     return check

@@ -13,17 +13,13 @@ import typer
 from penstock.cli.flags import Json, flag_table, given_fields, table_flag
 from penstock.cli.output import print_json, print_pairs
 from penstock.cli.running import connected, first, until_signal
-from penstock.cli.values import refuse_both
+from penstock.cli.values import opposite, refuse_both
 from penstock.errors import InputError, JetStreamError, NoRespondersError, ServerError
 
 if TYPE_CHECKING:
     from penstock.server import Server
 
 __all__ = ["info", "run_"]
-
-
-def _not(value: bool, option: str) -> bool:
-    return not value
 
 
 def _content(file: Path, option: str) -> str:
@@ -42,7 +38,7 @@ class ServerFlags:
     port: int = table_flag("Client port; 0 for a free one.", default=0)
     sync: str = table_flag("Sync before each ack, or every so often.", "always|DURATION", default="always")
     token: str | None = table_flag("Token that clients must give; a generated one otherwise.", "T")
-    no_auth: bool = table_flag("Let anybody on this machine connect.", default=False, to="auth", read=_not)
+    no_auth: bool = table_flag("Let anybody on this machine connect.", default=False, to="auth", read=opposite)
     max_payload: int | None = table_flag("Largest message; 1 MiB by default.", "BYTES")
     tls_cert: Path | None = table_flag("Certificate of the server; needs --key.", "FILE", "--cert")
     tls_key: Path | None = table_flag("Key of the certificate.", "FILE", "--key")

@@ -8,9 +8,10 @@ from typing import Any
 from penstock.cli.flags import flag_table, given_fields, table_flag
 from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask, ask_missing, number, one_of, yes
-from penstock.cli.values import choice, duration, parse_pairs, size, words
+from penstock.cli.values import choice, duration, opposite, parse_pairs, words
 from penstock.durations import parse_duration
 from penstock.errors import InputError
+from penstock.sizes import parse_size
 
 __all__ = ["StreamFlags", "ask_for_stream", "stream_from"]
 
@@ -22,10 +23,6 @@ _RETENTION = {
     "workq": "workqueue",
     "workqueue": "workqueue",
 }
-
-
-def _not(value: bool, option: str) -> bool:
-    return not value
 
 
 def _mirror(name: str, option: str) -> dict[str, str]:
@@ -47,15 +44,15 @@ class StreamFlags:
     replicas: int | None = table_flag("How many servers keep a copy.", to="num_replicas")
     tag: list[str] | None = table_flag("Tag that servers must carry; may be repeated.", to="")
     cluster: str | None = table_flag("Cluster to live in.", to="")
-    ack: bool | None = table_flag("Acknowledge what is stored.", to="no_ack", read=_not)
+    ack: bool | None = table_flag("Acknowledge what is stored.", to="no_ack", read=opposite)
     retention: str | None = table_flag("What removes messages.", "limits|interest|work", read=choice(_RETENTION))
     discard: str | None = table_flag("What gives way at a limit.", "old|new")
     discard_per_subject: bool | None = table_flag("Refuse at a subject's own limit, too.", to="discard_new_per_subject")
     first_sequence: int | None = table_flag("Sequence of the first message.", to="first_seq")
     max_age: str | None = table_flag("How old messages may become.", "DURATION", read=duration)
-    max_bytes: str | None = table_flag("Most bytes to keep.", "SIZE", read=size)
+    max_bytes: str | None = table_flag("Most bytes to keep.", "SIZE", read=parse_size)
     max_consumers: int | None = table_flag("Most consumers.")
-    max_msg_size: str | None = table_flag("Largest message.", "SIZE", read=size)
+    max_msg_size: str | None = table_flag("Largest message.", "SIZE", read=parse_size)
     max_msgs: int | None = table_flag("Most messages to keep.")
     max_msgs_per_subject: int | None = table_flag("Most messages to keep of a subject.")
     dupe_window: str | None = table_flag(
@@ -138,10 +135,10 @@ def ask_for_stream(flags: StreamFlags) -> StreamFlags:
         ("discard", "Discard Policy (old, new)", "old", one_of("old", "new")),
         ("max_msgs", "Stream Messages Limit", "-1", number),
         ("max_msgs_per_subject", "Per Subject Messages Limit", "-1", number),
-        ("max_bytes", "Total Stream Size", "-1", accepted(size, "Total Stream Size")),
-        ("max_age", "Message TTL", "-1", accepted(duration, "duration")),
-        ("max_msg_size", "Max Message Size", "-1", accepted(size, "Max Message Size")),
-        ("dupe_window", "Duplicate tracking time window", "2m0s", accepted(duration, "duration")),
+        ("max_bytes", "Total Stream Size", "-1", accepted(parse_size, option="Total Stream Size")),
+        ("max_age", "Message TTL", "-1", accepted(duration, option="duration")),
+        ("max_msg_size", "Max Message Size", "-1", accepted(parse_size, option="Max Message Size")),
+        ("dupe_window", "Duplicate tracking time window", "2m0s", accepted(duration, option="duration")),
         ("allow_rollup", "Allow message Roll-ups (y, n)", "n", yes),
         ("deny_delete", "Deny message deletion (y, n)", "n", yes),
         ("deny_purge", "Deny purging (y, n)", "n", yes),

@@ -11,20 +11,8 @@ from typing import Any
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
-from penstock.sizes import parse_size
 
-__all__ = [
-    "choice",
-    "duration",
-    "parse_pairs",
-    "parse_until",
-    "read_json",
-    "refuse_both",
-    "shifted",
-    "size",
-    "words",
-    "write_json",
-]
+__all__ = ["choice", "duration", "opposite", "parse_pairs", "parse_until", "refuse_both", "words"]
 
 
 def refuse_both(one: str, has_one: bool, other: str, has_other: bool) -> None:
@@ -62,17 +50,17 @@ def duration(text: str, option: str) -> float:
     return 0.0 if text in ("-1", "-1s", "") else parse_duration(text, option=option)
 
 
-def size(text: str, option: str) -> int:
-    """Read a number of bytes."""
-    return parse_size(text, option=option)
-
-
 def words(texts: Sequence[str], option: str = "") -> list[str]:
     """Read a list that may be repeated, or written with commas."""
     return [item.strip() for text in texts for item in text.split(",") if item.strip()]
 
 
-def choice(known: Mapping[str, str]) -> Callable[[str, str], str]:
+def opposite(value: bool, option: str) -> bool:
+    """Read a flag that says no where its field says yes."""
+    return not value
+
+
+def choice(known: Mapping[str, str]) -> Callable[..., str]:
     """Read one of these words, and give what it stands for."""
 
     def read(text: str, option: str) -> str:

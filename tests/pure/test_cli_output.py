@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import consumer_show, doctor, messages, output, stream_show
+from penstock.cli import asset_show, doctor, messages, output, running
 from penstock.cli.chunks import _Part, file_name
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo
@@ -80,10 +80,10 @@ async def test_the_first_to_end_ends_all():
     async def failing() -> None:
         raise InputError("no")
 
-    await output.first(slow(), quick())
+    await running.first(slow(), quick())
     assert ended == ["slow"]
     with pytest.raises(InputError, match="no"):
-        await output.first(slow(), failing())
+        await running.first(slow(), failing())
     assert ended == ["slow", "slow"]
 
 
@@ -91,7 +91,7 @@ async def test_the_first_to_end_ends_all():
 async def test_a_signal_is_an_event(number: signal.Signals):
     """Ctrl-C and SIGTERM set the event and raise nothing; afterwards they are what they were."""
     before = signal.getsignal(number)
-    with output.until_signal() as stop:
+    with running.until_signal() as stop:
         os.kill(os.getpid(), number)
         async with asyncio.timeout(10):
             await stop.wait()
@@ -111,7 +111,7 @@ def stream_info(**further: Any) -> StreamInfo:
 
 def test_a_stream_is_shown_with_what_it_has(capsys: Captured):
     """Limits, state and options are named; what is not set is left out."""
-    stream_show.show_stream(stream_info())
+    asset_show.show_stream(stream_info())
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("Information for Stream S created 2026-01-31")
     for words in (
@@ -156,7 +156,7 @@ def test_a_stream_is_shown_with_all_that_it_can_have(capsys: Captured):
     }
     cluster = {"name": "C", "leader": "n1", "replicas": [{"name": "n2", "current": True}, {"name": "n3"}]}
     info = stream_info(config=config, cluster=cluster, sources=[{"name": "A", "lag": 1200, "active": 2_500_000_000}])
-    stream_show.show_stream(info, markers=4)
+    asset_show.show_stream(info, markers=4)
     said = " ".join(capsys.readouterr().out.split())
     for words in (
         "Description: words",
@@ -194,7 +194,7 @@ def test_a_stream_is_shown_with_all_that_it_can_have(capsys: Captured):
 def test_the_state_alone(capsys: Captured):
     """--state leaves the configuration out; a copy that was never seen and a lost leader are said so."""
     info = stream_info(cluster={"name": "C"}, mirror={"name": "M", "lag": 0, "active": -1})
-    stream_show.show_stream(info, state_only=True)
+    asset_show.show_stream(info, state_only=True)
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("State for Stream S")
     assert "Subjects: s.>" not in said
@@ -204,13 +204,13 @@ def test_the_state_alone(capsys: Captured):
 
 def test_times_and_limits():
     """How long ago something was, the time on the wall, and limits, in words."""
-    assert stream_show.ago(None) == "never"
-    assert stream_show.ago(datetime.now(UTC) + timedelta(hours=1)) == "0s ago"
-    assert re.fullmatch(r"1h0m[0-9.]+s ago", stream_show.ago(datetime.now(UTC) - timedelta(hours=1)))
-    assert stream_show.local(None) == ""
-    assert len(stream_show.local(datetime.now(UTC))) == 19
-    assert [stream_show.limit(value) for value in (None, -1, 0, 1234)] == ["unlimited"] * 3 + ["1,234"]
-    assert [stream_show.size_limit(value) for value in (None, 0, 2048)] == ["unlimited", "unlimited", "2.0 KiB"]
+    assert output.ago(None) == "never"
+    assert output.ago(datetime.now(UTC) + timedelta(hours=1)) == "0s ago"
+    assert re.fullmatch(r"1h0m[0-9.]+s ago", output.ago(datetime.now(UTC) - timedelta(hours=1)))
+    assert output.local(None) == ""
+    assert len(output.local(datetime.now(UTC))) == 19
+    assert [asset_show.limit(value) for value in (None, -1, 0, 1234)] == ["unlimited"] * 3 + ["1,234"]
+    assert [asset_show.size_limit(value) for value in (None, 0, 2048)] == ["unlimited", "unlimited", "2.0 KiB"]
 
 
 def consumer_info(config: dict[str, Any], **further: Any) -> ConsumerInfo:
@@ -260,7 +260,7 @@ def consumer_info(config: dict[str, Any], **further: Any) -> ConsumerInfo:
 )
 def test_a_consumer_is_shown(capsys: Captured, config: dict[str, Any], further: dict[str, Any], words: list[str]):
     """What a consumer was told to do, and how far it is, in lines that name it."""
-    consumer_show.show_consumer(consumer_info(config, **further))
+    asset_show.show_consumer(consumer_info(config, **further))
     said = " ".join(capsys.readouterr().out.split())
     assert "Information for Consumer S > c" in said
     assert "Consumer sequence: 3 Stream sequence: 9 Last delivery: " in said
@@ -271,7 +271,7 @@ def test_a_consumer_is_shown(capsys: Captured, config: dict[str, Any], further: 
 
 def test_without_acks_nothing_is_said_of_them(capsys: Captured):
     """A consumer without acks has no floor, no outstanding acks and no wait."""
-    consumer_show.show_consumer(consumer_info({"ack_policy": "none", "ack_wait": 10**9}))
+    asset_show.show_consumer(consumer_info({"ack_policy": "none", "ack_wait": 10**9}))
     said = capsys.readouterr().out
     for words in ("Acknowledgment Floor", "Outstanding Acks", "Redelivered", "Ack Wait"):
         assert words not in said
@@ -287,11 +287,11 @@ def test_a_message_is_shown_as_it_is(capfdbinary: pytest.CaptureFixture[bytes]):
         time=datetime(2026, 1, 31, tzinfo=UTC),
         stream="S",
     )
-    stream_show.show_message(message)
+    asset_show.show_message(message)
     said = capfdbinary.readouterr().out
     assert said.startswith(b"[7] Subject: a.b Received: 2026-01-")
     assert said.endswith(b"\n  K: 1\n  K: 2\n\n\x00\xff\n\n\n")
-    stream_show.show_message(message, raw=True)
+    asset_show.show_message(message, raw=True)
     assert capfdbinary.readouterr().out == b"\x00\xff\n\n"
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
 import typer
 import typer.main
 
-from penstock import __version__
+from penstock.cli.flags import as_command
 from penstock.cli.global_flags import Globals, hoist
 from penstock.cli.tree import Tree
 from penstock.errors import InputError, PenstockError
@@ -31,90 +30,15 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"penstock {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
-def _globals(
-    ctx: typer.Context,
-    server_url: Annotated[
-        str | None,
-        typer.Option("-s", "--server", metavar="URL", help="Address of the NATS server, or several with commas."),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option("--context", metavar="NAME", help="NATS context to take the connection from."),
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", envvar="NATS_USER", help="User name, or token.")] = None,
-    password: Annotated[
-        str | None, typer.Option("--password", envvar="NATS_PASSWORD", help="Password of the user.")
-    ] = None,
-    creds: Annotated[
-        str | None,
-        typer.Option("--creds", envvar="NATS_CREDS", metavar="FILE", help="User credentials file."),
-    ] = None,
-    nkey: Annotated[
-        str | None, typer.Option("--nkey", envvar="NATS_NKEY", metavar="FILE", help="File with an nkey seed.")
-    ] = None,
-    tlsca: Annotated[
-        str | None, typer.Option("--tlsca", envvar="NATS_CA", metavar="FILE", help="Certificates to trust.")
-    ] = None,
-    tlscert: Annotated[
-        str | None, typer.Option("--tlscert", envvar="NATS_CERT", metavar="FILE", help="Our own certificate.")
-    ] = None,
-    tlskey: Annotated[
-        str | None,
-        typer.Option("--tlskey", envvar="NATS_KEY", metavar="FILE", help="Key of our certificate."),
-    ] = None,
-    tlsfirst: Annotated[bool, typer.Option("--tlsfirst", help="Shake hands before the server speaks.")] = False,
-    timeout: Annotated[
-        str,
-        typer.Option("--timeout", envvar="NATS_TIMEOUT", metavar="DURATION", help="Time to wait for an answer."),
-    ] = "5s",
-    js_domain: Annotated[
-        str | None,
-        typer.Option("--js-domain", envvar="NATS_DOMAIN", metavar="NAME", help="JetStream domain."),
-    ] = None,
-    js_api_prefix: Annotated[
-        str | None, typer.Option("--js-api-prefix", metavar="PREFIX", help="Prefix of the JetStream API.")
-    ] = None,
-    inbox_prefix: Annotated[
-        str | None, typer.Option("--inbox-prefix", metavar="PREFIX", help="Prefix of reply subjects.")
-    ] = None,
-    connection_name: Annotated[
-        str | None, typer.Option("--connection-name", metavar="NAME", help="Name to show at the server.")
-    ] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Log what goes on.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
+@as_command
+def _globals(ctx: typer.Context, flags: Globals) -> None:
     """NATS streams through Spark and back, each message exactly once."""
     import logging
 
-    logging.basicConfig(
-        level=logging.DEBUG if trace else logging.WARNING, format="%(message)s", stream=sys.stderr, force=True
-    )
-    ctx.obj = Globals(
-        url=server_url,
-        context=context,
-        user=user,
-        password=password,
-        creds=creds,
-        nkey=nkey,
-        tlsca=tlsca,
-        tlscert=tlscert,
-        tlskey=tlskey,
-        tlsfirst=tlsfirst,
-        timeout=timeout,
-        js_domain=js_domain,
-        js_api_prefix=js_api_prefix,
-        inbox_prefix=inbox_prefix,
-        connection_name=connection_name,
-    )
+    level = logging.DEBUG if flags.trace else logging.WARNING
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr, force=True)
+    ctx.obj = flags
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

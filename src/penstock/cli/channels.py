@@ -4,108 +4,75 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
+import dataclasses
+import json
 import secrets
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.flags import Json, argument, flag
 from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, first, print_json, print_pairs, print_table, progress, run, until_signal
+from penstock.cli.output import counts, print_json, print_pairs, print_table, progress
+from penstock.cli.running import connected, first, until_signal
+from penstock.cli.server import started
+from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 from penstock.sizes import parse_size
 
 if TYPE_CHECKING:
     from penstock.channels import Gateway
-    from penstock.options import ConnectionOptions
-    from penstock.server import Server
+    from penstock.channels.catalog import Catalog
 
 __all__ = ["export", "info", "ls", "migrate", "serve"]
 
-ClusterId = Annotated[
-    str,
-    typer.Option("-cid", "--cluster-id", "--cluster_id", metavar="ID", help="Cluster id that clients connect with."),
-]
+ClusterId = Annotated[str, flag("Cluster id that clients connect with.", "ID", "-cid", "--cluster-id", "--cluster_id")]
+Channel = Annotated[str, argument("Name of the channel.")]
+Prefix = Annotated[str, flag("What stands before a channel in its subject.", "PREFIX")]
+Replicas = Annotated[int, flag("Servers that keep each stream: 1, 3 or 5.")]
 
 
-def serve(
+def _limit(short: str, name: str, help: str, *metavar: str) -> Any:
+    """Describe a flag as nats-streaming-server has it: under a short name, and with dashes or underscores."""
+    return flag(help, *metavar, short, f"--{name.replace('_', '-')}", f"--{name}")
+
+
+async def serve(
     ctx: typer.Context,
     cluster_id: ClusterId = "test-cluster",
     store: Annotated[
-        Path | None,
-        typer.Option("--store", "--dir", metavar="DIR", help="Folder of the embedded server; a temporary one if none."),
+        Path | None, flag("Folder of the embedded server; a temporary one if none.", "DIR", "--store", "--dir")
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="Client port of the embedded server; 0 for a free one.")] = 4222,
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="T", help="Token for the embedded server; a generated one otherwise."),
-    ] = None,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Let anybody on this machine connect to it.")] = False,
-    sync: Annotated[
-        str, typer.Option("--sync", metavar="always|DURATION", help="When the embedded server syncs to disk.")
-    ] = "always",
-    max_channels: Annotated[
-        int, typer.Option("-mc", "--max-channels", "--max_channels", help="Channels; 0: any.")
-    ] = 100,
-    max_subs: Annotated[
-        int, typer.Option("-msu", "--max-subs", "--max_subs", help="Subscriptions of a channel; 0: any.")
-    ] = 1000,
-    max_msgs: Annotated[
-        int, typer.Option("-mm", "--max-msgs", "--max_msgs", help="Messages that a channel keeps; 0: any.")
-    ] = 1_000_000,
-    max_bytes: Annotated[
-        str,
-        typer.Option("-mb", "--max-bytes", "--max_bytes", metavar="SIZE", help="Bytes that a channel keeps; 0: any."),
-    ] = "1024000000",
-    max_age: Annotated[
-        str,
-        typer.Option("-ma", "--max-age", "--max_age", metavar="DURATION", help="How long a message is kept; 0s: ever."),
-    ] = "0s",
+    port: Annotated[int, flag("Client port of the embedded server; 0 for a free one.")] = 4222,
+    token: Annotated[str | None, flag("Token for the embedded server; a generated one otherwise.", "T")] = None,
+    no_auth: Annotated[bool, flag("Let anybody on this machine connect to it.")] = False,
+    sync: Annotated[str, flag("When the embedded server syncs to disk.", "always|DURATION")] = "always",
+    max_channels: Annotated[int, _limit("-mc", "max_channels", "Channels; 0: any.")] = 100,
+    max_subs: Annotated[int, _limit("-msu", "max_subs", "Subscriptions of a channel; 0: any.")] = 1000,
+    max_msgs: Annotated[int, _limit("-mm", "max_msgs", "Messages that a channel keeps; 0: any.")] = 1_000_000,
+    max_bytes: Annotated[str, _limit("-mb", "max_bytes", "Bytes that a channel keeps; 0: any.", "SIZE")] = "1024000000",
+    max_age: Annotated[str, _limit("-ma", "max_age", "How long a message is kept; 0s: ever.", "DURATION")] = "0s",
     max_inactivity: Annotated[
-        str,
-        typer.Option(
-            "-mi",
-            "--max-inactivity",
-            "--max_inactivity",
-            metavar="DURATION",
-            help="When an unused channel goes; 0s: never.",
-        ),
+        str, _limit("-mi", "max_inactivity", "When an unused channel goes; 0s: never.", "DURATION")
     ] = "0s",
     limits: Annotated[
-        list[str] | None,
-        typer.Option("--limits", metavar="PATTERN:NAME=VALUE,...", help="Limits of channels whose name matches."),
+        list[str] | None, flag("Limits of channels whose name matches.", "PATTERN:NAME=VALUE,...")
     ] = None,
-    hb_interval: Annotated[
-        str, typer.Option("-hbi", "--hb-interval", "--hb_interval", metavar="DURATION", help="Time between heartbeats.")
-    ] = "30s",
-    hb_timeout: Annotated[
-        str,
-        typer.Option("-hbt", "--hb-timeout", "--hb_timeout", metavar="DURATION", help="Time to answer a heartbeat."),
-    ] = "10s",
-    hb_fail_count: Annotated[
-        int, typer.Option("-hbf", "--hb-fail-count", "--hb_fail_count", help="Heartbeats a client may miss.")
-    ] = 10,
+    hb_interval: Annotated[str, _limit("-hbi", "hb_interval", "Time between heartbeats.", "DURATION")] = "30s",
+    hb_timeout: Annotated[str, _limit("-hbt", "hb_timeout", "Time to answer a heartbeat.", "DURATION")] = "10s",
+    hb_fail_count: Annotated[int, _limit("-hbf", "hb_fail_count", "Heartbeats a client may miss.")] = 10,
     replace_durable: Annotated[
-        bool, typer.Option("--replace-durable", "--replace_durable", help="Let a new durable replace an active one.")
+        bool, flag("Let a new durable replace an active one.", "--replace-durable", "--replace_durable")
     ] = False,
-    subject_prefix: Annotated[
-        str, typer.Option("--subject-prefix", metavar="PREFIX", help="What stands before a channel in its subject.")
-    ] = "",
-    replicas: Annotated[int, typer.Option("--replicas", help="Servers that keep each stream: 1, 3 or 5.")] = 1,
-    standby: Annotated[
-        bool, typer.Option("--standby", help="Wait where another gateway serves, and take over when it is gone.")
-    ] = False,
-    lease: Annotated[
-        str, typer.Option("--lease", metavar="DURATION", help="Silence after which a standby takes over.")
-    ] = "4s",
+    subject_prefix: Prefix = "",
+    replicas: Replicas = 1,
+    standby: Annotated[bool, flag("Wait where another gateway serves, and take over when it is gone.")] = False,
+    lease: Annotated[str, flag("Silence after which a standby takes over.", "DURATION")] = "4s",
     monitor: Annotated[
-        str | None,
-        typer.Option("-m", "--monitor", metavar="[HOST:]PORT", help="Monitoring pages, on loopback if no host."),
+        str | None, flag("Monitoring pages, on loopback if no host.", "[HOST:]PORT", "-m", "--monitor")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -113,7 +80,6 @@ def serve(
     from penstock.channels import ChannelLimits, Gateway, Limits
     from penstock.channels.limits import gather_limits
 
-    given: Globals = ctx.obj
     options: dict[str, Any] = {
         "cluster_id": cluster_id,
         "limits": Limits(
@@ -135,81 +101,60 @@ def serve(
         "replicas": replicas,
         "standby": standby,
         "lease": parse_duration(lease, option="--lease"),
-        "timeout": given.seconds,
+        "timeout": ctx.obj.seconds,
         "monitor": monitor if monitor is None or ":" in monitor else f"127.0.0.1:{monitor}",
     }
-    if token is not None and no_auth:
-        raise OptionError("--token and --no-auth are given together.", remedy="Leave one out.", option="--no-auth")
-    server: Server | None = None
-    if _is_elsewhere(given):
-        for flag, value in (("--store", store), ("--token", token), ("--no-auth", no_auth or None)):
-            if value is not None:
-                raise OptionError(
-                    f"{flag} is for the embedded server, and another one is to be used.",
-                    remedy=f"Leave {flag} out, or leave out the server's address and context.",
-                    option=flag,
-                )
-        gateway = Gateway(given.options(), **options)
-    else:
-        from penstock.server import Server as Embedded
+    refuse_both("--token", token is not None, "--no-auth", no_auth)
+    if not _is_elsewhere(ctx.obj):
+        from penstock.server import Server
 
         Gateway("nats://127.0.0.1:4222", **options)  # what is wrong with the options is said before a server runs
-        server = Embedded(store=store, port=port, token=token, auth=not no_auth, sync=sync)
-        gateway = None
-    run(_serve(server, gateway, options, json))
-
-
-def _is_elsewhere(given: Globals) -> bool:
-    """Whether the flags or the environment name a server; the default address does not count."""
-    if given.url or given.context or os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT"):
-        return True
-    from penstock.contexts import load_options
-    from penstock.options import DEFAULT_URL
-
-    return load_options(None).url != DEFAULT_URL
-
-
-async def _serve(server: Server | None, gateway: Gateway | None, options: dict[str, Any], json: bool) -> None:
-    from penstock.channels import Gateway as Made
-
-    with until_signal() as stop:
-        starting = asyncio.ensure_future(asyncio.to_thread(server.start)) if server else None
-        try:
-            if server is not None and starting is not None:
-                await first(asyncio.shield(starting), stop.wait())
-                if stop.is_set():
-                    return
-                gateway = Made(server.url, **options)
-            assert gateway is not None, "there is a server, and so a gateway"
-            try:
-                await first(gateway.start(), stop.wait())
+        server = Server(store=store, port=port, token=token, auth=not no_auth, sync=sync)
+        with until_signal() as stop:
+            async with started(server, stop):
                 if not stop.is_set():
-                    _announce(server, gateway, json)
-                    await first(stop.wait(), gateway.wait(), _tell_leading(gateway, json))
-            finally:
-                await gateway.stop()
-        finally:
-            if server is not None and starting is not None:
-                await asyncio.wait([starting])
-                await asyncio.to_thread(server.stop)
+                    await _serve(Gateway(server.url, **options), stop, server.url, json)
+    else:
+        for name, value in (("--store", store), ("--token", token), ("--no-auth", no_auth or None)):
+            if value is not None:
+                raise OptionError(
+                    f"{name} is for the embedded server, and another one is to be used.",
+                    remedy=f"Leave {name} out, or leave out the server's address and context.",
+                    option=name,
+                )
+        gateway = Gateway(ctx.obj.options(), **options)
+        with until_signal() as stop:
+            await _serve(gateway, stop, None, json)
     if not json:
         typer.echo("Stopped.", err=True)
 
 
-def _announce(server: Server | None, gateway: Gateway, json: bool) -> None:
+def _is_elsewhere(given: Globals) -> bool:
+    """Whether the flags or the environment name a server; the default address does not count."""
+    from penstock.contexts import load_options
+    from penstock.options import DEFAULT_URL
+
+    return given.names_a_server or load_options(None).url != DEFAULT_URL
+
+
+async def _serve(gateway: Gateway, stop: asyncio.Event, url: str | None, json: bool) -> None:
+    try:
+        await first(gateway.start(), stop.wait())
+        if not stop.is_set():
+            _announce(gateway, url, json)
+            await first(stop.wait(), gateway.wait(), _tell_leading(gateway, json))
+    finally:
+        await gateway.stop()
+
+
+def _announce(gateway: Gateway, url: str | None, json: bool) -> None:
     cluster = gateway.options.cluster_id
     if json:
-        print_json(
-            {
-                "cluster_id": cluster,
-                "url": server.url if server else None,
-                "monitor": gateway.monitor_url,
-                "leading": gateway.leading,
-            }
-        )
+        facts = {"cluster_id": cluster, "url": url, "monitor": gateway.monitor_url, "leading": gateway.leading}
+        print_json(facts)
         return
-    if server is not None:
-        typer.echo(server.url)  # shows the token: clients need it
+    if url is not None:
+        typer.echo(url)  # shows the token: clients need it
     if gateway.monitor_url:
         typer.echo(f"Monitoring: {gateway.monitor_url}/serverz", err=True)
     state = "Serving" if gateway.leading else "Standing by for"
@@ -234,68 +179,48 @@ def _check(cluster_id: str, subject_prefix: str = "", replicas: int = 1) -> None
     GatewayOptions(cluster_id=cluster_id, subject_prefix=subject_prefix, replicas=replicas)
 
 
-def ls(ctx: typer.Context, cluster_id: ClusterId = "test-cluster", json: Json = False) -> None:
-    """List the channels of a cluster, and how full they are."""
-    _check(cluster_id)
-    run(_list(ctx.obj, cluster_id, json))
-
-
-async def _list(given: Globals, cluster: str, json: bool) -> None:
+def _catalog(ctx: typer.Context, cluster_id: str) -> Catalog:
     from penstock.channels.catalog import Catalog
 
-    async with Catalog(given.options(), cluster, timeout=given.seconds) as catalog:
+    _check(cluster_id)
+    return Catalog(ctx.obj.options(), cluster_id, timeout=ctx.obj.seconds)
+
+
+async def ls(ctx: typer.Context, cluster_id: ClusterId = "test-cluster", json: Json = False) -> None:
+    """List the channels of a cluster, and how full they are."""
+    async with _catalog(ctx, cluster_id) as catalog:
         found = await catalog.channels()
     if json:
         print_json([_as_json(item) for item in found])
         return
     if not found:
-        typer.echo(f"No channels in the cluster {cluster}.")
+        typer.echo(f"No channels in the cluster {cluster_id}.")
         return
     rows = [
-        (
-            item.name,
-            item.stream,
-            f"{item.messages:,}",
-            f"{item.bytes:,}",
-            f"{item.first:,}",
-            f"{item.last:,}",
-            len(item.subscriptions),
-        )
-        for item in found
+        (one.name, one.stream, *counts(one.messages, one.bytes, one.first, one.last), len(one.subscriptions))
+        for one in found
     ]
     columns = ("Channel", "Stream", "#Messages", "#Bytes", "#First", "#Last", "#Subscriptions")
-    print_table(f"Channels of {cluster}", columns, rows)
+    print_table(f"Channels of {cluster_id}", columns, rows)
 
 
 def _as_json(item: Any) -> dict[str, Any]:
-    import dataclasses
-
     content = dataclasses.asdict(item)
     content["subscriptions"] = [{**given.pop("options"), **given} for given in content["subscriptions"]]
     return content
 
 
-def info(
-    ctx: typer.Context,
-    channel: Annotated[str, typer.Argument(help="Name of the channel.")],
-    cluster_id: ClusterId = "test-cluster",
-    json: Json = False,
+async def info(
+    ctx: typer.Context, channel: Channel, cluster_id: ClusterId = "test-cluster", json: Json = False
 ) -> None:
     """Show a channel: its stream, its messages and its subscriptions."""
-    _check(cluster_id)
-    run(_info(ctx.obj, channel, cluster_id, json))
-
-
-async def _info(given: Globals, channel: str, cluster: str, json: bool) -> None:
-    from penstock.channels.catalog import Catalog
-
-    async with Catalog(given.options(), cluster, timeout=given.seconds) as catalog:
+    async with _catalog(ctx, cluster_id) as catalog:
         found = await catalog.channel(channel)
     if json:
         print_json(_as_json(found))
         return
     print_pairs(
-        f"Channel {channel} of {cluster}",
+        f"Channel {channel} of {cluster_id}",
         [
             ("Stream", found.stream),
             ("Subject", found.subject),
@@ -313,9 +238,7 @@ async def _info(given: Globals, channel: str, cluster: str, json: bool) -> None:
                 item.options.durable,
                 item.options.queue,
                 "online" if item.options.online else "offline",
-                f"{item.last:,}",
-                f"{item.pending:,}",
-                f"{item.options.max_in_flight:,}",
+                *counts(item.last, item.pending, item.options.max_in_flight),
                 f"{item.options.ack_wait}s",
             )
             for item in found.subscriptions
@@ -324,29 +247,18 @@ async def _info(given: Globals, channel: str, cluster: str, json: bool) -> None:
         print_table("Subscriptions", columns, rows)
 
 
-def export(
+async def export(
     ctx: typer.Context,
-    channel: Annotated[str, typer.Argument(help="Name of the channel.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; standard output if none.")
-    ] = None,
-    start: Annotated[int, typer.Option("--start", help="First sequence.")] = 1,
-    end: Annotated[int | None, typer.Option("--end", help="Sequence to stop before; the present end if none.")] = None,
+    channel: Channel,
+    output: Annotated[Path | None, flag("File to write; standard output if none.", "FILE", "-o", "--output")] = None,
+    start: Annotated[int, flag("First sequence.")] = 1,
+    end: Annotated[int | None, flag("Sequence to stop before; the present end if none.")] = None,
     cluster_id: ClusterId = "test-cluster",
 ) -> None:
     """Write a channel's messages as JSON lines: sequence, time in nanoseconds, reply, data in base64."""
     if start < 1 or (end is not None and end < start):
         raise OptionError("--start and --end are no range.", remedy="Give 1 or more, and no less.", option="--start")
-    _check(cluster_id)
-    run(_export(ctx.obj, channel, output, start, end, cluster_id))
-
-
-async def _export(given: Globals, channel: str, output: Path | None, start: int, end: int | None, cluster: str) -> None:
-    import json
-
-    from penstock.channels.catalog import Catalog
-
-    async with Catalog(given.options(), cluster, timeout=given.seconds) as catalog:
+    async with _catalog(ctx, cluster_id) as catalog:
         found = await catalog.channel(channel)
         stop = found.last + 1 if end is None else min(end, found.last + 1)
         try:
@@ -369,29 +281,24 @@ async def _export(given: Globals, channel: str, output: Path | None, start: int,
         typer.echo(f"Wrote {count:,} messages to {output}.", err=True)
 
 
-def migrate(
+async def migrate(
     ctx: typer.Context,
-    channels: Annotated[
-        list[str] | None, typer.Argument(help="Channels to copy; all of --from-monitor if none.")
-    ] = None,
-    source: Annotated[
-        str, typer.Option("--from", metavar="URL", help="NATS address of the NATS Streaming server to copy from.")
-    ] = "",
-    from_cluster: Annotated[
-        str, typer.Option("--from-cluster", metavar="ID", help="Cluster id of that server.")
-    ] = "test-cluster",
-    from_monitor: Annotated[
-        str | None, typer.Option("--from-monitor", metavar="URL", help="Its monitoring address, to list channels.")
-    ] = None,
+    channels: Annotated[list[str] | None, argument("Channels to copy; all of --from-monitor if none.")] = None,
+    source: Annotated[str, flag("NATS address of the NATS Streaming server to copy from.", "URL", "--from")] = "",
+    from_cluster: Annotated[str, flag("Cluster id of that server.", "ID")] = "test-cluster",
+    from_monitor: Annotated[str | None, flag("Its monitoring address, to list channels.", "URL")] = None,
     cluster_id: ClusterId = "test-cluster",
-    subject_prefix: Annotated[
-        str, typer.Option("--subject-prefix", metavar="PREFIX", help="What stands before a channel in its subject.")
-    ] = "",
-    replicas: Annotated[int, typer.Option("--replicas", help="Servers that keep each stream: 1, 3 or 5.")] = 1,
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare every message at the end.")] = True,
+    subject_prefix: Prefix = "",
+    replicas: Replicas = 1,
+    verify: Annotated[bool, flag("Compare every message at the end.")] = True,
     json: Json = False,
 ) -> None:
     """Copy channels of a running NATS Streaming server into streams; run it again to go on where it stopped."""
+    from penstock.channels import Client
+    from penstock.channels.migrate import copy_channel, find_ends, names_from_monitor, verify_channel
+    from penstock.channels.store import Store
+    from penstock.options import ConnectionOptions
+
     if not source:
         raise OptionError("--from is missing.", remedy="Give the old server's NATS address.", option="--from")
     if not channels and not from_monitor:
@@ -400,30 +307,16 @@ def migrate(
         )
     _check(from_cluster)
     _check(cluster_id, subject_prefix, replicas)
-    run(
-        _migrate(
-            ctx.obj, channels, source, from_cluster, from_monitor, cluster_id, subject_prefix, replicas, verify, json
-        )
+    listed = channels or await names_from_monitor(from_monitor or "")
+    old = Client(
+        ConnectionOptions(source),
+        cluster_id=from_cluster,
+        client_id=f"penstock-{secrets.token_hex(6)}",
+        connect_timeout=ctx.obj.seconds,
     )
-
-
-async def _migrate(
-    given: Globals,
-    names: list[str] | None,
-    source: str,
-    from_cluster: str,
-    monitor: str | None,
-    cluster: str,
-    prefix: str,
-    replicas: int,
-    verify: bool,
-    json: bool,
-) -> None:
-    from penstock.channels.migrate import copy_channel, find_ends, names_from_monitor, verify_channel
-
-    listed = names or await names_from_monitor(monitor or "")
     rows = []
-    async with _both(given, source, from_cluster, cluster, prefix, replicas) as (old, store):
+    async with connected(ctx) as client, old:
+        store = Store(client, cluster_id, prefix=subject_prefix, replicas=replicas)
         for name in listed:
             ends, copied, same = await find_ends(old, name), None, 0
             if ends is not None:
@@ -433,16 +326,9 @@ async def _migrate(
                 if verify:
                     with progress(f"verify {name}", total) as advance:
                         same = await verify_channel(old, store, name, ends, advance)
-            rows.append(
-                {
-                    "channel": name,
-                    "stream": copied.stream if copied else None,
-                    "first": copied.first if copied else 0,
-                    "end": copied.end if copied else 0,
-                    "copied": copied.copied if copied else 0,
-                    "verified": same if verify else None,
-                }
-            )
+            nothing = {"channel": name, "stream": None, "first": 0, "end": 0, "copied": 0}
+            facts = dataclasses.asdict(copied) if copied else nothing
+            rows.append({**facts, "verified": same if verify else None})
             if not json:
                 what = f"{copied.copied:,} copied, {same:,} compared" if copied else "nothing there"
                 typer.echo(f"{name}: {what}", err=True)
@@ -451,27 +337,3 @@ async def _migrate(
     else:
         columns = ("Channel", "Stream", "#First", "#End", "#Copied", "#Verified")
         print_table("Copied", columns, [tuple(row.values()) for row in rows])
-
-
-@asynccontextmanager
-async def _both(
-    given: Globals, source: str, from_cluster: str, cluster: str, prefix: str, replicas: int
-) -> AsyncIterator[tuple[Any, Any]]:
-    from penstock.channels import Client
-    from penstock.channels.store import Store
-    from penstock.connection import connect
-    from penstock.options import ConnectionOptions
-
-    options: ConnectionOptions = given.options()
-    old = Client(
-        ConnectionOptions(source),
-        cluster_id=from_cluster,
-        client_id=f"penstock-{secrets.token_hex(6)}",
-        connect_timeout=given.seconds,
-    )
-    new = await connect(options)
-    try:
-        async with old:
-            yield old, Store(new, cluster, prefix=prefix, replicas=replicas)
-    finally:
-        await new.close()

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, first, print_json, progress, run, until_signal
+from penstock.cli.flags import Json, StopAfter, argument, flag
+from penstock.cli.output import print_json, progress
+from penstock.cli.running import connected, first, staying
 from penstock.durations import parse_duration
-from penstock.errors import DeadlineError, InputError, NotFoundError, PenstockError
+from penstock.errors import InputError, NotFoundError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.chunks import Incoming, StoredMessage
@@ -28,46 +29,29 @@ if TYPE_CHECKING:
 
 __all__ = ["file_name", "receive", "send"]
 
-Stream = Annotated[
-    str | None, typer.Option("--persistent", metavar="STREAM", help="JetStream stream that keeps the payload.")
-]
+Stream = Annotated[str | None, flag("JetStream stream that keeps the payload.", "STREAM", "--persistent")]
+Waiting = Coroutine[Any, Any, object]
 
 
-def send(
+async def send(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="File to send, - for standard input.")],
-    subject: Annotated[str, typer.Argument(help="Subject to send it on.")],
-    digest: Annotated[bool, typer.Option("--digest", help="Add a SHA-256 that receivers verify.")] = False,
-    persistent: Stream = None,
+    file: Annotated[str, argument("File to send, - for standard input.")],
+    subject: Annotated[str, argument("Subject to send it on.")],
+    digest: Annotated[bool, flag("Add a SHA-256 that receivers verify.")] = False,
+    stream: Stream = None,
     message_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="ID", help="Id of the message; with --persistent that of one to continue."),
+        str | None, flag("Id of the message; with --persistent that of one to continue.", "ID", "--id")
     ] = None,
-    chunk_size: Annotated[int, typer.Option("--chunk-size", min=1, help="Bytes of a chunk.")] = 512 * 1024,
-    as_json: Json = False,
+    chunk_size: Annotated[int, flag("Bytes of a chunk.", min=1)] = 512 * 1024,
+    json: Json = False,
 ) -> None:
     """Send a file in chunks; with --persistent it is stored with a digest, and the stream is made if need be."""
+    from penstock.chunks import Archive, Publisher
+
     path = None if file == "-" else Path(file)
     if path is not None and not path.is_file():
         raise InputError(f"There is no file {file}.", remedy="Check the path; - is standard input.")
-    run(_send(ctx.obj, path, subject, digest, persistent, message_id, chunk_size, as_json))
-
-
-async def _send(
-    given: Globals,
-    path: Path | None,
-    subject: str,
-    digest: bool,
-    stream: str | None,
-    message_id: str | None,
-    chunk_size: int,
-    as_json: bool,
-) -> None:
-    from penstock.chunks import Archive, Publisher
-    from penstock.connection import connect
-
-    client = await connect(given.options())
-    try:
+    async with connected(ctx) as client:
         sender: Any = Publisher(client, chunk_size, digest=digest)
         if stream is not None:
             try:
@@ -88,13 +72,11 @@ async def _send(
             source = path if path is not None else await _standard_input()
             message_id = await sender.publish(subject, source, message_id=message_id, progress=show)
         seconds = time.perf_counter() - began
-        if as_json:
+        if json:
             print_json({"id": message_id, "subject": subject, "stream": stream, "bytes": sent, "seconds": seconds})
         else:
             where = f" into {stream}" if stream else ""
             typer.echo(f"Sent {sent:,} bytes to {subject}{where} as {message_id} ({_rate(sent, seconds)})")
-    finally:
-        await client.close()
 
 
 async def _standard_input() -> Any:
@@ -109,46 +91,61 @@ async def _standard_input() -> Any:
     return reader
 
 
-def receive(
+async def receive(
     ctx: typer.Context,
-    subject: Annotated[str, typer.Argument(help="Subject to receive on; wildcards only without --persistent.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder for the files, named by message id.")] = Path(
-        "."
-    ),
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 for never.")] = 0,
-    persistent: Stream = None,
+    subject: Annotated[str, argument("Subject to receive on; wildcards only without --persistent.")],
+    to: Annotated[Path, flag("Folder for the files, named by message id.", "DIR")] = Path("."),
+    count: StopAfter = 0,
+    stream: Stream = None,
     durable: Annotated[
-        str | None,
-        typer.Option("--durable", metavar="NAME", help="Consumer that remembers what was received; with --persistent."),
+        str | None, flag("Consumer that remembers what was received; with --persistent.", "NAME")
     ] = None,
-    message_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Fetch this one message; with --persistent.")
-    ] = None,
-    idle: Annotated[
-        str, typer.Option("--idle", metavar="DURATION", help="Give a message up when no chunk came for so long.")
-    ] = "30s",
-    as_json: Json = False,
+    message_id: Annotated[str | None, flag("Fetch this one message; with --persistent.", "ID", "--id")] = None,
+    idle: Annotated[str, flag("Give a message up when no chunk came for so long.", "DURATION")] = "30s",
+    json: Json = False,
 ) -> None:
     """Receive files, until Ctrl-C, --count of them, or with --id one; nothing there already is overwritten."""
+    from penstock.chunks import Archive
+
     if not to.is_dir() or not os.access(to, os.W_OK | os.X_OK):
         raise InputError(f"{to} is no folder that can be written.", remedy="Make it, or name another with --to.")
-    if persistent is None and (durable or message_id):
+    if stream is None and (durable or message_id):
         raise InputError("--durable and --id are for stored messages.", remedy="Give --persistent STREAM, too.")
     seconds = parse_duration(idle, option="--idle")
     if seconds <= 0:
         raise InputError("--idle is zero.", remedy="Give some time, such as 30s.")
-    keeper = _Keeper(to, count, as_json)
-    run(_receive(ctx.obj, subject, keeper, persistent, durable, message_id, seconds))
+    async with staying(ctx) as here:
+        with progress("Receiving", None, as_bytes=True) as advance:
+            keeper = _Keeper(to, count, json, advance)
+            if stream is not None and message_id is not None:
+                async with Archive(here.client, stream, subject).open(message_id) as message:
+                    await first(here.stop.wait(), keeper.save(message))
+                return
+            receiving = (
+                _from_subject(here.client, subject, keeper, seconds)
+                if stream is None
+                else _from_stream(here.client, stream, subject, keeper, durable)
+            )
+            async with receiving as complete:
+                typer.echo(f"Receiving on {subject}{f' from {stream}' if stream else ''}", err=True)
+                await here.until(complete)
 
 
+@dataclass
 class _Keeper:
     """Writes payloads to files and says so."""
 
-    def __init__(self, folder: Path, count: int, as_json: bool) -> None:
-        self.folder, self.count, self.as_json = folder, count, as_json
-        self.done = 0
-        self.full = asyncio.Event()
-        self.advance: Callable[[int], None] = lambda step: None
+    folder: Path
+    count: int
+    """How many are wanted; 0 for any number."""
+    json: bool
+    advance: Callable[[int], None]
+    done: int = 0
+
+    @property
+    def has_all(self) -> bool:
+        """Whether as many are kept as are wanted."""
+        return 0 < self.count <= self.done
 
     async def save(self, message: Incoming | StoredMessage) -> None:
         """Write a message while it is read; a message that fails leaves no file."""
@@ -174,12 +171,12 @@ class _Keeper:
     def tell(self, path: Path, message_id: str, subject: str, size: int, began: float) -> None:
         """Print one line for a message."""
         self.done += 1
-        if self.as_json:
-            typer.echo(json.dumps({"id": message_id, "subject": subject, "bytes": size, "file": str(path)}))
+        if self.json:
+            print_json({"id": message_id, "subject": subject, "bytes": size, "file": str(path)}, line=True)
         else:
             rate = _rate(size, time.perf_counter() - began)
             typer.echo(f"[#{self.done}] Received {size:,} bytes on {subject} as {path} ({rate})")
-        sys.stdout.flush()
+            sys.stdout.flush()
 
 
 class _Part:
@@ -218,81 +215,39 @@ def file_name(message_id: str) -> str:
     return name if len(name) <= 200 else hashlib.sha256(message_id.encode()).hexdigest()
 
 
-async def _receive(
-    given: Globals,
-    subject: str,
-    keeper: _Keeper,
-    stream: str | None,
-    durable: str | None,
-    message_id: str | None,
-    idle: float,
-) -> None:
-    from penstock.connection import connect
-
-    lost = asyncio.Event()
-
-    async def closed() -> None:
-        lost.set()
-
-    with until_signal() as stop, progress("Receiving", None, as_bytes=True) as advance:
-        keeper.advance = advance
-        client = await connect(given.options(), on_close=closed)
-        try:
-            if stream is not None and message_id is not None:
-                from penstock.chunks import Archive
-
-                async with Archive(client, stream, subject).open(message_id) as message:
-                    await first(stop.wait(), keeper.save(message))
-                return
-            async with _listening(client, subject, keeper, stream, durable, idle):
-                typer.echo(f"Receiving on {subject}{f' from {stream}' if stream else ''}", err=True)
-                await first(stop.wait(), keeper.full.wait(), lost.wait())
-                if lost.is_set() and not stop.is_set():
-                    raise DeadlineError(
-                        "The connection is gone and did not come back.", remedy="Is the server running?"
-                    )
-        finally:
-            await client.close()
+def _complain(error: PenstockError) -> None:
+    typer.echo(f"penstock: {error}", err=True)
 
 
 @asynccontextmanager
-async def _listening(
-    client: Connection, subject: str, keeper: _Keeper, stream: str | None, durable: str | None, idle: float
-) -> AsyncIterator[None]:
-    """Receive in the background, from the subject or from the stream."""
-    from penstock.chunks import Archive, Assembler
+async def _from_stream(
+    client: Connection, stream: str, subject: str, keeper: _Keeper, durable: str | None
+) -> AsyncIterator[Waiting]:
+    """Receive from a stream, in the background; gives what ends when all that is wanted is there."""
+    from penstock.chunks import Archive
 
-    def complain(error: PenstockError) -> None:
-        typer.echo(f"penstock: {error}", err=True)
+    async def take(message_id: str, data: Any, subject: str) -> None:
+        if keeper.has_all:
+            await asyncio.Event().wait()  # to return is to acknowledge, and what is not kept must come again
+        await asyncio.to_thread(keeper.copy, message_id, data, subject)
 
-    def check() -> None:
-        if keeper.count and keeper.done >= keeper.count:
-            keeper.full.set()
+    async with Archive(client, stream, subject).consume(
+        take, durable, on_error=_complain, spool_above=8 * 1024 * 1024, spool_dir=keeper.folder
+    ) as consumer:
 
-    if stream is not None:
+        async def acknowledged() -> None:
+            while consumer.delivered < keeper.count:  # noqa: ASYNC110  # it counts, and calls nobody
+                await asyncio.sleep(0.02)
 
-        async def take(message_id: str, data: Any, subject: str) -> None:
-            if keeper.count and keeper.done >= keeper.count:
-                await asyncio.Event().wait()  # to return is to acknowledge, and what is not kept must come again
-            await asyncio.to_thread(keeper.copy, message_id, data, subject)
+        yield acknowledged() if keeper.count else asyncio.Event().wait()
 
-        archive = Archive(client, stream, subject)
-        async with archive.consume(
-            take, durable, on_error=complain, spool_above=8 * 1024 * 1024, spool_dir=keeper.folder
-        ) as consumer:
 
-            async def acknowledged() -> None:
-                while consumer.delivered < keeper.count:  # noqa: ASYNC110  # it counts, and calls nobody
-                    await asyncio.sleep(0.02)
-                keeper.full.set()
+@asynccontextmanager
+async def _from_subject(client: Connection, subject: str, keeper: _Keeper, idle: float) -> AsyncIterator[Waiting]:
+    """Receive from a subject, in the background; gives what ends when all that is wanted is there."""
+    from penstock.chunks import Assembler
 
-            watching = asyncio.ensure_future(acknowledged()) if keeper.count else None
-            try:
-                yield
-            finally:
-                if watching is not None:
-                    watching.cancel()
-        return
+    full = asyncio.Event()
 
     async def save(message: Incoming) -> None:
         try:
@@ -302,11 +257,12 @@ async def _listening(
         except OSError as error:
             typer.echo(f"penstock: {message.message_id} could not be written: {error}", err=True)
             message.discard()
-        check()
+        if keeper.has_all:
+            full.set()
 
     tasks: set[asyncio.Task[None]] = set()
     async with (
-        Assembler(client, idle, on_error=complain, spool_dir=keeper.folder) as assembler,
+        Assembler(client, idle, on_error=_complain, spool_dir=keeper.folder) as assembler,
         assembler.open(subject) as inbox,
     ):
 
@@ -321,7 +277,7 @@ async def _listening(
 
         collecting = asyncio.ensure_future(collect())
         try:
-            yield
+            yield full.wait()
         finally:
             collecting.cancel()
             for task in tasks:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import run, until_signal
+from penstock.cli.flags import flag
+from penstock.cli.running import until_signal
 
 if TYPE_CHECKING:
-    from penstock.console import Console
-    from penstock.options import ConnectionOptions
     from penstock.pipelines.project import Project
 
 __all__ = ["console", "find_pipelines"]
@@ -21,44 +19,50 @@ __all__ = ["console", "find_pipelines"]
 TOKEN = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105  # the name of a variable
 
 
-def console(
+async def console(
     ctx: typer.Context,
-    host: Annotated[
-        str,
-        typer.Option("--host", metavar="ADDRESS", help="Address to listen on; others than this machine can see it."),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    host: Annotated[str, flag("Address to listen on; others than this machine can see it.", "ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, flag("Port to listen on; 0 takes a free one.", min=0, max=65535)] = 0,
     names: Annotated[
-        list[str] | None,
-        typer.Option("--name", metavar="NAME", help="Host name under which browsers may ask; can be repeated."),
+        list[str] | None, flag("Host name under which browsers may ask; can be repeated.", "NAME", "--name")
     ] = None,
     pipelines: Annotated[
         list[str] | None,
-        typer.Option("--pipeline", metavar="DIR", help="Folder of a pipeline to show; the one here, if none is named."),
+        flag("Folder of a pipeline to show; the one here, if none is named.", "DIR", "--pipeline"),
     ] = None,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    open_browser: Annotated[bool, flag("Open it in a browser.", "--open")] = False,
 ) -> None:
     """Serve a web console that shows streams, consumers, lag, messages, pipelines and transfers, and changes nothing.
 
     The printed address carries a token that lets its browser in; $PENSTOCK_CONSOLE_TOKEN sets one of your own.
     """
+    from penstock.addresses import is_loopback
     from penstock.console import check_installed
 
     check_installed()
     from penstock.console import Console, Settings
 
-    given: Globals = ctx.obj
-    options = given.options()
-    if given.connection_name is None:
+    options = ctx.obj.options()
+    if ctx.obj.connection_name is None:
         options = options.replace(name="penstock console")
     token = os.environ.get(TOKEN) or None
-    made = Console(
-        options,
-        Settings(host=host, port=port, names=tuple(names or ())),
-        token=token,
-        pipelines=find_pipelines(pipelines),
-    )
-    run(_serve(made, options, own_token=token is not None, open_browser=open_browser))
+    settings = Settings(host=host, port=port, names=tuple(names or ()))
+    async with Console(options, settings, token=token, pipelines=find_pipelines(pipelines)) as made:
+        with until_signal() as stop:
+            # A token of the user's own is the user's to keep: it is not printed.
+            typer.echo(f"Console: {made.address if token else made.url}")
+            if token:
+                typer.echo(f"It wants the token of ${TOKEN}: add /?token=... once, or send it as a bearer token.")
+            if not is_loopback(host):
+                typer.echo("Others can reach it, and it speaks plain HTTP: put TLS before it.", err=True)
+            problem = await made.problem()
+            if problem is not None:
+                typer.echo(f"NATS does not answer yet, and the pages say so until it does. {problem}", err=True)
+            else:
+                typer.echo(f"It shows {options.url}. Ctrl-C ends it.")
+            if open_browser and not webbrowser.open(made.url_once()):
+                typer.echo("No browser could be opened; the address above works in any.", err=True)
+            await stop.wait()
 
 
 def find_pipelines(folders: list[str] | None) -> list[Project]:
@@ -70,24 +74,3 @@ def find_pipelines(folders: list[str] | None) -> list[Project]:
     from penstock.pipelines.project import Project
 
     return [Project.load(folder) for folder in folders or ["."]]
-
-
-async def _serve(made: Console, options: ConnectionOptions, *, own_token: bool, open_browser: bool) -> None:
-    from penstock.addresses import is_loopback
-
-    async with made:
-        with until_signal() as stop:
-            # A token of the user's own is the user's to keep: it is not printed.
-            typer.echo(f"Console: {made.address if own_token else made.url}")
-            if own_token:
-                typer.echo(f"It wants the token of ${TOKEN}: add /?token=... once, or send it as a bearer token.")
-            if not is_loopback(made.settings.host):
-                typer.echo("Others can reach it, and it speaks plain HTTP: put TLS before it.", err=True)
-            problem = await made.problem()
-            if problem is not None:
-                typer.echo(f"NATS does not answer yet, and the pages say so until it does. {problem}", err=True)
-            else:
-                typer.echo(f"It shows {options.url}. Ctrl-C ends it.")
-            if open_browser and not webbrowser.open(made.url_once()):
-                typer.echo("No browser could be opened; the address above works in any.", err=True)
-            await stop.wait()

@@ -1,138 +1,86 @@
-"""The flags of `consumer add` and `consumer edit`, as data, and the consumer made of them."""
+"""The flags of `consumer add` and `consumer edit`, as a table, and the consumer made of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from penstock.cli.asset_commands import ask, parse_pairs, parse_until
-from penstock.cli.stream_flags import duration_or_none, split_commas
+from penstock.cli.flags import flag_table, given_fields, option_name, table_flag
+from penstock.cli.late import model
+from penstock.cli.questions import accepted, ask_missing, number, one_of, yes
+from penstock.cli.values import duration, parse_pairs, parse_until, refuse_both, words
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError
 from penstock.sizes import parse_size
 
-if TYPE_CHECKING:
-    from penstock.model import Consumer
-
 __all__ = ["ConsumerFlags", "ask_for_consumer", "consumer_from"]
 
 _START = {"all": "all", "last": "last", "new": "new", "subject": "last_per_subject"}
-
-
-def _option(*names: str, metavar: str | None = None, help: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
-
-
-@dataclass(frozen=True)
-class ConsumerFlags:
-    """What was said on the command line; None where nothing was."""
-
-    ack: Annotated[str | None, _option("--ack", metavar="explicit|all|none", help="How messages are acked.")] = None
-    bps: Annotated[int | None, _option("--bps", help="Most bits a second to push.")] = None
-    backoff: Annotated[
-        str | None,
-        _option("--backoff", metavar="linear|none|LIST", help="Waits before repeats: linear, or such as 1s,5s,1m."),
-    ] = None
-    backoff_steps: Annotated[int, _option("--backoff-steps", help="Steps of a linear backoff; 10 by default.")] = 10
-    backoff_min: Annotated[
-        str, _option("--backoff-min", metavar="DURATION", help="Its shortest wait; 1m by default.")
-    ] = "1m"
-    backoff_max: Annotated[
-        str, _option("--backoff-max", metavar="DURATION", help="Its longest wait; 20m by default.")
-    ] = "20m"
-    deliver: Annotated[
-        str | None,
-        _option("--deliver", metavar="POLICY", help="Where to begin: all, new, last, subject, a sequence, 1h, a time."),
-    ] = None
-    deliver_group: Annotated[
-        str | None, _option("--deliver-group", metavar="GROUP", help="Push to members of this queue group.")
-    ] = None
-    description: Annotated[str | None, _option("--description", help="A sentence for people.")] = None
-    ephemeral: Annotated[bool, _option("--ephemeral", help="Let it go when nobody uses it.")] = False
-    filter: Annotated[
-        list[str] | None, _option("--filter", metavar="SUBJECT", help="Only these subjects; repeat, or use commas.")
-    ] = None
-    flow_control: Annotated[
-        bool | None, _option("--flow-control/--no-flow-control", help="Push no faster than is read.")
-    ] = None
-    heartbeat: Annotated[
-        str | None, _option("--heartbeat", metavar="DURATION", help="Show life so often while pushing nothing.")
-    ] = None
-    headers_only: Annotated[bool | None, _option("--headers-only/--no-headers-only", help="Leave payloads out.")] = None
-    inactive_threshold: Annotated[
-        str | None, _option("--inactive-threshold", metavar="DURATION", help="How long it lives unused.")
-    ] = None
-    max_deliver: Annotated[int | None, _option("--max-deliver", help="Most deliveries of a message.")] = None
-    max_pending: Annotated[int | None, _option("--max-pending", help="Most deliveries that wait for acks.")] = None
-    max_waiting: Annotated[int | None, _option("--max-waiting", help="Most pulls that wait.")] = None
-    max_pull_batch: Annotated[int | None, _option("--max-pull-batch", help="Most messages of one pull.")] = None
-    max_pull_expire: Annotated[
-        str | None, _option("--max-pull-expire", metavar="DURATION", help="Longest wait of one pull.")
-    ] = None
-    max_pull_bytes: Annotated[
-        str | None, _option("--max-pull-bytes", metavar="SIZE", help="Most bytes of one pull.")
-    ] = None
-    memory: Annotated[bool | None, _option("--memory/--no-memory", help="Keep its state in memory.")] = None
-    metadata: Annotated[
-        list[str] | None, _option("--metadata", metavar="KEY=VALUE", help="Text by key; may be repeated.")
-    ] = None
-    overflow_groups: Annotated[
-        list[str] | None, _option("--overflow-groups", metavar="GROUP", help="Serve these groups by overflow.")
-    ] = None
-    pinned_groups: Annotated[
-        list[str] | None, _option("--pinned-groups", metavar="GROUP", help="Serve one client of each group.")
-    ] = None
-    pinned_ttl: Annotated[
-        str | None, _option("--pinned-ttl", metavar="DURATION", help="How long a pinned client may be silent.")
-    ] = None
-    prioritized_groups: Annotated[
-        list[str] | None, _option("--prioritized-groups", metavar="GROUP", help="Serve these groups by priority.")
-    ] = None
-    pause: Annotated[
-        str | None, _option("--pause", metavar="UNTIL", help="Deliver nothing until a time, or for a duration.")
-    ] = None
-    pull: Annotated[bool, _option("--pull", help="Deliver when asked; the default without --target.")] = False
-    replay: Annotated[
-        str | None, _option("--replay", metavar="instant|original", help="At once, or at the pace of storing.")
-    ] = None
-    replicas: Annotated[int | None, _option("--replicas", help="How many servers keep its state.")] = None
-    sample: Annotated[str | None, _option("--sample", metavar="PERCENT", help="Share of acks to sample.")] = None
-    target: Annotated[str | None, _option("--target", metavar="SUBJECT", help="Push to this subject.")] = None
-    wait: Annotated[
-        str | None, _option("--wait", metavar="DURATION", help="How long a delivery waits for its ack.")
-    ] = None
-
-
-_PLAIN = {
-    "ack": "ack_policy",
-    "bps": "rate_limit_bps",
-    "deliver_group": "deliver_group",
-    "description": "description",
-    "flow_control": "flow_control",
-    "headers_only": "headers_only",
-    "max_deliver": "max_deliver",
-    "max_pending": "max_ack_pending",
-    "max_waiting": "max_waiting",
-    "max_pull_batch": "max_batch",
-    "memory": "mem_storage",
-    "replay": "replay_policy",
-    "replicas": "num_replicas",
-}
-_DURATIONS = {
-    "heartbeat": "idle_heartbeat",
-    "inactive_threshold": "inactive_threshold",
-    "max_pull_expire": "max_expires",
-    "pinned_ttl": "priority_timeout",
-    "wait": "ack_wait",
-}
 _GROUPS = {"overflow_groups": "overflow", "pinned_groups": "pinned_client", "prioritized_groups": "prioritized"}
 
 
-def start_from(text: str) -> dict[str, Any]:
+def _time(text: str, option: str) -> float | None:
+    return duration(text, option) or None
+
+
+def _share(text: str, option: str) -> str | None:
+    return text if text not in ("0", "-1") else None
+
+
+@flag_table
+class ConsumerFlags:
+    """What was said on the command line; None where nothing was."""
+
+    ack: str | None = table_flag("How messages are acked.", "explicit|all|none", to="ack_policy")
+    bps: int | None = table_flag("Most bits a second to push.", to="rate_limit_bps")
+    backoff: str | None = table_flag("Waits before repeats: linear, or such as 1s,5s,1m.", "linear|none|LIST", to="")
+    backoff_steps: int = table_flag("Steps of a linear backoff; 10 by default.", default=10, show_default=False, to="")
+    backoff_min: str = table_flag(
+        "Its shortest wait; 1m by default.", "DURATION", default="1m", show_default=False, to=""
+    )
+    backoff_max: str = table_flag(
+        "Its longest wait; 20m by default.", "DURATION", default="20m", show_default=False, to=""
+    )
+    deliver: str | None = table_flag(
+        "Where to begin: all, new, last, subject, a sequence, 1h, a time.", "POLICY", to=""
+    )
+    deliver_group: str | None = table_flag("Push to members of this queue group.", "GROUP")
+    description: str | None = table_flag("A sentence for people.")
+    ephemeral: bool = table_flag("Let it go when nobody uses it.", default=False, to="")
+    filter: list[str] | None = table_flag("Only these subjects; repeat, or use commas.", "SUBJECT", to="")
+    flow_control: bool | None = table_flag("Push no faster than is read.")
+    heartbeat: str | None = table_flag(
+        "Show life so often while pushing nothing.", "DURATION", to="idle_heartbeat", read=_time
+    )
+    headers_only: bool | None = table_flag("Leave payloads out.")
+    inactive_threshold: str | None = table_flag("How long it lives unused.", "DURATION", read=_time)
+    max_deliver: int | None = table_flag("Most deliveries of a message.")
+    max_pending: int | None = table_flag("Most deliveries that wait for acks.", to="max_ack_pending")
+    max_waiting: int | None = table_flag("Most pulls that wait.")
+    max_pull_batch: int | None = table_flag("Most messages of one pull.", to="max_batch")
+    max_pull_expire: str | None = table_flag("Longest wait of one pull.", "DURATION", to="max_expires", read=_time)
+    max_pull_bytes: str | None = table_flag("Most bytes of one pull.", "SIZE", to="max_bytes", read=parse_size)
+    memory: bool | None = table_flag("Keep its state in memory.", to="mem_storage")
+    metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
+    overflow_groups: list[str] | None = table_flag("Serve these groups by overflow.", "GROUP", to="")
+    pinned_groups: list[str] | None = table_flag("Serve one client of each group.", "GROUP", to="")
+    pinned_ttl: str | None = table_flag(
+        "How long a pinned client may be silent.", "DURATION", to="priority_timeout", read=_time
+    )
+    prioritized_groups: list[str] | None = table_flag("Serve these groups by priority.", "GROUP", to="")
+    pause: str | None = table_flag(
+        "Deliver nothing until a time, or for a duration.", "UNTIL", to="pause_until", read=parse_until
+    )
+    pull: bool = table_flag("Deliver when asked; the default without --target.", default=False, to="")
+    replay: str | None = table_flag("At once, or at the pace of storing.", "instant|original", to="replay_policy")
+    replicas: int | None = table_flag("How many servers keep its state.", to="num_replicas")
+    sample: str | None = table_flag("Share of acks to sample.", "PERCENT", to="sample_freq", read=_share)
+    target: str | None = table_flag("Push to this subject.", "SUBJECT", to="")
+    wait: str | None = table_flag("How long a delivery waits for its ack.", "DURATION", to="ack_wait", read=_time)
+
+
+def start_from(text: str, option: str = "--deliver") -> dict[str, Any]:
     """Turn --deliver into fields: a policy, a sequence, a duration back from now, or a time."""
     if text in _START:
         return {"deliver_policy": _START[text]}
@@ -142,13 +90,14 @@ def start_from(text: str) -> dict[str, Any]:
 
     try:
         if "T" in text and "-" in text:
-            return {"deliver_policy": "by_start_time", "opt_start_time": parse_time(text)}
-        begin = datetime.now(UTC) - timedelta(seconds=parse_duration(text, option="--deliver"))
+            begin = parse_time(text)
+        else:
+            begin = datetime.now(UTC) - timedelta(seconds=parse_duration(text, option=option))
     except (InputError, OverflowError):
         raise OptionError(
-            f"--deliver is {text!r}.",
+            f"{option} is {text!r}.",
             remedy="Use all, last, new, subject, a sequence such as 10, a duration such as 2m, or a time.",
-            option="--deliver",
+            option=option,
             value=text,
         ) from None
     return {"deliver_policy": "by_start_time", "opt_start_time": begin}
@@ -158,7 +107,7 @@ def _backoff(flags: ConsumerFlags) -> list[float]:
     if flags.backoff in (None, "none", ""):
         return []
     if flags.backoff != "linear":
-        return [parse_duration(text, option="--backoff") for text in split_commas([str(flags.backoff)])]
+        return [parse_duration(text, option="--backoff") for text in words([str(flags.backoff)])]
     low = parse_duration(flags.backoff_min, option="--backoff-min")
     high = parse_duration(flags.backoff_max, option="--backoff-max")
     if flags.backoff_steps < 2 or high < low:
@@ -171,116 +120,69 @@ def _backoff(flags: ConsumerFlags) -> list[float]:
 
 def fields_from(flags: ConsumerFlags) -> dict[str, Any]:
     """Turn the flags that were given into fields of a consumer."""
-    fields: dict[str, Any] = {}
-    for name, field in _PLAIN.items():
-        if (value := getattr(flags, name)) is not None:
-            fields[field] = value
-    for name, field in _DURATIONS.items():
-        if (text := getattr(flags, name)) is not None:
-            fields[field] = duration_or_none(text, f"--{name.replace('_', '-')}") or None
-    if flags.max_pull_bytes is not None:
-        fields["max_bytes"] = parse_size(flags.max_pull_bytes, option="--max-pull-bytes")
+    fields = given_fields(flags)
     if flags.backoff is not None:
         fields["backoff"] = _backoff(flags)
     if flags.deliver is not None:
         fields |= start_from(flags.deliver)
     if flags.filter is not None:
-        subjects = split_commas(flags.filter)
+        subjects = words(flags.filter)
         fields["filter_subject"] = subjects[0] if len(subjects) == 1 else None
         fields["filter_subjects"] = subjects if len(subjects) > 1 else []
-    if flags.metadata:
-        fields["metadata"] = parse_pairs(flags.metadata, "--metadata")
-    if flags.pause is not None:
-        fields["pause_until"] = parse_until(flags.pause, "--pause")
-    if flags.sample is not None:
-        fields["sample_freq"] = flags.sample if flags.sample not in ("0", "-1") else None
+    refuse_both("--pull", flags.pull, "--target", bool(flags.target))
     if flags.target:
-        if flags.pull:
-            raise InputError("--pull and --target are given together.", remedy="Leave one of them out.")
         fields["deliver_subject"] = flags.target
     groups = {name: getattr(flags, name) for name in _GROUPS if getattr(flags, name)}
     if len(groups) > 1:
-        given = " and ".join(f"--{name.replace('_', '-')}" for name in groups)
+        given = " and ".join(map(option_name, groups))
         raise InputError(f"{given} are given together.", remedy="A consumer serves groups in one way.")
     for name, listed in groups.items():
-        fields |= {"priority_policy": _GROUPS[name], "priority_groups": split_commas(listed)}
+        fields |= {"priority_policy": _GROUPS[name], "priority_groups": words(listed)}
     return fields
 
 
-def consumer_from(name: str | None, flags: ConsumerFlags, base: dict[str, Any] | None = None) -> Consumer:
+def consumer_from(name: str | None, flags: ConsumerFlags, base: dict[str, Any] | None = None) -> model.Consumer:
     """Make a consumer of the flags, over a configuration that is there."""
-    from penstock.model import Consumer
-
     fields = {**(base or {}), **fields_from(flags)}
     if name is not None:
         ephemeral = flags.ephemeral or bool(base and base.get("name") and not base.get("durable"))
         fields |= {"name": name, "durable": None} if ephemeral else {"durable": name, "name": None}
-    return Consumer(**fields)
+    return model.Consumer(**fields)
 
 
 def ask_for_consumer(flags: ConsumerFlags) -> ConsumerFlags:
     """Ask for what `nats consumer add` asks for, where no flag says it."""
 
-    def one_of(*known: str) -> Any:
-        def read(text: str) -> str:
-            if text not in known:
-                raise InputError(f"{text!r} is none of them.", remedy=f"Use one of {', '.join(known)}.")
-            return text
+    def filters(text: str) -> list[str]:
+        return [text]
 
-        return read
+    def most(text: str) -> int | None:
+        return number(text) or None
 
-    def number(text: str) -> int:
-        try:
-            return int(text)
-        except ValueError:
-            raise InputError(f"{text!r} is no number.", remedy="Give a whole number, -1 for no limit.") from None
+    def backoff(text: str) -> list[float]:
+        return _backoff(dataclasses.replace(flags, backoff=text))
 
-    def start(text: str) -> str:
-        start_from(text)
-        return text
+    def ask(*questions: tuple[str, str, str, Any]) -> None:
+        nonlocal flags
+        flags = dataclasses.replace(flags, **ask_missing(flags, *questions))
 
-    def yes(text: str) -> bool:
-        return one_of("y", "n", "yes", "no")(text.lower()).startswith("y")  # type: ignore[no-any-return]  # text
-
-    def heartbeat(text: str) -> str:
-        duration_or_none(text, "heartbeat")
-        return text
-
-    def backoff(text: str) -> str:
-        _backoff(dataclasses.replace(flags, backoff=text))
-        return text
-
-    answers: dict[str, Any] = {}
-    if flags.target is None and not flags.pull:
-        answers["target"] = ask("Delivery target (empty for Pull Consumers)", "", str)
-    push = bool(flags.target or answers.get("target"))
-    questions: list[tuple[str, str, str, Any]] = [
-        ("deliver", "Start policy (all, new, last, subject, 1h, msg sequence)", "all", start),
+    if not flags.pull:
+        ask(("target", "Delivery target (empty for Pull Consumers)", "", str))
+    ask(
+        ("deliver", "Start policy (all, new, last, subject, 1h, msg sequence)", "all", accepted(start_from)),
         ("ack", "Acknowledgment policy (explicit, all, none)", "explicit", one_of("explicit", "all", "none")),
         ("replay", "Replay policy (instant, original)", "instant", one_of("instant", "original")),
-        ("filter", "Filter Stream by subjects (blank for all)", "", lambda text: [text]),
-    ]
-    for name, question, default, read in questions:
-        if getattr(flags, name) is None:
-            answers[name] = ask(question, default, read)
-    if (flags.ack or answers.get("ack")) != "none":
-        further: list[tuple[str, str, str, Any]] = [
+        ("filter", "Filter Stream by subjects (blank for all)", "", filters),
+    )
+    if flags.ack != "none":
+        ask(
             ("max_deliver", "Maximum Allowed Deliveries", "-1", number),
-            ("max_pending", "Maximum Acknowledgments Pending", "0", number),
-            ("backoff", "Backoff policy (none, linear, or a list such as 1s,5s,1m)", "none", backoff),
-        ]
-        for name, question, default, read in further:
-            if getattr(flags, name) is None:
-                answers[name] = ask(question, default, read)
-        answers["max_pending"] = answers.get("max_pending") or flags.max_pending
-    if push:
-        if flags.heartbeat is None:
-            beat = ask(
-                "Idle Heartbeat (-1 for none)", "-1", lambda text: (duration_or_none(text, "heartbeat"), text)[1]
-            )
-            answers["heartbeat"] = beat
-        if flags.flow_control is None and duration_or_none(answers.get("heartbeat") or flags.heartbeat or "-1", "") > 0:
-            answers["flow_control"] = ask("Enable Flow Control (y, n)", "n", yes)
-    if flags.headers_only is None:
-        answers["headers_only"] = ask("Deliver headers only without bodies (y, n)", "n", yes)
-    return dataclasses.replace(flags, **answers)
+            ("max_pending", "Maximum Acknowledgments Pending", "0", most),
+            ("backoff", "Backoff policy (none, linear, or a list such as 1s,5s,1m)", "none", accepted(backoff)),
+        )
+    if flags.target:
+        ask(("heartbeat", "Idle Heartbeat (-1 for none)", "-1", accepted(duration, option="heartbeat")))
+        if duration(flags.heartbeat or "-1", "--heartbeat") > 0:
+            ask(("flow_control", "Enable Flow Control (y, n)", "n", yes))
+    ask(("headers_only", "Deliver headers only without bodies (y, n)", "n", yes))
+    return flags

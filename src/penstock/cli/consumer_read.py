@@ -1,297 +1,222 @@
-"""`penstock consumer next|sub|redeliver`: what a consumer delivers, and what it gave up."""
+"""`penstock consumer next|sub|redeliver|samples`: what a consumer delivers, what it gave up, and how it acks."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.asset_commands import confirm, connected
-from penstock.cli.consumer_show import delivery_json, show_delivery
-from penstock.cli.global_flags import Globals
-from penstock.cli.markers import All, Sieve
-from penstock.cli.output import Json, first, print_json, print_table, run, until_signal
-from penstock.cli.stream_show import local
+from penstock.cli.asset_show import Sieve, delivery_json, show_delivery
+from penstock.cli.flags import All, ConsumerName, Force, Json, Raw, StopAfter, StreamName, Wait, argument, flag
+from penstock.cli.late import assets
+from penstock.cli.output import counts, local, make_table, print_json, print_table
+from penstock.cli.questions import confirm
+from penstock.cli.running import connected, first, until_signal
+from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Msg
-    from penstock.info import ConsumerInfo
     from penstock.jetstream.delivery import Delivery
+    from penstock.jetstream.samples import AckSample, Advisory, Samples
+    from penstock.model import Consumer
 
-__all__ = ["next_", "redeliver", "sub"]
+__all__ = ["next_", "redeliver", "samples", "sub"]
 
-StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
-Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer.")]
-Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
-Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what is shown.")]
+Ack = Annotated[bool, flag("Acknowledge what is shown.")]
 
 
 # -- next and sub ----------------------------------------------------------------------------------------------------
 
 
-def next_(
+async def next_(
     ctx: typer.Context,
     stream: StreamName,
-    name: Name,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1,
+    name: ConsumerName,
+    count: Annotated[int, flag("How many messages.", min=1)] = 1,
     ack: Ack = True,
-    nak: Annotated[bool, typer.Option("--nak", help="Give them back instead.")] = False,
-    term: Annotated[bool, typer.Option("--term", help="Refuse them for good instead.")] = False,
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="How long to wait; --timeout otherwise.")
-    ] = None,
+    nak: Annotated[bool, flag("Give them back instead.")] = False,
+    term: Annotated[bool, flag("Refuse them for good instead.")] = False,
+    wait: Annotated[str | None, flag("How long to wait; --timeout otherwise.", "DURATION")] = None,
     raw: Raw = False,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Take the next messages of a pull consumer, and acknowledge them."""
-    if nak and term:
-        raise InputError("--nak and --term are given together.", remedy="Leave one of them out.")
+    refuse_both("--nak", nak, "--term", term)
     answer = "nak" if nak else "term" if term else "ack" if ack else "none"
     seconds = parse_duration(wait, option="--wait") if wait else ctx.obj.seconds
-    run(_next(ctx.obj, stream, name, count, answer, seconds, raw, Sieve(everything), json))
-
-
-async def _next(
-    given: Globals,
-    stream: str,
-    name: str,
-    count: int,
-    answer: str,
-    seconds: float,
-    raw: bool,
-    sieve: Sieve,
-    json: bool,
-) -> None:
-    from penstock.jetstream.consume import Deliveries
-
-    shown: list[Delivery] = []
-    async with connected(given) as client:
-        expires = max(seconds, 1.0)
-        more = True
-        while more and len(shown) < count:  # once more where markers came instead
-            hidden = sieve.hidden
-            async with Deliveries(
-                client,
-                stream,
-                name,
-                batch=count - len(shown),
-                limit=count - len(shown),
-                wait=seconds,
-                expires=expires,
-                heartbeat=min(5.0, expires / 2),
-            ) as deliveries:
-                assert deliveries.info is not None
-                acks = deliveries.info.config.ack_policy != "none"
-                async for delivery in deliveries:
-                    if not sieve.shows(delivery.subject):
-                        await _pass_over(delivery, acks and answer != "none")
-                        continue
-                    shown.append(delivery)
-                    if not json:
-                        show_delivery(delivery, raw=raw)
-                    said = await _answer(delivery, answer if acks else "none")
-                    if said and not raw and not json:
-                        typer.echo(f"{said}\n")
-            more = sieve.hidden > hidden
-    sieve.tell()
+    expires = max(seconds, 1.0)
+    async with connected(ctx) as client:
+        reader = _Reader(client, stream, name, answer, count, raw, Sieve(everything), confirmed=True, json=json)
+        await reader.pulled(wait=seconds, expires=expires, heartbeat=min(5.0, expires / 2))
+    reader.sieve.tell()
     if json:
-        print_json([delivery_json(delivery) for delivery in shown])
-    if len(shown) < count:
+        print_json([delivery_json(delivery) for delivery in reader.kept])
+    if reader.shown < count:
         raise DeadlineError(
-            f"{'No' if not shown else f'Only {len(shown)} of {count}'} messages came in {seconds:g} s.",
+            f"{'No' if not reader.shown else f'Only {reader.shown} of {count}'} messages came in {seconds:g} s.",
             remedy=f"`penstock consumer info {stream} {name}` tells what waits.",
         )
 
 
-async def _pass_over(marker: Delivery, ack: bool) -> None:
-    """Acknowledge a marker whatever becomes of messages: given back, it would come again and again."""
-    if ack:
-        await marker.ack_sync()
-
-
-async def _answer(delivery: Delivery, answer: str) -> str | None:
-    if answer == "ack":
-        await delivery.ack_sync()
-        return "Acknowledged message"
-    if answer == "nak":
-        await delivery.nak(sync=True)
-        return "Gave the message back"
-    if answer == "term":
-        await delivery.term("refused on the command line", sync=True)
-        return "Refused the message for good"
-    return None
-
-
-def sub(
+async def sub(
     ctx: typer.Context,
     stream: StreamName,
-    name: Name,
+    name: ConsumerName,
     ack: Ack = True,
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 for never.")] = 0,
+    count: StopAfter = 0,
     deliver_group: Annotated[
-        str | None, typer.Option("--deliver-group", "--queue", metavar="GROUP", help="Queue group of a push consumer.")
+        str | None, flag("Queue group of a push consumer.", "GROUP", "--deliver-group", "--queue")
     ] = None,
     raw: Raw = False,
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="Stop when nothing came for so long.")
-    ] = None,
+    wait: Wait = None,
     everything: All = False,
 ) -> None:
     """Show what a consumer delivers, push or pull, until Ctrl-C."""
     silence = parse_duration(wait, option="--wait") if wait else None
-    run(_sub(ctx.obj, stream, name, ack, count, deliver_group, _Screen(raw, Sieve(everything)), silence))
-
-
-async def _sub(
-    given: Globals,
-    stream: str,
-    name: str,
-    ack: bool,
-    count: int,
-    group: str | None,
-    screen: _Screen,
-    silence: float | None,
-) -> None:
-    from penstock.jetstream import assets
-
     with until_signal() as stop:
-        async with connected(given) as client:
-            info = await assets.consumer_info(client, stream, name)
-            ack = ack and info.config.ack_policy != "none"
-            reader = _pushed if info.config.deliver_subject else _pulled
+        async with connected(ctx) as client:
+            config = (await assets.consumer_info(client, stream, name)).config
+            reader = _Reader(client, stream, name, "ack" if ack else "none", count, raw, Sieve(everything))
             typer.echo(f"Reading {stream} > {name}", err=True)
-            await first(stop.wait(), reader(client, info, ack, count, group, screen, silence))
-    screen.sieve.tell()
+            if deliver_group and not config.deliver_subject:
+                raise InputError(f"{name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
+            pushed = config.deliver_subject is not None
+            reading = reader.pushed(config, deliver_group, silence) if pushed else reader.pulled(wait=silence)
+            await first(stop.wait(), reading)
+    reader.sieve.tell()
 
 
-class _Screen:
-    """Shows deliveries and counts them; markers of the Spark sink are acknowledged, and that is all."""
+@dataclass
+class _Reader:
+    """Shows and answers what a consumer delivers; markers of the Spark sink are acknowledged, and that is all."""
 
-    def __init__(self, raw: bool, sieve: Sieve) -> None:
-        self.raw, self.sieve, self.shown = raw, sieve, 0
+    client: Connection
+    stream: str
+    name: str
+    answer: str
+    """What becomes of a message: ack, nak, term or none."""
+    count: int
+    """How many are wanted; 0 for any number."""
+    raw: bool
+    sieve: Sieve
+    confirmed: bool = False
+    """Whether to wait until the server has confirmed each answer, and to say so."""
+    json: bool = False
+    """Whether to keep deliveries, and show none."""
+    shown: int = 0
+    kept: list[Delivery] = field(default_factory=list)
 
-    async def show(self, delivery: Delivery, ack: bool) -> None:
-        if self.sieve.shows(delivery.subject):
-            show_delivery(delivery, raw=self.raw)
-            self.shown += 1
-        if ack:
-            await delivery.ack()
-
-
-async def _pulled(
-    client: Connection,
-    info: ConsumerInfo,
-    ack: bool,
-    count: int,
-    group: str | None,
-    screen: _Screen,
-    silence: float | None,
-) -> None:
-    from penstock.jetstream.consume import Deliveries
-
-    if group:
-        raise InputError(f"{info.name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
-    more = True
-    while more:  # once more where markers came instead
-        limit, hidden = count - screen.shown if count else None, screen.sieve.hidden
-        async with Deliveries(client, info.stream, info.name, limit=limit, wait=silence) as deliveries:
-            async for delivery in deliveries:
-                await screen.show(delivery, ack)
-            await client.flush()
-        more = screen.shown < count and screen.sieve.hidden > hidden
-
-
-async def _pushed(
-    client: Connection,
-    info: ConsumerInfo,
-    ack: bool,
-    count: int,
-    group: str | None,
-    screen: _Screen,
-    silence: float | None,
-) -> None:
-    from penstock.jetstream.delivery import Delivery, is_delivery
-    from penstock.wire.jetstream.names import CONSUMER_STALLED
-
-    config = info.config
-    queue: asyncio.Queue[Msg] = asyncio.Queue()
-
-    async def heard(message: Msg) -> None:
-        queue.put_nowait(message)
-
-    assert config.deliver_subject is not None
-    await client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
-    beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
-    idle = 0.0
-    while not count or screen.shown < count:
-        limit = min((item for item in (beat, None if silence is None else silence - idle) if item), default=None)
-        try:
-            async with asyncio.timeout(limit):
-                message = await queue.get()
-        except TimeoutError:
-            if beat is not None and limit == beat:
-                raise DisconnectedError(
-                    f"Consumer {info.name} sent no heartbeat for {beat:g} s.", remedy="Is it there, and the server?"
-                ) from None
+    async def take(self, delivery: Delivery, config: Consumer) -> None:
+        """Show and answer a delivery."""
+        answer = self.answer if config.ack_policy != "none" else "none"
+        if not self.sieve.shows(delivery.subject):
+            # Given back, a marker would come again and again.
+            await self._reply(delivery, "none" if answer == "none" else "ack")
             return
-        if is_delivery(message):
-            idle = 0.0
-            await screen.show(Delivery.of(message), ack)
+        self.shown += 1
+        if self.json:
+            self.kept.append(delivery)
         else:
-            idle += config.idle_heartbeat or 0.0
-            # A flow control request is answered; a heartbeat may carry one that we missed.
-            stalled = (message.headers or {}).get(CONSUMER_STALLED)
-            if target := message.reply or stalled:
-                await client.publish(target)
-            if silence is not None and idle >= silence:
+            show_delivery(delivery, raw=self.raw)
+        said = await self._reply(delivery, answer)
+        if said and not self.raw and not self.json:
+            typer.echo(f"{said}\n")
+
+    async def _reply(self, delivery: Delivery, answer: str) -> str | None:
+        if answer == "ack" and not self.confirmed:
+            await delivery.ack()
+            return None
+        if answer == "ack":
+            await delivery.ack_sync()
+            return "Acknowledged message"
+        if answer == "nak":
+            await delivery.nak(sync=True)
+            return "Gave the message back"
+        if answer == "term":
+            await delivery.term("refused on the command line", sync=True)
+            return "Refused the message for good"
+        return None
+
+    async def pulled(self, **pulling: Any) -> None:
+        """Read a pull consumer; once more where markers came instead."""
+        from penstock.jetstream.consume import Deliveries
+
+        more = True
+        while more:
+            limit, hidden = self.count - self.shown if self.count else None, self.sieve.hidden
+            async with Deliveries(self.client, self.stream, self.name, limit=limit, **pulling) as deliveries:
+                assert deliveries.info is not None
+                async for delivery in deliveries:
+                    await self.take(delivery, deliveries.info.config)
+                await self.client.flush()
+            more = self.shown < self.count and self.sieve.hidden > hidden
+
+    async def pushed(self, config: Consumer, group: str | None, silence: float | None) -> None:
+        """Read a push consumer, until it has been silent for so long."""
+        from penstock.jetstream.delivery import Delivery, is_delivery
+        from penstock.wire.jetstream.names import CONSUMER_STALLED
+
+        queue: asyncio.Queue[Msg] = asyncio.Queue()
+
+        async def heard(message: Msg) -> None:
+            queue.put_nowait(message)
+
+        assert config.deliver_subject is not None
+        await self.client.subscribe(config.deliver_subject, queue=group or config.deliver_group or "", cb=heard)
+        beat = 3 * config.idle_heartbeat if config.idle_heartbeat else None
+        idle = 0.0
+        while not self.count or self.shown < self.count:
+            limit = min((item for item in (beat, None if silence is None else silence - idle) if item), default=None)
+            try:
+                async with asyncio.timeout(limit):
+                    message = await queue.get()
+            except TimeoutError:
+                if beat is not None and limit == beat:
+                    what = f"Consumer {self.name} sent no heartbeat for {beat:g} s."
+                    raise DisconnectedError(what, remedy="Is it there, and the server?") from None
                 return
-    await client.flush()
+            if is_delivery(message):
+                idle = 0.0
+                await self.take(Delivery.of(message), config)
+            else:
+                idle += config.idle_heartbeat or 0.0
+                # A flow control request is answered; a heartbeat may carry one that we missed.
+                stalled = (message.headers or {}).get(CONSUMER_STALLED)
+                if target := message.reply or stalled:
+                    await self.client.publish(target)
+                if silence is not None and idle >= silence:
+                    return
+        await self.client.flush()
 
 
 # -- dead letters ----------------------------------------------------------------------------------------------------
 
 
-def redeliver(
+async def redeliver(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str | None, typer.Argument(metavar="CONSUMER", help="Only what this consumer gave up.")] = None,
-    seq: Annotated[
-        list[int] | None, typer.Option("--seq", metavar="SEQUENCE", help="Only these of the stream; repeat.")
-    ] = None,
-    dead: Annotated[
-        str | None, typer.Option("--dead", metavar="STREAM", help="Dead-letter stream, if not STREAM-DEAD.")
-    ] = None,
-    show: Annotated[bool, typer.Option("--list", help="Show the dead letters, and put nothing back.")] = False,
-    force: Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")] = False,
+    name: Annotated[str | None, argument("Only what this consumer gave up.", "CONSUMER")] = None,
+    seq: Annotated[list[int] | None, flag("Only these of the stream; repeat.", "SEQUENCE")] = None,
+    dead: Annotated[str | None, flag("Dead-letter stream, if not STREAM-DEAD.", "STREAM")] = None,
+    show: Annotated[bool, flag("Show the dead letters, and put nothing back.", "--list")] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Put dead letters back into their stream, on their old subject."""
-    run(_redeliver(ctx.obj, stream, name, seq or [], dead, show, force, json))
-
-
-async def _redeliver(
-    given: Globals,
-    stream: str,
-    name: str | None,
-    seq: list[int],
-    dead: str | None,
-    show: bool,
-    force: bool,
-    json: bool,
-) -> None:
-    from penstock.jetstream import assets
     from penstock.jetstream.deadletter import DeadLetters
 
-    async with connected(given) as client:
+    async with connected(ctx) as client:
         await assets.stream_info(client, stream)
         letters = DeadLetters(client, stream, dead)
         await letters.collect()
         found = [letter async for letter in letters.letters(name) if not seq or letter.sequence in seq]
-        if missing := set(seq) - {letter.sequence for letter in found}:
+        if missing := set(seq or ()) - {letter.sequence for letter in found}:
             raise InputError(
                 f"No dead letter for {', '.join(map(str, sorted(missing)))}.", remedy="--list shows what is there."
             )
@@ -299,21 +224,11 @@ async def _redeliver(
             print_json([letter.to_json() for letter in found])
             return
         if not json:
-            print_table(
-                f"Dead letters of {stream}",
-                ("#Sequence", "Consumer", "Subject", "#Deliveries", "Died", "Reason"),
-                [
-                    (
-                        letter.sequence,
-                        letter.consumer,
-                        letter.subject,
-                        letter.deliveries,
-                        local(letter.died),
-                        letter.reason,
-                    )
-                    for letter in found
-                ],
-            )
+            rows = [
+                (one.sequence, one.consumer, one.subject, one.deliveries, local(one.died), one.reason) for one in found
+            ]
+            columns = ("#Sequence", "Consumer", "Subject", "#Deliveries", "Died", "Reason")
+            print_table(f"Dead letters of {stream}", columns, rows)
         if show or not found:
             return
         confirm(f"Really put {len(found)} messages back into Stream {stream}", force)
@@ -323,3 +238,102 @@ async def _redeliver(
     else:
         for letter, new in done:
             typer.echo(f"Message {letter.sequence} is back as {new}.")
+
+
+# -- samples of acks -------------------------------------------------------------------------------------------------
+
+
+_COLUMNS = ("Consumer", "#Samples", "#Redelivered", "#Most Deliveries", "#Naks", "#Refused", "#Ran Out")
+_TIMES = ("#p50", "#p90", "#p99", "#Max")
+
+
+async def samples(
+    ctx: typer.Context,
+    stream: StreamName,
+    name: Annotated[str, argument("The consumer; all of the stream without.", "CONSUMER")] = "*",
+    watch: Annotated[bool, flag("Draw the figures live, until Ctrl-C.", "-w", "--watch")] = False,
+    count: Annotated[int, flag("Stop after so many events; 0 for never.", min=0)] = 0,
+    wait: Wait = None,
+    json: Json = False,
+) -> None:
+    """Show sampled acks and advisories as they come, and what they add up to."""
+    from penstock.jetstream.samples import Samples
+
+    silence = parse_duration(wait, option="--wait") if wait else None
+    with until_signal() as stop:
+        async with connected(ctx) as client:
+            if name == "*":
+                await assets.stream_info(client, stream)
+            elif not (await assets.consumer_info(client, stream, name)).config.sample_freq:
+                typer.echo(
+                    f"Consumer {name} samples no acks; `penstock consumer edit {stream} {name} --sample 100` "
+                    "turns it on. Advisories are shown.",
+                    err=True,
+                )
+            async with Samples(client, stream, name) as events:
+                typer.echo(f"Listening for samples of {stream} > {name}", err=True)
+                coming = _events(events, count, silence)
+                await first(stop.wait(), _watch(events, coming) if watch else _print(coming, json))
+    if json:
+        print_json({f"{one} > {other}": figures.to_json() for (one, other), figures in events.figures.items()})
+        return
+    print_table("Ack samples", (*_COLUMNS, *_TIMES), _rows(events))
+    if events.missed:
+        typer.echo(f"{events.missed:,} events came too fast to be shown; the figures count them.", err=True)
+
+
+async def _events(events: Samples, count: int, silence: float | None) -> AsyncIterator[AckSample | Advisory]:
+    seen = 0
+    while not count or seen < count:
+        try:
+            async with asyncio.timeout(silence):
+                event = await anext(events)
+        except TimeoutError:
+            return
+        seen += 1
+        yield event
+
+
+async def _print(events: AsyncIterator[AckSample | Advisory], json: bool) -> None:
+    from penstock.jetstream.samples import AckSample
+
+    async for event in events:
+        if json:
+            continue
+        if isinstance(event, AckSample):
+            text = f"ack of {event.sequence} after {event.ack_time * 1000:.3f}ms, delivered {event.deliveries} times"
+        else:
+            text = f"{event.kind}: {event.summary}"
+        typer.echo(f"[{local(event.time)}] {event.stream} > {event.consumer}: {text}")
+
+
+def _rows(events: Samples) -> list[tuple[str, ...]]:
+    from penstock.jetstream.samples import PERCENTILES
+
+    rows = []
+    for (stream, consumer), one in sorted(events.figures.items()):
+        times = [one.percentile(share) for share in PERCENTILES.values()]
+        rows.append(
+            (
+                f"{stream} > {consumer}",
+                *counts(one.samples, one.redelivered, one.most_deliveries, one.naks, one.terminated, one.exceeded),
+                *("" if value is None else f"{value * 1000:.3f}ms" for value in times),
+            )
+        )
+    return rows
+
+
+async def _watch(events: Samples, coming: AsyncIterator[AckSample | Advisory]) -> None:
+    """Draw the table anew a few times a second while events come."""
+    from rich import box
+    from rich.live import Live
+    from rich.table import Table
+
+    def draw() -> Table:
+        return make_table(
+            (*_COLUMNS, *_TIMES), _rows(events), title="Ack samples", box=box.ROUNDED, title_justify="left"
+        )
+
+    with Live(get_renderable=draw, refresh_per_second=4, transient=True):
+        async for _ in coming:
+            pass

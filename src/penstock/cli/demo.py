@@ -10,14 +10,14 @@ import tempfile
 import webbrowser
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from penstock.cli.output import print_table, run
+from penstock.cli.flags import flag
+from penstock.cli.output import counts, print_table
 from penstock.cli.pipeline_show import board
-from penstock.errors import PenstockError
+from penstock.errors import InputError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.examples.orders.ledger import Volume
@@ -27,27 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["Signals", "conclude", "demo", "keep_running"]
 
 
-def demo(
-    orders: Annotated[int, typer.Option("--orders", min=100, max=1_000_000, help="How many orders to send.")] = 6000,
-    documents: Annotated[
-        int, typer.Option("--documents", min=0, max=10_000, help="How many scanned documents to send.")
-    ] = 200,
-    document_size: Annotated[
-        str, typer.Option("--document-size", metavar="SIZE", help="How large a document is, about.")
-    ] = "2MB",
-    kills: Annotated[int, typer.Option("--kills", min=0, max=9, help="How often to kill Spark with SIGKILL.")] = 1,
-    folder: Annotated[
-        str | None,
-        typer.Option("--folder", metavar="DIR", help="Where the report goes; artifacts/demo where nothing is said."),
-    ] = None,
-    keep: Annotated[
-        bool,
-        typer.Option("--keep", help="Leave everything running, Spark too, with the console on it, until Ctrl-C."),
-    ] = False,
-    open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+async def demo(
+    orders: Annotated[int, flag("How many orders to send.", min=100, max=1_000_000)] = 6000,
+    documents: Annotated[int, flag("How many scanned documents to send.", min=0, max=10_000)] = 200,
+    document_size: Annotated[str, flag("How large a document is, about.", "SIZE")] = "2MB",
+    kills: Annotated[int, flag("How often to kill Spark with SIGKILL.", min=0, max=9)] = 1,
+    folder: Annotated[str | None, flag("Where the report goes; artifacts/demo where nothing is said.", "DIR")] = None,
+    keep: Annotated[bool, flag("Leave everything running, Spark too, with the console on it, until Ctrl-C.")] = False,
+    open_report: Annotated[bool, flag("Open the report in a browser.", "--open")] = False,
 ) -> None:
     """Run the main job: orders through NATS and Spark and back, with a kill in the middle and an audit at the end."""
-    from penstock.errors import InputError
     from penstock.examples.orders.ledger import Volume
     from penstock.sizes import parse_size
     from penstock.spark.sessions import check_java
@@ -60,16 +49,20 @@ def demo(
     size = parse_size(document_size, option="--document-size")
     if documents * size > 2 * 2**30:
         raise InputError("These are more than 2 GB of documents.", remedy="Send fewer or smaller ones.")
-    place = Path(folder or "artifacts/demo").absolute()
+    volume = Volume(orders=orders, documents=documents, document_bytes=size)
+    result, report = await _demo(volume, _place(folder or "artifacts/demo"), kills, keep)
+    if open_report:
+        webbrowser.open(report.as_uri())
+    conclude(result, report)
+
+
+def _place(folder: str) -> Path:
+    place = Path(folder).absolute()
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"The folder {place} cannot be made: {error.strerror}.", remedy="Name another one.") from None
-    volume = Volume(orders=orders, documents=documents, document_bytes=size)
-    result, report = run(_demo(volume, place, kills, keep))
-    if open_report:
-        webbrowser.open(report.as_uri())
-    conclude(result, report)
+    return place
 
 
 def conclude(result: Result, report: Path) -> None:
@@ -100,9 +93,7 @@ class Signals:
             asyncio.get_running_loop().add_signal_handler(number, self._handle, number)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         for number in self._taken:
             asyncio.get_running_loop().remove_signal_handler(number)
 
@@ -156,10 +147,7 @@ def _show(result: Result, place: Path) -> Path:
     print_table(
         "Audit",
         ("Stage", "#Expected", "#Found", "#Lost", "#Repeated"),
-        [
-            (stage.name, f"{stage.expected:,}", f"{stage.found:,}", f"{stage.lost:,}", f"{stage.repeated:,}")
-            for stage in result.stages
-        ],
+        [(stage.name, *counts(stage.expected, stage.found, stage.lost, stage.repeated)) for stage in result.stages],
     )
     report = write_report(result, place / "report.html")
     verdict = "Nothing is lost, nothing is repeated" if result.ok else "The audit does not add up"

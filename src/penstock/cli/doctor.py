@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -18,8 +17,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, print_json, print_table, run
+from penstock.cli.flags import Json, flag
+from penstock.cli.output import print_json, print_table
+from penstock.cli.running import connected
 from penstock.errors import PenstockError
 
 __all__ = ["doctor"]
@@ -35,19 +35,15 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(
+async def doctor(
     ctx: typer.Context,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", metavar="DIR", help="Folder whose disk to time; the temporary one otherwise."),
-    ] = None,
+    store: Annotated[Path | None, flag("Folder whose disk to time; the temporary one otherwise.", "DIR")] = None,
     json: Json = False,
 ) -> None:
     """Check Python, Java, the NATS server, the compiled wire, Spark and the disk; exit status 1 if something is bad."""
-    given: Globals = ctx.obj
     findings = [_python(), _server(), _wire(), *_spark(), _disk(store)]
-    if given.url or given.context or os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT"):
-        findings.append(_connection(given))
+    if ctx.obj.names_a_server:
+        findings.append(await _connection(ctx))
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -72,31 +68,21 @@ def _server() -> Finding:
         binary = find_binary()
     except PenstockError as error:
         return Finding("nats-server", "bad", error.what, error.remedy)
+    found = f"{binary.version} at {binary.path}"
     if not binary.supports_fast_ingest:
-        return Finding(
-            "nats-server",
-            "note",
-            f"{binary.version} at {binary.path}",
-            "2.14 or newer would give fast ingest.",
-        )
-    return Finding("nats-server", "ok", f"{binary.version} at {binary.path}")
+        return Finding("nats-server", "note", found, "2.14 or newer would give fast ingest.")
+    return Finding("nats-server", "ok", found)
 
 
 def _wire() -> Finding:
-    if importlib.util.find_spec("penstock.wire") is None:
-        return Finding("Wire", "note", "not part of this version")
     from penstock import wire
 
     if wire.compiled:
         return Finding("Wire", "ok", "compiled")
     if os.environ.get("PENSTOCK_PURE"):
         return Finding("Wire", "note", "plain Python, because PENSTOCK_PURE is set")
-    return Finding(
-        "Wire",
-        "note",
-        "plain Python",
-        "Install a C compiler and reinstall penstock for several times the speed.",
-    )
+    remedy = "Install a C compiler and reinstall penstock for several times the speed."
+    return Finding("Wire", "note", "plain Python", remedy)
 
 
 def _spark() -> list[Finding]:
@@ -156,17 +142,9 @@ def _disk(store: Path | None, rounds: int = 15) -> Finding:
     return Finding("Disk", "ok", found)
 
 
-def _connection(given: Globals) -> Finding:
-    async def ask() -> str:
-        from penstock.connection import connect
-
-        client = await connect(given.options())
-        try:
-            return str(client.server_info.get("version"))
-        finally:
-            await client.close()
-
+async def _connection(ctx: typer.Context) -> Finding:
     try:
-        return Finding("Connection", "ok", f"nats-server {run(ask())}")
+        async with connected(ctx) as client:
+            return Finding("Connection", "ok", f"nats-server {client.server_info.get('version')}")
     except PenstockError as error:
         return Finding("Connection", "bad", error.what, error.remedy)

@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, first, print_json, print_table, progress, run, until_signal
+from penstock.cli.flags import Headers, Json, Raw, StopAfter, Wait, argument, flag
+from penstock.cli.output import print_bytes, print_headers, print_json, print_table, progress
+from penstock.cli.running import connected, staying
+from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
-from penstock.errors import DeadlineError, InputError
+from penstock.errors import DeadlineError, InputError, NoRespondersError
 
 if TYPE_CHECKING:
-    from penstock.connection import Msg, Subscription
+    from penstock.connection import Msg
 
 __all__ = ["pub", "reply", "req", "rtt", "sub"]
 
-Headers = Annotated[
-    list[str] | None,
-    typer.Option("-H", "--header", metavar="KEY:VALUE", help="Header to send; may be repeated."),
-]
-Raw = Annotated[bool, typer.Option("-r", "--raw", help="Print payloads and nothing else.")]
+Body = Annotated[str | None, argument("Body; standard input where none is given.")]
 MAX_BODY = 64 * 1024 * 1024
 
 
@@ -89,144 +87,85 @@ def fill(template: bytes, count: int) -> bytes:
     return template
 
 
-def pub(
+async def pub(
     ctx: typer.Context,
-    subject: Annotated[str, typer.Argument(help="Subject to publish on.")],
-    body: Annotated[str | None, typer.Argument(help="Body; standard input where none is given.")] = None,
+    subject: Annotated[str, argument("Subject to publish on.")],
+    body: Body = None,
     header: Headers = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages to publish.")] = 1,
-    sleep: Annotated[str, typer.Option("--sleep", metavar="DURATION", help="Pause between messages.")] = "0s",
-    reply: Annotated[str | None, typer.Option("--reply", metavar="SUBJECT", help="Reply subject to name.")] = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")] = False,
+    count: Annotated[int, flag("How many messages to publish.", min=1)] = 1,
+    sleep: Annotated[str, flag("Pause between messages.", "DURATION")] = "0s",
+    reply: Annotated[str | None, flag("Reply subject to name.", "SUBJECT")] = None,
+    quiet: Annotated[bool, flag("Print nothing but errors.", "-q", "--quiet")] = False,
 ) -> None:
     """Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled."""
     check_subjects(subject, *([reply] if reply else []), literal=True)
-    headers, pause, data = parse_headers(header), parse_duration(sleep, option="--sleep"), read_body(body)
-    run(_pub(ctx.obj, subject, data, headers, count, pause, reply or "", quiet))
-
-
-async def _pub(
-    given: Globals,
-    subject: str,
-    template: bytes,
-    headers: dict[str, str] | None,
-    count: int,
-    pause: float,
-    reply: str,
-    quiet: bool,
-) -> None:
-    from penstock.connection import connect
-
+    headers, pause, template = parse_headers(header), parse_duration(sleep, option="--sleep"), read_body(body)
     refusals: list[Exception] = []
 
     async def refused(error: Exception) -> None:
         refusals.append(error)
 
-    client = await connect(given.options(), on_error=refused)
-    try:
+    async with connected(ctx, on_error=refused) as client:
         with progress("Publishing", count if count > 1 and not quiet else None) as advance:
             for number in range(1, count + 1):
                 target = fill(subject.encode(), number).decode()
                 data = fill(template, number)
-                await client.publish(target, data, reply=reply, headers=headers)
+                await client.publish(target, data, reply=reply or "", headers=headers)
                 advance(1)
                 if not quiet and pause:
                     typer.echo(f"Published {len(data)} bytes to {target}")
                 if pause and number < count:
                     await asyncio.sleep(pause)
-            await client.flush(timeout=max(1, round(given.seconds)))
+            await client.flush(timeout=max(1, round(ctx.obj.seconds)))
         if refusals:
             raise refusals[-1]
         if not quiet and not pause:  # said once the server has it all, and has refused nothing
             what = f"{len(data)} bytes to {target}" if count == 1 else f"{count} messages to {subject}"
             typer.echo(f"Published {what}")
-    finally:
-        await client.close()
 
 
-def sub(
+async def sub(
     ctx: typer.Context,
-    subjects: Annotated[list[str], typer.Argument(metavar="SUBJECT...", help="Subjects to listen on.")],
-    timestamp: Annotated[bool, typer.Option("-t", "--timestamp", help="Show when each message came.")] = False,
-    queue: Annotated[str | None, typer.Option("--queue", help="Share the messages with this queue group.")] = None,
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 for never.")] = 0,
-    headers_only: Annotated[bool, typer.Option("--headers-only", help="Show no payloads.")] = False,
+    subjects: Annotated[list[str], argument("Subjects to listen on.", "SUBJECT...")],
+    timestamp: Annotated[bool, flag("Show when each message came.", "-t", "--timestamp")] = False,
+    queue: Annotated[str | None, flag("Share the messages with this queue group.")] = None,
+    count: StopAfter = 0,
+    headers_only: Annotated[bool, flag("Show no payloads.")] = False,
     raw: Raw = False,
-    wait: Annotated[
-        str | None, typer.Option("--wait", metavar="DURATION", help="Stop when nothing came for so long.")
-    ] = None,
+    wait: Wait = None,
 ) -> None:
     """Show messages as they come, until Ctrl-C."""
     check_subjects(*subjects)
     silence = parse_duration(wait, option="--wait") if wait else None
-    run(_sub(ctx.obj, subjects, queue or "", count, silence, _Printer(raw, headers_only, timestamp)))
-
-
-class _Printer:
-    """Prints messages the way the `nats` command does."""
-
-    def __init__(self, raw: bool, headers_only: bool, timestamp: bool) -> None:
-        self.raw, self.headers_only, self.timestamp = raw, headers_only, timestamp
-        self.count = 0
-
-    def show(self, message: Msg) -> None:
-        self.count += 1
-        if not self.raw:
-            when = datetime.now().astimezone().strftime("%Y/%m/%d %H:%M:%S ") if self.timestamp else ""
-            reply = f" with reply {message.reply}" if message.reply else ""
-            typer.echo(f"{when}[#{self.count}] Received on {message.subject}{reply}")
-            for name, value in (message.headers or {}).items():
-                typer.echo(f"{name}: {value}")
-            if message.headers and not self.headers_only:
-                typer.echo("")
-        if not self.headers_only:
-            sys.stdout.buffer.write(message.data + b"\n")
-        if not self.raw:
-            typer.echo("")
-        sys.stdout.flush()
-
-
-async def _sub(
-    given: Globals, subjects: list[str], queue: str, count: int, silence: float | None, printer: _Printer
-) -> None:
-    from penstock.connection import connect
-
-    arrived, full, lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    arrived, full, seen = asyncio.Event(), asyncio.Event(), 0
 
     async def received(message: Msg) -> None:
-        if count and printer.count >= count:
+        nonlocal seen
+        if count and seen >= count:
             return
-        printer.show(message)
+        seen += 1
+        if not raw:
+            when = datetime.now().astimezone().strftime("%Y/%m/%d %H:%M:%S ") if timestamp else ""
+            reply = f" with reply {message.reply}" if message.reply else ""
+            typer.echo(f"{when}[#{seen}] Received on {message.subject}{reply}")
+            print_headers(message.headers, more=not headers_only)
+        if not headers_only:
+            print_bytes(message.data)
+        if not raw:
+            typer.echo("")
+            sys.stdout.flush()
         arrived.set()
-        if printer.count == count:
+        if seen == count:
             full.set()
 
-    async def closed() -> None:
-        lost.set()
-
-    with until_signal() as stop:
-        client = await connect(given.options(), on_close=closed)
-        try:
-            listening = [await client.subscribe(subject, queue=queue, cb=received) for subject in subjects]
-            await client.flush(timeout=max(1, round(given.seconds)))
-            _refuse_denied(*listening)
-            if not printer.raw:
-                typer.echo(f"Subscribing on {', '.join(subjects)}", err=True)
-            waits: list[Coroutine[Any, Any, object]] = [stop.wait(), full.wait(), lost.wait()]
-            if silence is not None:
-                waits.append(_quiet(arrived, silence))
-            await first(*waits)
-            if lost.is_set() and not stop.is_set():
-                raise DeadlineError("The connection is gone and did not come back.", remedy="Is the server running?")
-        finally:
-            await client.close()
-
-
-def _refuse_denied(*subscriptions: Subscription) -> None:
-    """Raise what the server said where it denies one of these; it has said so before it confirms them."""
-    for subscription in subscriptions:
-        if subscription.error is not None:
-            raise subscription.error
+    async with staying(ctx) as here:
+        await here.confirm(*[await here.client.subscribe(one, queue=queue or "", cb=received) for one in subjects])
+        if not raw:
+            typer.echo(f"Subscribing on {', '.join(subjects)}", err=True)
+        waits: list[Coroutine[Any, Any, object]] = [full.wait()]
+        if silence is not None:
+            waits.append(_quiet(arrived, silence))
+        await here.until(*waits)
 
 
 async def _quiet(arrived: asyncio.Event, silence: float) -> None:
@@ -240,34 +179,19 @@ async def _quiet(arrived: asyncio.Event, silence: float) -> None:
             return
 
 
-def req(
+async def req(
     ctx: typer.Context,
-    subject: Annotated[str, typer.Argument(help="Subject to send the request to.")],
-    body: Annotated[str | None, typer.Argument(help="Body; standard input where none is given.")] = None,
+    subject: Annotated[str, argument("Subject to send the request to.")],
+    body: Body = None,
     header: Headers = None,
-    replies: Annotated[int, typer.Option("--replies", min=0, help="How many replies; 0 for all until --timeout.")] = 1,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many requests to send, one after another.")] = 1,
+    replies: Annotated[int, flag("How many replies; 0 for all until --timeout.", min=0)] = 1,
+    count: Annotated[int, flag("How many requests to send, one after another.", min=1)] = 1,
     raw: Raw = False,
 ) -> None:
     """Send a request and show what is answered."""
     check_subjects(subject, literal=True)
-    headers, data = parse_headers(header), read_body(body)
-    run(_req(ctx.obj, subject, data, headers, replies, count, raw))
-
-
-async def _req(
-    given: Globals,
-    subject: str,
-    template: bytes,
-    headers: dict[str, str] | None,
-    replies: int,
-    count: int,
-    raw: bool,
-) -> None:
-    from penstock.connection import connect
-
-    client = await connect(given.options())
-    try:
+    headers, template, seconds = parse_headers(header), read_body(body), ctx.obj.seconds
+    async with connected(ctx) as client:
         for number in range(1, count + 1):
             inbox = client.new_inbox()
             subscription = await client.subscribe(inbox, max_msgs=replies)
@@ -278,95 +202,50 @@ async def _req(
             with client.expecting(subject, subscription.end):
                 await client.publish(subject, fill(template, number), reply=inbox, headers=headers)
                 while not replies or seen < replies:
-                    left = began + given.seconds - time.perf_counter()
+                    left = began + seconds - time.perf_counter()
                     try:
                         message = await subscription.next_msg(timeout=max(left, 0.001))
                     except DeadlineError:
                         if not replies and seen:
                             break
                         raise DeadlineError(
-                            f"No answer on {subject} in {given.seconds:g} s.",
+                            f"No answer on {subject} in {seconds:g} s.",
                             remedy="A longer --timeout may help.",
                             subject=subject,
                         ) from None
-                    _refuse_no_responders(message, subject)
+                    if not message.data and message.headers and message.headers.get("Status") == "503":
+                        what = f"Nobody listens on {subject}."
+                        raise NoRespondersError(what, remedy="Is the service running?", subject=subject)
                     seen += 1
-                    _show_reply(message, time.perf_counter() - began, raw)
+                    if not raw:
+                        typer.echo(f"Received with rtt {_shown(time.perf_counter() - began)}")
+                        print_headers(message.headers)
+                    print_bytes(message.data)
             await subscription.unsubscribe()
-    finally:
-        await client.close()
-
-
-def _refuse_no_responders(message: Msg, subject: str) -> None:
-    if not message.data and message.headers and message.headers.get("Status") == "503":
-        from penstock.errors import NoRespondersError
-
-        raise NoRespondersError(f"Nobody listens on {subject}.", remedy="Is the service running?", subject=subject)
-
-
-def _show_reply(message: Msg, seconds: float, raw: bool) -> None:
-    if not raw:
-        typer.echo(f"Received with rtt {_shown(seconds)}")
-        for name, value in (message.headers or {}).items():
-            typer.echo(f"{name}: {value}")
-        if message.headers:
-            typer.echo("")
-    sys.stdout.buffer.write(message.data + b"\n")
-    sys.stdout.flush()
 
 
 def _shown(seconds: float) -> str:
     return f"{seconds * 1000:.3f}ms"
 
 
-def reply(
+async def reply(
     ctx: typer.Context,
-    subject: Annotated[str, typer.Argument(help="Subject to answer on.")],
-    body: Annotated[str | None, typer.Argument(help="Answer; with --echo the request's own body.")] = None,
+    subject: Annotated[str, argument("Subject to answer on.")],
+    body: Annotated[str | None, argument("Answer; with --echo the request's own body.")] = None,
     header: Headers = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Answer with what was asked.")] = False,
-    queue: Annotated[str, typer.Option("--queue", help="Queue group to share requests with.")] = "NATS-RPLY-22",
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 for never.")] = 0,
-    sleep: Annotated[str, typer.Option("--sleep", metavar="DURATION", help="Wait before each answer.")] = "0s",
+    echo: Annotated[bool, flag("Answer with what was asked.")] = False,
+    queue: Annotated[str, flag("Queue group to share requests with.")] = "NATS-RPLY-22",
+    count: StopAfter = 0,
+    sleep: Annotated[str, flag("Wait before each answer.", "DURATION")] = "0s",
 ) -> None:
     """Answer requests, until Ctrl-C."""
     check_subjects(subject)
     if body is None and not echo:
         raise InputError("There is nothing to answer with.", remedy="Give a body, or --echo.")
-    if body is not None and echo:
-        raise InputError("A body and --echo are given together.", remedy="Leave one of them out.")
-    pause = parse_duration(sleep, option="--sleep")
-    run(
-        _reply(
-            ctx.obj,
-            subject,
-            None if body is None else body.encode(),
-            parse_headers(header),
-            queue,
-            count,
-            pause,
-        )
-    )
-
-
-async def _reply(
-    given: Globals,
-    subject: str,
-    body: bytes | None,
-    headers: dict[str, str] | None,
-    queue: str,
-    count: int,
-    pause: float,
-) -> None:
-    from penstock.connection import connect
-
-    full, lost, answered = asyncio.Event(), asyncio.Event(), 0
-
-    async def closed() -> None:
-        lost.set()
-
-    with until_signal() as stop:
-        client = await connect(given.options(), on_close=closed)
+    refuse_both("A body", body is not None, "--echo", echo)
+    pause, headers = parse_duration(sleep, option="--sleep"), parse_headers(header)
+    full, answered = asyncio.Event(), 0
+    async with staying(ctx) as here:
 
         async def received(message: Msg) -> None:
             nonlocal answered
@@ -375,43 +254,27 @@ async def _reply(
             answered += 1
             typer.echo(f"[#{answered}] Received on {message.subject}: {len(message.data)} bytes")
             await asyncio.sleep(pause)
-            data = message.data if body is None else fill(body, answered)
-            await client.publish(message.reply, data, headers=headers)
+            data = message.data if body is None else fill(body.encode(), answered)
+            await here.client.publish(message.reply, data, headers=headers)
             if answered == count:
-                await client.flush()
+                await here.client.flush()
                 full.set()
 
-        try:
-            listening = await client.subscribe(subject, queue=queue, cb=received)
-            await client.flush(timeout=max(1, round(given.seconds)))
-            _refuse_denied(listening)
-            typer.echo(f"Listening on {subject} in group {queue}", err=True)
-            await first(stop.wait(), full.wait(), lost.wait())
-            if lost.is_set() and not stop.is_set():
-                raise DeadlineError("The connection is gone and did not come back.", remedy="Is the server running?")
-        finally:
-            await client.close()
+        await here.confirm(await here.client.subscribe(subject, queue=queue, cb=received))
+        typer.echo(f"Listening on {subject} in group {queue}", err=True)
+        await here.until(full.wait())
 
 
-def rtt(
+async def rtt(
     ctx: typer.Context,
-    iterations: Annotated[int, typer.Argument(min=1, help="How many round trips to measure.")] = 5,
+    iterations: Annotated[int, argument("How many round trips to measure.", min=1)] = 5,
     json: Json = False,
 ) -> None:
     """Measure the round trip to each server."""
-    run(_rtt(ctx.obj, iterations, json))
-
-
-async def _rtt(given: Globals, iterations: int, json: bool) -> None:
-    from penstock.connection import connect
-
-    options, rows = given.options(), []
-    for url in options.urls:
-        client = await connect(options.replace(url=url))
-        try:
-            times: list[Any] = [await client.rtt() for _ in range(iterations)]
-        finally:
-            await client.close()
+    rows = []
+    for url in ctx.obj.options().urls:
+        async with connected(ctx, url=url) as client:
+            times = [await client.rtt() for _ in range(iterations)]
         rows.append({"url": url, "rtt": sum(times) / len(times), "min": min(times), "max": max(times)})
     if json:
         print_json(rows)

@@ -1,67 +1,124 @@
-"""What commands print, and how they run: tables, JSON, progress, and Ctrl-C that ends cleanly."""
+"""What commands print: tables, facts, JSON, payloads and progress."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-__all__ = ["Json", "print_json", "print_pairs", "print_table", "progress", "run", "until_signal"]
+from penstock.durations import format_duration
 
-Json = Annotated[bool, typer.Option("-j", "--json", help="Print JSON for programs instead of text for people.")]
-
-
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a command's coroutine to its end; Ctrl-C cancels it, so that it can clean up."""
-    return asyncio.run(coroutine)
-
-
-@contextmanager
-def until_signal() -> Iterator[asyncio.Event]:
-    """Give an event that Ctrl-C or SIGTERM sets, for commands that run until they are told to stop."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-def print_json(value: object) -> None:
-    """Print a value as JSON."""
-    typer.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
-
-
-def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print rows as a table; columns whose name begins with `#` are numbers and stand to the right."""
-    from rich import box
-    from rich.console import Console
+if TYPE_CHECKING:
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.ROUNDED, header_style="bold")
+__all__ = ["ago", "counts", "local", "print_json", "print_pairs", "print_sections", "print_table", "progress"]
+
+Rows = Iterable[tuple[str, Any]]
+
+
+def print_json(value: object, *, line: bool = False) -> None:
+    """Print a value as JSON, laid out or, of many, as one line that goes out at once."""
+    typer.echo(json.dumps(value, indent=None if line else 2, default=str, ensure_ascii=False))
+    if line:
+        sys.stdout.flush()
+
+
+def print_bytes(data: bytes) -> None:
+    """Print a payload as it is, and an end of line, behind all that was printed before."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.flush()
+
+
+def print_headers(headers: Mapping[str, str] | None, *, more: bool = True) -> None:
+    """Print headers, one a line, and an empty line if more follows."""
+    for name, value in (headers or {}).items():
+        typer.echo(f"{name}: {value}")
+    if headers and more:
+        typer.echo("")
+
+
+def ago(time: datetime | None) -> str:
+    """Say how long ago something was."""
+    if time is None:
+        return "never"
+    seconds = (datetime.now(UTC) - time).total_seconds()
+    return f"{format_duration(round(max(seconds, 0), 2))} ago"
+
+
+def local(time: datetime | None) -> str:
+    """Write a time as the clock on the wall shows it."""
+    return "" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counts(*numbers: int) -> list[str]:
+    """Write numbers with their thousands apart."""
+    return [f"{number:,}" for number in numbers]
+
+
+def make_table(columns: Iterable[str], rows: Iterable[Iterable[object]], **style: Any) -> Table:
+    """Make a table; columns whose name begins with `#` are numbers and stand to the right."""
+    from rich.table import Table
+
+    table = Table(**style)
     for column in columns:
         table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
+    return table
+
+
+def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print rows as a table."""
+    from rich import box
+    from rich.console import Console
+
+    table = make_table(
+        columns, rows, title=title, title_justify="left", title_style="bold", box=box.ROUNDED, header_style="bold"
+    )
     # A pipe has no width: let every row be one line there.
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
-def print_pairs(title: str, pairs: Iterable[tuple[str, object]]) -> None:
+def print_listed(found: Sequence[Any], json: bool, names: bool = False) -> bool:
+    """Print what was found as JSON, or the names alone; tell whether one of them was wanted."""
+    if json:
+        print_json([info.name if names else info.raw for info in found])
+    elif names:
+        typer.echo("".join(f"{info.name}\n" for info in found), nl=False)
+    return json or names
+
+
+def print_pairs(title: str, pairs: Rows) -> None:
     """Print facts, one a line, the names right-aligned before a colon."""
-    listed = [(name, value) for name, value in pairs if value is not None]
-    width = max((len(name) for name, _ in listed), default=0) + 2
-    typer.echo(f"{title}\n")
-    for name, value in listed:
-        typer.echo(f"{name:>{width}}: {value}")
+    print_sections(title, [("", pairs)])
+
+
+def print_sections(title: str, sections: Iterable[tuple[str, Rows]]) -> None:
+    """Print facts under headings, the names right-aligned before a colon; what is None is left out."""
+    listed = [(head, [(name, value) for name, value in rows if value is not None]) for head, rows in sections]
+    width = max((len(name) for _, rows in listed for name, _ in rows), default=0) + 2
+    typer.echo(title)
+    for head, rows in listed:
+        if rows:
+            typer.echo(f"\n{head}:\n" if head else "")
+        for name, value in rows:
+            typer.echo(f"{name:>{width}}: {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return str(value)
 
 
 @contextmanager
@@ -73,25 +130,16 @@ def progress(what: str, total: int | None, *, as_bytes: bool = False) -> Iterato
     if not sys.stderr.isatty():
         yield lambda step: None
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn() if as_bytes else MofNCompleteColumn(),
-        TransferSpeedColumn() if as_bytes else TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+    with bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.DownloadColumn() if as_bytes else bars.MofNCompleteColumn(),
+        bars.TransferSpeedColumn() if as_bytes else bars.TextColumn("{task.fields[rate]}"),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     ) as bar:
@@ -102,16 +150,3 @@ def progress(what: str, total: int | None, *, as_bytes: bool = False) -> Iterato
             bar.update(task, advance=step, rate=f"{speed:,.0f}/s" if speed else "")
 
         yield advance
-
-
-async def first(*awaitables: Awaitable[Any]) -> None:
-    """Wait until one of them is done, cancel the others, and raise what the done ones raised."""
-    tasks = [asyncio.ensure_future(item) for item in awaitables]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

@@ -11,29 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import Json, print_json, print_table
+from penstock.cli.flags import Force, Json, argument, flag
+from penstock.cli.output import ago, print_json, print_table
 from penstock.cli.pipeline_show import board, print_summary
+from penstock.durations import parse_duration
+from penstock.errors import OptionError
 
 if TYPE_CHECKING:
-    from penstock.cli.global_flags import Globals
     from penstock.pipelines.outcome import Outcome
 
 __all__ = ["new", "replay", "reset", "run", "status", "switch_"]
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="The folder of the pipeline.")]
-Storage = Annotated[
-    str | None, typer.Option("--storage", metavar="DIR", help="Where its state lives, instead of where the spec says.")
-]
-Master = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Where Spark runs its tasks; local[*] where nothing is said."),
-]
-Remote = Annotated[str | None, typer.Option("--remote", metavar="sc://...", help="A Spark Connect server to run on.")]
+Folder = Annotated[str, argument("The folder of the pipeline.", "DIR")]
+Storage = Annotated[str | None, flag("Where its state lives, instead of where the spec says.", "DIR")]
+Master = Annotated[str | None, flag("Where Spark runs its tasks; local[*] where nothing is said.", "URL")]
+Remote = Annotated[str | None, flag("A Spark Connect server to run on.", "sc://...")]
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="The name of the pipeline, and of its folder.")],
-    folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to make the folder.")] = ".",
+    name: Annotated[str, argument("The name of the pipeline, and of its folder.")],
+    folder: Annotated[str, flag("Where to make the folder.", "DIR", "--in")] = ".",
 ) -> None:
     """Make a small pipeline that runs: topology, spec, transformations, sample traffic and a test."""
     from penstock.pipelines.new_project import write_project
@@ -46,33 +43,25 @@ def new(
 def run(
     ctx: typer.Context,
     folder: Folder = ".",
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until Ctrl-C, which lets the update in hand finish.")
-    ] = False,
-    pause: Annotated[
-        str, typer.Option("--pause", metavar="DURATION", help="Time between two updates of a continuous run.")
-    ] = "1s",
+    continuous: Annotated[bool, flag("Go on until Ctrl-C, which lets the update in hand finish.")] = False,
+    pause: Annotated[str, flag("Time between two updates of a continuous run.", "DURATION")] = "1s",
     master: Master = None,
     remote: Remote = None,
     storage: Storage = None,
-    full_refresh: Annotated[
-        list[str] | None, typer.Option("--full-refresh", metavar="TABLE", help="Compute a table anew from the start.")
-    ] = None,
-    full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Compute everything anew.")] = False,
-    dry: Annotated[bool, typer.Option("--dry", help="Check the definitions and the graph; move no row.")] = False,
-    as_json: Json = False,
+    full_refresh: Annotated[list[str] | None, flag("Compute a table anew from the start.", "TABLE")] = None,
+    full_refresh_all: Annotated[bool, flag("Compute everything anew.")] = False,
+    dry: Annotated[bool, flag("Check the definitions and the graph; move no row.")] = False,
+    json: Json = False,
 ) -> None:
     """Apply the topology and run the pipeline: once over all that is there, or continuously."""
-    from penstock.durations import parse_duration
     from penstock.pipelines.project import Project
     from penstock.pipelines.running import run as run_pipeline
 
-    given: Globals = ctx.obj
     project = Project.load(folder, storage=storage)
     with _stop_on_signal(continuous) as stop, board(project.name) as show:
         outcome = run_pipeline(
             project,
-            options=given.options(),
+            options=ctx.obj.options(),
             continuous=continuous,
             pause=parse_duration(pause, option="--pause"),
             master=master,
@@ -83,7 +72,7 @@ def run(
             stop=stop,
             watch=lambda outcome: show(outcome, None),
         )
-    if as_json:
+    if json:
         print_json(_plain(outcome))
         return
     print_summary(outcome, f"Pipeline {project.name}")
@@ -125,15 +114,13 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as_json: Json = False) -> None:
+def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, json: Json = False) -> None:
     """Show how far each flow is, and how many messages wait for it."""
-    from penstock.cli.stream_show import ago
     from penstock.pipelines.project import Project
     from penstock.pipelines.state import pipeline_state
 
-    given: Globals = ctx.obj
-    state = pipeline_state(Project.load(folder, storage=storage), given.options())
-    if as_json:
+    state = pipeline_state(Project.load(folder, storage=storage), ctx.obj.options())
+    if json:
         print_json(state.plain())
         return
     typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
@@ -160,11 +147,7 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, as
     )
 
 
-def reset(
-    folder: Folder = ".",
-    storage: Storage = None,
-    force: Annotated[bool, typer.Option("-f", "--force", help="Do not ask.")] = False,
-) -> None:
+def reset(folder: Folder = ".", storage: Storage = None, force: Force = False) -> None:
     """Forget how far the pipeline is and drop its tables; streams keep what they hold."""
     from penstock.pipelines.project import Project
     from penstock.pipelines.state import reset_pipeline, state_paths
@@ -184,32 +167,22 @@ def replay(
     ctx: typer.Context,
     folder: Folder = ".",
     start: Annotated[
-        str,
-        typer.Option("--from", metavar="POSITION", help="Where to begin: all, a sequence, a time, or a duration ago."),
+        str, flag("Where to begin: all, a sequence, a time, or a duration ago.", "POSITION", "--from")
     ] = "all",
     into: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--into", metavar="STREAM=NEW", help="Write to the stream NEW instead of STREAM; made if missing."
-        ),
+        list[str] | None, flag("Write to the stream NEW instead of STREAM; made if missing.", "STREAM=NEW")
     ] = None,
-    name: Annotated[
-        str, typer.Option("--name", help="The name of this replay; its state is kept under it.")
-    ] = "replay",
+    name: Annotated[str, flag("The name of this replay; its state is kept under it.")] = "replay",
     master: Master = None,
     remote: Remote = None,
     storage: Storage = None,
-    switch: Annotated[
-        bool, typer.Option("--switch", help="Then let the pipeline go on from here, into the new streams.")
-    ] = False,
-    as_json: Json = False,
+    switch: Annotated[bool, flag("Then let the pipeline go on from here, into the new streams.")] = False,
+    json: Json = False,
 ) -> None:
     """Run the pipeline over history into new streams beside the old ones, and compare them."""
-    from penstock.errors import OptionError
     from penstock.pipelines.project import Project
     from penstock.pipelines.replaying import replay as replay_pipeline
 
-    given: Globals = ctx.obj
     pairs: dict[str, str] = {}
     for item in into or ():
         old, equals, other = item.partition("=")
@@ -222,7 +195,7 @@ def replay(
     with _stop_on_signal(False), board(f"{project.name}, {name}") as show:
         done = replay_pipeline(
             project,
-            options=given.options(),
+            options=ctx.obj.options(),
             start=start,
             into=pairs,
             name=name,
@@ -231,7 +204,7 @@ def replay(
             switch_to_it=switch,
             watch=lambda outcome: show(outcome, None),
         )
-    if as_json:
+    if json:
         print_json([comparison.plain() for comparison in done.comparisons])
         return
     print_summary(done.outcome, f"Replay {name}")
@@ -251,12 +224,11 @@ def replay(
 
 def switch_(
     folder: Folder = ".",
-    to: Annotated[str | None, typer.Option("--to", metavar="NAME", help="The replay to go on from.")] = None,
-    back: Annotated[bool, typer.Option("--back", help="Go on in the pipeline's own state again.")] = False,
+    to: Annotated[str | None, flag("The replay to go on from.", "NAME")] = None,
+    back: Annotated[bool, flag("Go on in the pipeline's own state again.")] = False,
     storage: Storage = None,
 ) -> None:
     """Let the pipeline go on where a replay ended, into the streams that it filled; or go back."""
-    from penstock.errors import OptionError
     from penstock.pipelines.project import Project
     from penstock.pipelines.replays import switch, switch_back
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.output import print_table
+from penstock.cli.output import make_table, print_table
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def board(title: str, quiet: float | None = None) -> Iterator[Callable[[Outcome,
     from rich.console import Console, Group
     from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Table
 
     bar = Progress(
         TextColumn("[bold]{task.description}"),
@@ -72,12 +71,8 @@ def board(title: str, quiet: float | None = None) -> Iterator[Callable[[Outcome,
             bar.update(
                 task, description=f"{title}: {outcome.phase}", completed=read, total=(read + (left or 0)) or None
             )
-            table = Table(box=None, header_style="dim")
-            for column in COLUMNS:
-                table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
-            for flow in outcome.flows.values():
-                table.add_row(*_cells(flow, outcome.counted))
-            live.update(Group(bar, table))
+            rows = [_cells(flow, outcome.counted) for flow in outcome.flows.values()]
+            live.update(Group(bar, make_table(COLUMNS, rows, box=None, header_style="dim")))
 
         yield show
 

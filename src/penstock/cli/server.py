@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, first, print_json, print_pairs, run, until_signal
-from penstock.errors import InputError, OptionError, ServerError
+from penstock.cli.flags import Json, flag_table, given_fields, table_flag
+from penstock.cli.output import print_json, print_pairs
+from penstock.cli.running import connected, first, until_signal
+from penstock.cli.values import opposite, refuse_both
+from penstock.errors import InputError, JetStreamError, NoRespondersError, ServerError
 
 if TYPE_CHECKING:
     from penstock.server import Server
@@ -18,88 +22,57 @@ if TYPE_CHECKING:
 __all__ = ["info", "run_"]
 
 
-def run_(
-    nodes: Annotated[int, typer.Option("--nodes", help="1, or 3 for a JetStream cluster on this machine.")] = 1,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", metavar="DIR", help="Folder to keep; a temporary one where none is given."),
-    ] = None,
-    port: Annotated[int, typer.Option("--port", help="Client port; 0 for a free one.")] = 0,
-    sync: Annotated[
-        str,
-        typer.Option("--sync", metavar="always|DURATION", help="Sync before each ack, or every so often."),
-    ] = "always",
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="T", help="Token that clients must give; a generated one otherwise."),
-    ] = None,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Let anybody on this machine connect.")] = False,
-    max_payload: Annotated[
-        int | None, typer.Option("--max-payload", metavar="BYTES", help="Largest message; 1 MiB by default.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--cert", metavar="FILE", help="Certificate of the server; needs --key.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Key of the certificate.")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option("--ca", metavar="FILE", help="Ask clients for certificates signed by this.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Further nats-server configuration.")
-    ] = None,
-    binary: Annotated[
-        Path | None,
-        typer.Option("--binary", metavar="FILE", help="The nats-server to run, if not the installed one."),
-    ] = None,
-    json: Json = False,
-) -> None:
+def _content(file: Path, option: str) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{option} {file} cannot be read: {error}.", remedy="Check the path.") from None
+
+
+@flag_table
+class ServerFlags:
+    """The server to run; each flag is an option of `penstock.Server`."""
+
+    nodes: int = table_flag("1, or 3 for a JetStream cluster on this machine.", default=1)
+    store: Path | None = table_flag("Folder to keep; a temporary one where none is given.", "DIR")
+    port: int = table_flag("Client port; 0 for a free one.", default=0)
+    sync: str = table_flag("Sync before each ack, or every so often.", "always|DURATION", default="always")
+    token: str | None = table_flag("Token that clients must give; a generated one otherwise.", "T")
+    no_auth: bool = table_flag("Let anybody on this machine connect.", default=False, to="auth", read=opposite)
+    max_payload: int | None = table_flag("Largest message; 1 MiB by default.", "BYTES")
+    tls_cert: Path | None = table_flag("Certificate of the server; needs --key.", "FILE", "--cert")
+    tls_key: Path | None = table_flag("Key of the certificate.", "FILE", "--key")
+    tls_ca: Path | None = table_flag("Ask clients for certificates signed by this.", "FILE", "--ca")
+    config: Path | None = table_flag("Further nats-server configuration.", "FILE", read=_content)
+    binary: Path | None = table_flag("The nats-server to run, if not the installed one.", "FILE")
+
+
+async def run_(flags: ServerFlags, json: Json = False) -> None:
     """Run a NATS server with JetStream until Ctrl-C, and print the URL to connect to."""
-    if token is not None and no_auth:
-        raise OptionError(
-            "--token and --no-auth are given together.", remedy="Leave one of them out.", option="--no-auth"
-        )
+    refuse_both("--token", flags.token is not None, "--no-auth", flags.no_auth)
     from penstock.server import Server
 
-    server = Server(
-        nodes=nodes,
-        store=store,
-        port=port,
-        sync=sync,
-        token=token,
-        auth=not no_auth,
-        max_payload=max_payload,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        config=_read(config),
-        binary=binary,
-    )
-    run(_serve(server, json))
-
-
-def _read(config: Path | None) -> str:
-    if config is None:
-        return ""
-    try:
-        return config.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {config} cannot be read: {error}.", remedy="Check the path.") from None
-
-
-async def _serve(server: Server, json: bool) -> None:
+    server = Server(**given_fields(flags))
     with until_signal() as stop:
-        starting = asyncio.ensure_future(asyncio.to_thread(server.start))
-        try:
-            await first(asyncio.shield(starting), stop.wait())
+        async with started(server, stop):
             if not stop.is_set():
                 _announce(server, json)
                 await first(stop.wait(), _watch(server))
-        finally:
-            # A start that was interrupted is waited for: it is bounded, and what it started must be stopped.
-            await asyncio.wait([starting])
-            await asyncio.to_thread(server.stop)
     if not json:
         typer.echo("Stopped.", err=True)
+
+
+@asynccontextmanager
+async def started(server: Server, stop: asyncio.Event) -> AsyncIterator[None]:
+    """Run a server of our own; a start that takes long is not waited for when `stop` is set."""
+    starting = asyncio.ensure_future(asyncio.to_thread(server.start))
+    try:
+        await first(asyncio.shield(starting), stop.wait())
+        yield
+    finally:
+        # A start that was interrupted is waited for: it is bounded, and what it started must be stopped.
+        await asyncio.wait([starting])
+        await asyncio.to_thread(server.stop)
 
 
 def _announce(server: Server, json: bool) -> None:
@@ -135,27 +108,18 @@ async def _watch(server: Server) -> None:
         await asyncio.sleep(0.2)
 
 
-def info(ctx: typer.Context, json: Json = False) -> None:
+async def info(ctx: typer.Context, json: Json = False) -> None:
     """Show the server that answers: name, version, limits, JetStream."""
-    run(_info(ctx.obj, json))
+    from penstock.connection import api_request
 
-
-async def _info(given: Globals, json: bool) -> None:
-    from penstock.connection import api_request, connect
-    from penstock.errors import JetStreamError, NoRespondersError
-
-    client = await connect(given.options())
-    try:
+    account: dict[str, Any] | None = None
+    async with connected(ctx) as client:
         seconds = await client.rtt()
         facts: dict[str, Any] = dict(client.server_info)
-        account: dict[str, Any] | None
         try:
             account = await api_request(client, "INFO")
         except (NoRespondersError, JetStreamError) as error:
-            account = None
             facts["jetstream_error"] = str(error)
-    finally:
-        await client.close()
     for secret in ("nonce", "client_ip"):
         facts.pop(secret, None)
     if json:

@@ -1,162 +1,84 @@
-"""`penstock stream`: streams, with the words of the `nats` command."""
+"""`penstock stream add|edit|seal|rm|purge`: streams, with the words of the `nats` command."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import functools
+from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.asset_commands import ask, asking, confirm, connected, read_json, with_flags, write_json
-from penstock.cli.asset_flags import Base, Defaults, DryRun, Force, Output, Target, Validate
-from penstock.cli.global_flags import Globals
-from penstock.cli.output import Json, print_json, run
+from penstock.cli.asset_commands import Adding, Editing, fields_of, read_config
+from penstock.cli.asset_show import show_stream
+from penstock.cli.flags import AnyStream, Force, Json, StreamName, argument, flag
+from penstock.cli.late import assets, changes, model, rules
+from penstock.cli.output import print_json
+from penstock.cli.questions import ask, asking, confirm, picked_stream
+from penstock.cli.running import connected
 from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
-from penstock.cli.stream_look import Name, picked
-from penstock.cli.stream_show import show_stream
+from penstock.cli.values import refuse_both
 from penstock.errors import InputError
-
-if TYPE_CHECKING:
-    from penstock.model import Stream
 
 __all__ = ["add", "edit", "purge", "rm", "seal"]
 
-Needed = Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")]
 
-
-# -- creating and changing -------------------------------------------------------------------------------------------
-
-
-@with_flags(StreamFlags)
-def add(
+async def add(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="STREAM", help="Name of the new stream.")] = None,
-    config: Base = None,
-    validate: Validate = False,
-    output: Output = None,
-    defaults: Defaults = False,
-    json: Json = False,
+    name: Annotated[str | None, argument("Name of the new stream.", "STREAM")] = None,
     *,
+    adding: Adding,
     flags: StreamFlags,
 ) -> None:
     """Create a stream; a terminal is asked for what no flag says."""
-    from penstock.jetstream.rules import check_stream
-
-    base: dict[str, Any] = {}
-    if config is not None:
-        base = _base(read_json(config, "--config"))
-        name = name or base.get("name")
+    base: dict[str, Any] = {} if adding.config is None else fields_of(read_config(model.Stream, adding.config))
+    name = name or base.get("name")
     if name is None:
-        if not asking(defaults):
+        if not asking(adding.defaults):
             raise InputError("The stream has no name.", remedy="Give one: penstock stream add NAME --subjects ...")
         name = ask("Stream Name", "", str)
-    if config is None and asking(defaults):
+    if adding.config is None and asking(adding.defaults):
         flags = ask_for_stream(flags)
-    elif not (flags.subjects or flags.mirror or flags.source) and not any(
-        base.get(field) for field in ("subjects", "mirror", "sources")
-    ):
+    elif not any((flags.subjects, flags.mirror, flags.source, *map(base.get, ("subjects", "mirror", "sources")))):
         raise InputError(f"Stream {name} captures nothing.", remedy="Give --subjects, --mirror or --source.")
     stream = stream_from(name, flags, base)
-    check_stream(stream)
-    if output is not None:
-        write_json(output, stream.to_json())
-    elif validate:
-        print_json(stream.to_json()) if json else typer.echo(f"Stream {name} is valid.")
-    else:
-        run(_add(ctx.obj, stream, json))
-
-
-def _base(content: dict[str, Any]) -> dict[str, Any]:
-    from penstock.model import Stream
-
-    stream = Stream.from_json(content.get("config", content))
-    return {field: getattr(stream, field) for field in Stream.model_fields}
-
-
-async def _add(given: Globals, stream: Stream, json: bool) -> None:
-    from penstock.jetstream import assets
-    from penstock.jetstream.rules import check_streams_together
-
-    async with connected(given) as client:
+    rules.check_stream(stream)
+    if adding.only_shows(stream, f"Stream {name}"):
+        return
+    async with connected(ctx) as client:
         others = [info.config for info in await assets.streams(client)]
-        if any(other.name == stream.name for other in others):
+        if any(other.name == name for other in others):
             raise InputError(
-                f"There is a stream {stream.name} already.",
-                remedy=f"Change it with `penstock stream edit {stream.name}`.",
+                f"There is a stream {name} already.", remedy=f"Change it with `penstock stream edit {name}`."
             )
         for other in others:
-            check_streams_together([stream, other])
+            rules.check_streams_together([stream, other])
         info = await assets.add_stream(client, stream)
-    if json:
+    if adding.json:
         print_json(info.raw)
     else:
-        typer.echo(f"Stream {stream.name} was created\n")
+        typer.echo(f"Stream {name} was created\n")
         show_stream(info)
 
 
-@with_flags(StreamFlags)
-def edit(
-    ctx: typer.Context,
-    name: Needed,
-    config: Target = None,
-    dry_run: DryRun = False,
-    force: Force = False,
-    json: Json = False,
-    *,
-    flags: StreamFlags,
-) -> None:
+async def edit(ctx: typer.Context, name: StreamName, editing: Editing, flags: StreamFlags) -> None:
     """Change a stream; shows what would change, and asks."""
-    base = _base(read_json(config, "--config")) if config is not None else None
-    run(_edit(ctx.obj, name, flags, base, dry_run, force, json))
-
-
-async def _edit(
-    given: Globals, name: str, flags: StreamFlags, base: dict[str, Any] | None, dry: bool, force: bool, json: bool
-) -> None:
-    from penstock.jetstream import assets
-    from penstock.jetstream.changes import Plan, stream_step
-    from penstock.jetstream.rules import check_stream, check_streams_together
-
-    async with connected(given) as client:
+    base = None if editing.config is None else read_config(model.Stream, editing.config)
+    async with connected(ctx) as client:
         there = await assets.stream_info(client, name)
-        kept = {field: getattr(there.config, field) for field in type(there.config).model_fields}
-        wanted = stream_from(name, flags, base or kept)
-        check_stream(wanted)
+        wanted = stream_from(name, flags, fields_of(base or there.config))
+        rules.check_stream(wanted)
         for other in await assets.streams(client):
             if other.name != name:
-                check_streams_together([wanted, other.config])
-        step = stream_step(wanted, there)
-        plan = Plan((step,))
-        plan.check(may_lose_data=True)
-        if json and dry:
-            print_json(plan.to_json())
-            return
-        if step.action == "none":
-            info = there
-            typer.echo(f"Stream {name} is like that already.", err=True)
-        else:
-            for change in step.changes:
-                typer.echo(f"  {change}", err=json)
-            if dry:
-                return
-            confirm(f"Really edit Stream {name}?", force)
-            assert step.target is not None
-            info = await assets.edit_stream(client, step.target)  # type: ignore[arg-type]  # a stream's step
-    if json:
-        print_json(info.raw)
-    elif step.action != "none":
+                rules.check_streams_together([wanted, other.config])
+        change = functools.partial(assets.edit_stream, client)
+        info = await editing.carry_out(changes.stream_step(wanted, there), there, change, f"Really edit Stream {name}?")
+    if info is not None:
         typer.echo(f"Stream {name} was updated\n")
         show_stream(info)
 
 
-def seal(ctx: typer.Context, name: Needed, force: Force = False) -> None:
+async def seal(ctx: typer.Context, name: StreamName, force: Force = False) -> None:
     """Never let a stream change again."""
-    run(_seal(ctx.obj, name, force))
-
-
-async def _seal(given: Globals, name: str, force: bool) -> None:
-    from penstock.jetstream import assets
-
-    async with connected(given) as client:
+    async with connected(ctx) as client:
         there = await assets.stream_info(client, name)
         if there.config.sealed:
             typer.echo(f"Stream {name} is sealed already.")
@@ -166,49 +88,28 @@ async def _seal(given: Globals, name: str, force: bool) -> None:
     typer.echo(f"Stream {name} is sealed.")
 
 
-def rm(ctx: typer.Context, name: Name = None, force: Force = False) -> None:
+async def rm(ctx: typer.Context, name: AnyStream = None, force: Force = False) -> None:
     """Delete a stream, with everything in it."""
-    run(_rm(ctx.obj, name, force))
-
-
-async def _rm(given: Globals, name: str | None, force: bool) -> None:
-    from penstock.jetstream import assets
-
-    async with connected(given) as client:
-        info = await assets.stream_info(client, await picked(client, name))
+    async with connected(ctx) as client:
+        info = await assets.stream_info(client, await picked_stream(client, name))
         confirm(f"Really delete Stream {info.name} with {info.messages:,} messages", force)
         await assets.delete_stream(client, info.name)
     typer.echo(f"Stream {info.name} was deleted.")
 
 
-def purge(
+async def purge(
     ctx: typer.Context,
-    name: Name = None,
-    subject: Annotated[str | None, typer.Option("--subject", help="Only messages of this subject.")] = None,
-    seq: Annotated[int | None, typer.Option("--seq", min=1, help="Only messages below this sequence.")] = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=0, help="Keep so many of the last.")] = None,
+    name: AnyStream = None,
+    subject: Annotated[str | None, flag("Only messages of this subject.")] = None,
+    seq: Annotated[int | None, flag("Only messages below this sequence.", min=1)] = None,
+    keep: Annotated[int | None, flag("Keep so many of the last.", min=0)] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Remove messages from a stream."""
-    run(_purge(ctx.obj, name, subject, seq, keep, force, json))
-
-
-async def _purge(
-    given: Globals,
-    name: str | None,
-    subject: str | None,
-    seq: int | None,
-    keep: int | None,
-    force: bool,
-    json: bool,
-) -> None:
-    from penstock.jetstream import assets
-
-    if seq is not None and keep is not None:
-        raise InputError("--seq and --keep are given together.", remedy="Leave one of them out.")
-    async with connected(given) as client:
-        info = await assets.stream_info(client, await picked(client, name))
+    refuse_both("--seq", seq is not None, "--keep", keep is not None)
+    async with connected(ctx) as client:
+        info = await assets.stream_info(client, await picked_stream(client, name))
         part = f" of {subject}" if subject else "" if seq is None and keep is None else " (some of them)"
         confirm(f"Really purge messages{part} from Stream {info.name}, which holds {info.messages:,}", force)
         count = await assets.purge_stream(client, info.name, subject=subject, sequence=seq, keep=keep)

@@ -6,45 +6,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.asset_commands import connected, pick
-from penstock.cli.global_flags import Globals
-from penstock.cli.markers import All, Sieve
-from penstock.cli.output import Json, print_json, print_table, run
-from penstock.cli.stream_show import ago, local, print_sections, show_stream
+from penstock.cli.asset_show import Sieve, show_stream
+from penstock.cli.flags import All, AnyStream, Json, Names, argument, flag
+from penstock.cli.late import assets
+from penstock.cli.output import ago, counts, local, print_json, print_listed, print_pairs, print_table
+from penstock.cli.questions import picked_stream
+from penstock.cli.running import connected
 from penstock.errors import InputError, NotFoundError
-from penstock.sizes import format_size
+from penstock.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection
+    from penstock.info import Placed
 
-__all__ = ["Name", "info", "ls", "picked", "report", "size", "subjects"]
+__all__ = ["info", "ls", "report", "size", "subjects"]
 
-Name = Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream.")]
-
-
-async def picked(client: Connection, name: str | None) -> str:
-    """Give the stream that was named, or let somebody choose."""
-    from penstock.jetstream import assets
-
-    return name if name is not None else pick("stream", [info.name for info in await assets.streams(client)], None)
+Capturing = Annotated[str | None, flag("Only streams that capture this subject.")]
 
 
-def info(
+async def info(
     ctx: typer.Context,
-    name: Name = None,
-    state: Annotated[bool, typer.Option("--state", help="Show the state only.")] = False,
+    name: AnyStream = None,
+    state: Annotated[bool, flag("Show the state only.")] = False,
     json: Json = False,
 ) -> None:
     """Show a stream: configuration and state."""
-    run(_info(ctx.obj, name, state, json))
-
-
-async def _info(given: Globals, name: str | None, state: bool, json: bool) -> None:
-    from penstock.jetstream import assets
     from penstock.spark.markers import marker_filter
 
-    async with connected(given) as client:
-        found = await assets.stream_info(client, await picked(client, name))
+    async with connected(ctx) as client:
+        found = await assets.stream_info(client, await picked_stream(client, name))
         markers = {}
         if not json and found.config.allow_atomic:  # the sink writes to no other stream
             markers = await assets.stream_subjects_held(client, found.name, marker_filter(found.name))
@@ -54,185 +43,132 @@ async def _info(given: Globals, name: str | None, state: bool, json: bool) -> No
         show_stream(found, state_only=state, markers=sum(markers.values()))
 
 
-def ls(
-    ctx: typer.Context,
-    subject: Annotated[str | None, typer.Option("--subject", help="Only streams that capture this subject.")] = None,
-    names: Annotated[bool, typer.Option("-n", "--names", help="Only the names.")] = False,
-    json: Json = False,
-) -> None:
+async def ls(ctx: typer.Context, subject: Capturing = None, names: Names = False, json: Json = False) -> None:
     """List the streams."""
-    run(_ls(ctx.obj, subject, names, json))
-
-
-async def _ls(given: Globals, subject: str | None, names: bool, json: bool) -> None:
-    from penstock.jetstream import assets
-
-    async with connected(given) as client:
+    async with connected(ctx) as client:
         found = await assets.streams(client, subject=subject)
-    if json:
-        print_json([info.name for info in found] if names else [info.raw for info in found])
-    elif names:
-        for info in found:
-            typer.echo(info.name)
-    elif not found:
+    if print_listed(found, json, names):
+        return
+    if not found:
         typer.echo("No streams" + (f" capture {subject}" if subject else " are here"))
-    else:
-        print_table(
-            "Streams",
-            ("Name", "Description", "Created", "#Messages", "#Size", "#Last Message"),
-            [
-                (
-                    info.name,
-                    info.description,
-                    local(info.created),
-                    f"{info.messages:,}",
-                    format_size(info.bytes),
-                    ago(info.last_time),
-                )
-                for info in found
-            ],
-        )
+        return
+    rows = [
+        (one.name, one.description, local(one.created), f"{one.messages:,}", format_size(one.bytes), ago(one.last_time))
+        for one in found
+    ]
+    print_table("Streams", ("Name", "Description", "Created", "#Messages", "#Size", "#Last Message"), rows)
 
 
-def report(
+async def report(
     ctx: typer.Context,
-    subject: Annotated[str | None, typer.Option("--subject", help="Only streams that capture this subject.")] = None,
-    consumers: Annotated[bool, typer.Option("-o", "--consumers", help="Most consumers first.")] = False,
-    messages: Annotated[bool, typer.Option("-m", "--messages", help="Most messages first.")] = False,
-    raw: Annotated[bool, typer.Option("-r", "--raw", help="Bytes as plain numbers.")] = False,
+    subject: Capturing = None,
+    consumers: Annotated[bool, flag("Most consumers first.", "-o", "--consumers")] = False,
+    messages: Annotated[bool, flag("Most messages first.", "-m", "--messages")] = False,
+    raw: Annotated[bool, flag("Bytes as plain numbers.", "-r", "--raw")] = False,
     json: Json = False,
 ) -> None:
     """Report on all streams: storage, consumers, messages, bytes, replicas, and what copies lag behind."""
     order = "consumers" if consumers else "messages" if messages else "bytes"
-    run(_report(ctx.obj, subject, order, raw, json))
-
-
-async def _report(given: Globals, subject: str | None, order: str, raw: bool, json: bool) -> None:
-    from penstock.jetstream import assets
-
-    async with connected(given) as client:
+    async with connected(ctx) as client:
         found = await assets.streams(client, subject=subject)
     found.sort(key=lambda info: -int(getattr(info, order)))
-    if json:
-        print_json([info.raw for info in found])
+    if print_listed(found, json):
         return
     print_table(
         "Stream Report",
         ("Stream", "Storage", "#Consumers", "#Messages", "#Bytes", "#Deleted", "Replicas"),
         [
             (
-                info.name,
-                info.config.storage.capitalize(),
-                f"{info.consumers:,}",
-                f"{info.messages:,}",
-                str(info.bytes) if raw else format_size(info.bytes),
-                f"{info.deleted:,}",
-                ", ".join(
-                    [
-                        f"{info.placed.leader or 'nobody'}*",
-                        *(f"{name}{'' if current else '!'}" for name, current in info.placed.replicas),
-                    ]
-                )
-                if info.placed.cluster
-                else "",
+                item.name,
+                item.config.storage.capitalize(),
+                *counts(item.consumers, item.messages),
+                str(item.bytes) if raw else format_size(item.bytes),
+                f"{item.deleted:,}",
+                _replicas(item.placed),
             )
-            for info in found
+            for item in found
         ],
     )
-    copies = [(info.name, copy) for info in found for copy in info.copies]
-    if copies:
-        print_table(
-            "Replication Report",
-            ("Stream", "Kind", "Copies", "#Lag", "#Seen"),
-            [
-                (
-                    name,
-                    "Mirror" if next(info for info in found if info.name == name).config.mirror else "Source",
-                    copy.name,
-                    f"{copy.lag:,}",
-                    "never" if copy.active is None else f"{copy.active:.1f}s ago",
-                )
-                for name, copy in copies
-            ],
+    copies = [
+        (
+            item.name,
+            "Mirror" if item.config.mirror else "Source",
+            copy.name,
+            f"{copy.lag:,}",
+            "never" if copy.active is None else f"{copy.active:.1f}s ago",
         )
+        for item in found
+        for copy in item.copies
+    ]
+    if copies:
+        print_table("Replication Report", ("Stream", "Kind", "Copies", "#Lag", "#Seen"), copies)
 
 
-def subjects(
+def _replicas(placed: Placed) -> str:
+    """Name the servers that carry a stream: the leader with an asterisk, who is late with an exclamation mark."""
+    late = [f"{name}{'' if current else '!'}" for name, current in placed.replicas]
+    return ", ".join([f"{placed.leader or 'nobody'}*", *late]) if placed.cluster else ""
+
+
+async def subjects(
     ctx: typer.Context,
-    name: Name = None,
-    pattern: Annotated[str, typer.Argument(metavar="FILTER", help="Only subjects that match.")] = ">",
-    sort: Annotated[str, typer.Option("--sort", metavar="name|messages", help="Order.")] = "messages",
-    names: Annotated[bool, typer.Option("-n", "--names", help="Only the subjects.")] = False,
+    name: AnyStream = None,
+    pattern: Annotated[str, argument("Only subjects that match.", "FILTER")] = ">",
+    sort: Annotated[str, flag("Order.", "name|messages")] = "messages",
+    names: Annotated[bool, flag("Only the subjects.", "-n", "--names")] = False,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Count the messages of each subject that a stream holds."""
     if sort not in ("name", "subjects", "messages", "count"):
         raise InputError(f"--sort is {sort!r}.", remedy="Use name or messages.")
-    run(_subjects(ctx.obj, name, pattern, sort, names, Sieve(everything, pattern), json))
-
-
-async def _subjects(
-    given: Globals, name: str | None, pattern: str, sort: str, names: bool, sieve: Sieve, json: bool
-) -> None:
-    from penstock.jetstream import assets
-
-    async with connected(given) as client:
-        stream = await picked(client, name)
+    sieve = Sieve(everything, pattern)
+    async with connected(ctx) as client:
+        stream = await picked_stream(client, name)
         try:
             held = await assets.stream_subjects_held(client, stream, pattern)
         except NotFoundError:
             raise NotFoundError(f"There is no stream {stream}.", remedy="See `penstock stream ls`.") from None
-    counts = {subject: count for subject, count in held.items() if sieve.shows(subject)}
+    shown = {subject: count for subject, count in held.items() if sieve.shows(subject)}
     if sort in ("messages", "count"):
-        counts = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        shown = dict(sorted(shown.items(), key=lambda item: (-item[1], item[0])))
     if json:
-        print_json(list(counts) if names else counts)
+        print_json(list(shown) if names else shown)
     elif names:
-        for subject in counts:
+        for subject in shown:
             typer.echo(subject)
-    elif not counts:
+    elif not shown:
         typer.echo(f"Stream {stream} holds nothing on {pattern}.")
     else:
-        print_table(
-            f"{len(counts):,} Subjects in stream {stream}",
-            ("Subject", "#Count"),
-            [(subject, f"{count:,}") for subject, count in counts.items()],
-        )
+        rows = [(subject, f"{count:,}") for subject, count in shown.items()]
+        print_table(f"{len(shown):,} Subjects in stream {stream}", ("Subject", "#Count"), rows)
     sieve.tell()
 
 
 def size(
-    messages: Annotated[int, typer.Option("--messages", min=0, help="How many messages.")],
-    payload: Annotated[str, typer.Option("--payload", metavar="SIZE", help="Bytes of one payload.")],
-    subject: Annotated[str, typer.Option("--subject", help="Subject of the messages.")],
-    headers: Annotated[str, typer.Option("--headers", metavar="SIZE", help="Bytes of one header block.")] = "0",
-    storage: Annotated[str, typer.Option("--storage", metavar="file|memory", help="Where they are kept.")] = "file",
+    messages: Annotated[int, flag("How many messages.", min=0)],
+    payload: Annotated[str, flag("Bytes of one payload.", "SIZE")],
+    subject: Annotated[str, flag("Subject of the messages.")],
+    headers: Annotated[str, flag("Bytes of one header block.", "SIZE")] = "0",
+    storage: Annotated[str, flag("Where they are kept.", "file|memory")] = "file",
     json: Json = False,
 ) -> None:
     """Say how many bytes messages take in the store; asks no server."""
     from penstock.jetstream.size import estimate
-    from penstock.sizes import parse_size
 
     if storage not in ("file", "memory"):
         raise InputError(f"--storage is {storage!r}.", remedy="Use file or memory.")
     one, head = parse_size(payload, option="--payload"), parse_size(headers, option="--headers")
     made = estimate(messages, one, subject, head, storage="memory" if storage == "memory" else "file")
     if json:
-        print_json(
-            {"messages": messages, "record": made.record, "total": made.total, "overhead": round(made.overhead, 4)}
-        )
+        overhead = round(made.overhead, 4)
+        print_json({"messages": messages, "record": made.record, "total": made.total, "overhead": overhead})
         return
-    print_sections(
+    print_pairs(
         f"{messages:,} messages of {one:,} bytes on {subject}",
         [
-            (
-                "",
-                [
-                    ("One message", f"{made.record:,} bytes, {made.record - one:,} of them overhead"),
-                    ("All messages", f"{made.total:,} bytes ({format_size(made.total)})"),
-                    ("Overhead", f"{made.overhead:.1%} of the store"),
-                ],
-            )
+            ("One message", f"{made.record:,} bytes, {made.record - one:,} of them overhead"),
+            ("All messages", f"{made.total:,} bytes ({format_size(made.total)})"),
+            ("Overhead", f"{made.overhead:.1%} of the store"),
         ],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
+from penstock.cli.flags import as_command
 from penstock.cli.parsing import Quick, Verb
 
 __all__ = ["COMMANDS", "HIDDEN", "Entry", "Group", "Tree"]
@@ -46,7 +47,7 @@ class Entry:
     def load(self, name: str) -> Command:
         """Make the command."""
         lone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        lone.command(name, cls=Verb, hidden=self.hidden)(self.function)
+        lone.command(name, cls=Verb, hidden=self.hidden)(as_command(self.function))
         return typer.main.get_command(lone)
 
 
@@ -100,11 +101,7 @@ COMMANDS: dict[str, Entry | Group] = {
     ),
     "consumer": Group(
         "Consumers: create, look at, read from, pause.",
-        {
-            "consumer": "add edit rm pause resume info ls report",
-            "consumer_read": "next_ sub redeliver",
-            "consumer_samples": "samples",
-        },
+        {"consumer": "add edit rm pause resume info ls report", "consumer_read": "next_ sub redeliver samples"},
         {"add": "create new", "edit": "update", "ls": "list", "info": "nfo i", "rm": "delete del"},
     ),
     "apply": Entry(
@@ -155,27 +152,22 @@ HIDDEN = {
 }
 
 
-class Commands(dict[str, Command]):
+class Commands(Mapping[str, Command]):
     """What a group takes for the dict of its commands: names at once, commands when they are asked for."""
 
     def __init__(self, entries: Mapping[str, Entry | Group]) -> None:
-        super().__init__(dict.fromkeys(entries))
-        self.entries = entries
+        self._entries, self._made = entries, dict[str, Command]()
 
     def __getitem__(self, name: str) -> Command:
-        found = super().__getitem__(name)
-        if found is None:
-            found = self[name] = self.entries[name].load(name)
-        return found
+        if name not in self._made:
+            self._made[name] = self._entries[name].load(name)
+        return self._made[name]
 
-    def get(self, name: str, default: Any = None) -> Command:
-        return self[name] if super().get(name, self) is not self else default
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
-    def values(self) -> Any:
-        return {name: self[name] for name in self}.values()
-
-    def items(self) -> Any:
-        return {name: self[name] for name in self}.items()
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 class Noun(Quick, TyperGroup):
@@ -185,7 +177,7 @@ class Noun(Quick, TyperGroup):
         """Hold these commands, under their hidden names, too."""
         again = {name: dataclasses.replace(entries[shown], hidden=True) for name, shown in hidden_names.items()}
         self.entries, self.hidden_names = {**entries, **again}, hidden_names
-        self.commands = Commands(self.entries)
+        self.commands = Commands(self.entries)  # type: ignore[assignment]  # it is only read
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)

@@ -14,7 +14,6 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from penstock.addresses import is_address
@@ -41,12 +40,6 @@ _ONCE = 60.0  # seconds that a code for the browser is good for
 Admission = Literal["in", "enter", "out"]
 
 
-@dataclass(frozen=True)
-class _Code:
-    digest: bytes
-    until: float
-
-
 class Access:
     """The token, and what a request must show."""
 
@@ -59,7 +52,8 @@ class Access:
             )
         self.token = token or secrets.token_urlsafe(24)
         self._names = {name.lower() for name in names} | {"localhost"}
-        self._code: _Code | None = None
+        self._code: tuple[bytes, float] | None = None
+        """The digest of a code, and until when it is good."""
 
     def knows_host(self, host: str | None) -> bool:
         """Tell whether a `Host` header names us."""
@@ -71,7 +65,7 @@ class Access:
     def code(self) -> str:
         """Give a code that lets one browser in, once, soon: the arguments of a program can be seen by others."""
         code = secrets.token_urlsafe(24)
-        self._code = _Code(_digest(code), time.monotonic() + _ONCE)
+        self._code = _digest(code), time.monotonic() + _ONCE
         return code
 
     def admit(self, *, query: Mapping[str, str], cookie: str | None, authorization: str | None) -> Admission:
@@ -79,16 +73,13 @@ class Access:
         if "token" in query:
             return "enter" if self._is_token(query["token"]) else "out"
         if "code" in query and self._code is not None:
-            known, self._code = self._code, None  # whatever becomes of it, it is used
-            if known.until >= time.monotonic() and hmac.compare_digest(known.digest, _digest(query["code"])):
-                return "enter"
-            return "out"
+            (known, until), self._code = self._code, None  # whatever becomes of it, it is used
+            good = until >= time.monotonic() and hmac.compare_digest(known, _digest(query["code"]))
+            return "enter" if good else "out"
         if cookie is not None and self._is_token(cookie):
             return "in"
         scheme, _, shown = (authorization or "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(shown.strip()):
-            return "in"
-        return "out"
+        return "in" if scheme.lower() == "bearer" and self._is_token(shown.strip()) else "out"
 
     def _is_token(self, shown: str) -> bool:
         return hmac.compare_digest(_digest(shown), _digest(self.token))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,18 +20,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.console.access import HEADERS, Access
-from penstock.console.backend import Backend, Data, PageRequest
+from penstock.console.backend import Backend, Data, Page, PageRequest
 from penstock.console.formatting import FILTERS
 from penstock.console.messages import payload
-from penstock.console.pages import PAGES, Page
-from penstock.errors import (
-    DeadlineError,
-    InputError,
-    JetStreamError,
-    LinkError,
-    NotFoundError,
-    PenstockError,
-)
+from penstock.console.pages import PAGES
+from penstock.errors import DeadlineError, InputError, JetStreamError, LinkError, NotFoundError, PenstockError
 
 __all__ = ["build_app"]
 
@@ -39,22 +33,30 @@ log = logging.getLogger("penstock.console")
 HERE = Path(__file__).parent
 _FILES = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _READING = ("GET", "HEAD")
+_REFUSALS = {
+    401: (
+        "This console wants its token.",
+        "Open the address that the command printed, or send the header Authorization: Bearer TOKEN.",
+    ),
+    404: ("There is no such page.", "The menu leads to those that are there."),
+    405: ("The console only reads.", "Use the penstock command to change things."),
+    421: (
+        "This console is not known under that name.",
+        "Use the address that the command printed; penstock console --name lets another name in.",
+    ),
+}
 _AGAIN = 3.0  # seconds after which a page that failed is asked for again
 
 
 def build_app(backend: Backend, access: Access) -> ASGIApp:
     """Make the application."""
     painter = Painter(backend)
-    turn = asyncio.Semaphore(backend.settings.pages)
     routes = [Route("/", _home), Route("/static/{name}", _static)]
-    for page in PAGES:
-        routes.append(Route(f"{page.path}.json", painter.twin(page, turn)))
+    routes += [Route(f"{page.path}.json", partial(painter.twin, page)) for page in PAGES]
     # The payload comes before its message: the longer path is the more exact one.
-    routes.append(Route("/streams/{stream}/messages/{sequence}/payload", painter.download(turn)))
-    for page in PAGES:
-        routes.append(Route(page.path, painter.page(page, turn)))
-    app = Starlette(routes=routes, exception_handlers={404: painter.missing})
-    return Entrance(app, access, painter)
+    routes.append(Route("/streams/{stream}/messages/{sequence}/payload", painter.download))
+    routes += [Route(page.path, partial(painter.page, page)) for page in PAGES]
+    return Entrance(Starlette(routes=routes, exception_handlers={404: painter.missing}), access, painter)
 
 
 async def _home(request: Request) -> Response:
@@ -74,6 +76,7 @@ class Painter:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.turn = asyncio.Semaphore(backend.settings.pages)
         # No file of ours is HTML by another name: everything that comes in is escaped.
         self.templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
@@ -87,51 +90,38 @@ class Painter:
 
     # -- endpoints ---------------------------------------------------------------------------------------------------
 
-    def page(self, page: Page, turn: asyncio.Semaphore) -> Callable[[Request], Awaitable[Response]]:
-        """Give the endpoint of a page."""
+    async def page(self, page: Page, request: Request) -> Response:
+        """Answer with a page."""
+        data, status = await self._build(page.build, request)
+        if status != 200:
+            return self.failed(data, status, request.url.path)
+        path = asked_path(request)
+        twin = f"{path}.json" + (f"?{request.url.query}" if request.url.query else "")
+        return self.html(
+            f"{page.name}.html", data, page=page, path=path, twin=twin, refresh=page.refresh, title=page.title
+        )
 
-        async def endpoint(request: Request) -> Response:
-            data, status = await self._build(page.build, request, turn)
-            if status != 200:
-                return self.failed(data, status, request.url.path, plain=False)
-            path = asked_path(request)
-            twin = f"{path}.json" + (f"?{request.url.query}" if request.url.query else "")
-            return self.html(
-                f"{page.name}.html", data, page=page, path=path, twin=twin, refresh=page.refresh, title=page.title
-            )
+    async def twin(self, page: Page, request: Request) -> Response:
+        """Answer with a page's JSON twin."""
+        return json_response(*await self._build(page.build, request))
 
-        return endpoint
-
-    def twin(self, page: Page, turn: asyncio.Semaphore) -> Callable[[Request], Awaitable[Response]]:
-        """Give the endpoint of a page's JSON twin."""
-
-        async def endpoint(request: Request) -> Response:
-            data, status = await self._build(page.build, request, turn)
-            return json_response(data, status)
-
-        return endpoint
-
-    def download(self, turn: asyncio.Semaphore) -> Callable[[Request], Awaitable[Response]]:
-        """Give the endpoint that gives a payload as a file, which no browser opens by itself."""
-
-        async def endpoint(request: Request) -> Response:
-            data, status = await self._build(payload, request, turn)
-            if status != 200:
-                return self.failed(data, status, request.url.path, plain=False)
-            sequence = request.path_params["sequence"]
-            headers = {"content-disposition": f'attachment; filename="message-{sequence}.bin"'}
-            return Response(data, media_type="application/octet-stream", headers=headers)
-
-        return endpoint
+    async def download(self, request: Request) -> Response:
+        """Give a payload as a file, which no browser opens by itself."""
+        data, status = await self._build(payload, request)
+        if status != 200:
+            return self.failed(data, status, request.url.path)
+        sequence = request.path_params["sequence"]
+        headers = {"content-disposition": f'attachment; filename="message-{sequence}.bin"'}
+        return Response(data, media_type="application/octet-stream", headers=headers)
 
     async def _build(
-        self, build: Callable[[Backend, PageRequest], Awaitable[Any]], request: Request, turn: asyncio.Semaphore
+        self, build: Callable[[Backend, PageRequest], Awaitable[Any]], request: Request
     ) -> tuple[Any, int]:
         """Make the content of a page, or say what went wrong and with which status."""
         asked = PageRequest(request.path_params, request.query_params)
 
         async def in_turn() -> Any:
-            async with turn:
+            async with self.turn:
                 return await build(self.backend, asked)
 
         try:
@@ -176,24 +166,23 @@ class Painter:
         # What others wrote may hold half a character, which cannot be written.
         return Response(text.encode("utf-8", "replace"), status_code=status, media_type="text/html; charset=utf-8")
 
-    def failed(self, data: Data, status: int, path: str, *, plain: bool, refresh: float = _AGAIN) -> Response:
+    def failed(self, data: Data, status: int, path: str) -> Response:
         """Paint what went wrong; the page asks again by itself where that may help."""
-        if plain:
-            return json_response(data, status)
-        again = refresh if status in (502, 503, 504) else 0.0
+        again = _AGAIN if status in (502, 503, 504) else 0.0
         return self.html(
             "failed.html", data, status=status, page=None, path=path, twin=None, refresh=again, title="Not now"
         )
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """Say that there is no such page."""
-        return self.refused("There is no such page.", "The menu leads to those that are there.", 404, request.url.path)
+        return self.refused(404, request.url.path)
 
-    def refused(self, what: str, remedy: str, status: int, path: str) -> Response:
+    def refused(self, status: int, path: str) -> Response:
         """Turn a request away."""
+        what, remedy = _REFUSALS[status]
         kind = "NotFoundError" if status == 404 else "Refused"
-        error = {"kind": kind, "what": what, "remedy": remedy}
-        return self.failed({"error": error}, status, path, plain=path.endswith(".json"))
+        data = {"error": {"kind": kind, "what": what, "remedy": remedy}}
+        return json_response(data, status) if path.endswith(".json") else self.failed(data, status, path)
 
 
 def json_response(data: Data, status: int = 200) -> Response:
@@ -241,16 +230,9 @@ class Entrance:
         path = request.url.path
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self.access.knows_host(hosts[0]):
-            return self.painter.refused(
-                "This console is not known under that name.",
-                "Use the address that the command printed; penstock console --name lets another name in.",
-                421,
-                path,
-            )
+            return self.painter.refused(421, path)
         if request.method not in _READING:
-            return self.painter.refused(
-                "The console only reads.", "Use the penstock command to change things.", 405, path
-            )
+            return self.painter.refused(405, path)
         if path.startswith("/static/"):
             return None  # nothing there is anybody's secret, and the page that asks for the token needs it
         cookie = cookie_name(request)
@@ -262,12 +244,7 @@ class Entrance:
         if admission == "in":
             return None
         if admission == "out":
-            return self.painter.refused(
-                "This console wants its token.",
-                "Open the address that the command printed, or send the header Authorization: Bearer TOKEN.",
-                401,
-                path,
-            )
+            return self.painter.refused(401, path)
         # The token leaves the address at once, so that it stands in no history and no picture of the screen.
         rest = [(name, value) for name, value in request.query_params.multi_items() if name not in ("token", "code")]
         place = ("/" + asked_path(request).lstrip("/\\")) + (f"?{urlencode(rest)}" if rest else "")

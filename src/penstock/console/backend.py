@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,15 +14,17 @@ from penstock.console.masking import Mask
 from penstock.console.rates import Rates
 from penstock.console.settings import Settings
 from penstock.console.upstream import Upstream
-from penstock.errors import InputError
-from penstock.info import StreamInfo
+from penstock.errors import InputError, NotFoundError
+from penstock.info import ConsumerInfo, StreamInfo
+from penstock.jetstream.assets import checked
 
 if TYPE_CHECKING:
     from penstock.pipelines.project import Project
 
-__all__ = ["Backend", "Data", "PageRequest", "all_of", "iso", "stream_page"]
+__all__ = ["Backend", "Data", "Page", "PageRequest", "all_of", "consumers_of", "if_there", "iso", "page", "stream_page"]
 
 Data = dict[str, Any]
+Build = Callable[["Backend", "PageRequest"], Coroutine[Any, Any, Data]]
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 _AT_ONCE = 16  # requests of one page that are under way together
@@ -61,6 +63,43 @@ class PageRequest:
         return int(text)
 
 
+@dataclass(frozen=True)
+class Page:
+    """One page: where it is, and what makes its content. The routes, the menu, the JSON twins and the docs follow."""
+
+    path: str
+    """Its path; the JSON twin is at the same path with `.json` behind it."""
+    build: Build
+    refresh: float = 0.0
+    """Seconds after which an open page asks again; 0 for never."""
+    menu: bool = False
+    """Whether the menu leads to it."""
+
+    @property
+    def name(self) -> str:
+        """The name of its template."""
+        return self.build.__name__
+
+    @property
+    def title(self) -> str:
+        """What stands in the menu, and over it."""
+        return self.name.capitalize()
+
+    @property
+    def sentence(self) -> str:
+        """What it shows, as the function that makes its content says it."""
+        return " ".join((self.build.__doc__ or "").split())
+
+
+def page(path: str, *, refresh: float = 0.0, menu: bool = False) -> Callable[[Build], Page]:
+    """Make a page of the function below; its name is the page's, and its docstring says what the page shows."""
+
+    def make(build: Build) -> Page:
+        return Page(path, build, refresh, menu)
+
+    return make
+
+
 async def all_of(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]]) -> list[Found]:
     """Ask for all of them, some at a time; the answers are in the order of the items."""
     turn = asyncio.Semaphore(_AT_ONCE)
@@ -77,11 +116,30 @@ async def all_of(items: Iterable[Item], ask: Callable[[Item], Awaitable[Found]])
     return [task.result() for task in tasks]
 
 
-async def stream_page(client: Connection, offset: int = 0) -> tuple[list[StreamInfo], int]:
-    """Give one page of the server's list of streams, by name, and how many there are in all."""
-    answer = await api_request(client, "STREAM.LIST", {"offset": offset})
-    found = [StreamInfo.from_json(item) for item in answer.get("streams") or []]
+async def if_there(asked: Awaitable[Found]) -> Found | None:
+    """Give what was asked for, or None where the server has no such thing: it may have gone a moment ago."""
+    try:
+        return await asked
+    except NotFoundError:
+        return None
+
+
+async def _listed(client: Connection, method: str, key: str, kind: Any, offset: int) -> tuple[list[Any], int]:
+    """Give one page of a list of the server's, by name, and how many there are in all."""
+    answer = await api_request(client, method, {"offset": offset})
+    found = [kind.from_json(item) for item in answer.get(key) or []]
     return sorted(found, key=lambda info: info.name), int(answer.get("total", len(found)))
+
+
+async def stream_page(client: Connection, offset: int = 0) -> tuple[list[StreamInfo], int]:
+    """Give one page of the server's list of streams, and how many there are in all."""
+    return await _listed(client, "STREAM.LIST", "streams", StreamInfo, offset)
+
+
+async def consumers_of(client: Connection, stream: str) -> tuple[list[ConsumerInfo], int]:
+    """Give the first page of a stream's consumers, and how many there are; none if the stream is just gone."""
+    method = f"CONSUMER.LIST.{checked(stream, 'stream')}"
+    return await if_there(_listed(client, method, "consumers", ConsumerInfo, 0)) or ([], 0)
 
 
 def iso(moment: datetime | None) -> str | None:

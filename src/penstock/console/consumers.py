@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.connection import Connection, api_request
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, consumers_of, iso, page, stream_page
 from penstock.console.config import config_rows
 from penstock.console.masking import Mask
-from penstock.errors import NotFoundError
 from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
-from penstock.jetstream.assets import checked
 
-__all__ = ["consumer", "consumer_row", "consumers", "consumers_of"]
+__all__ = ["consumer", "consumer_row", "consumers"]
 
 _STREAMS = 100  # whose consumers one page lists
-
-
-async def consumers_of(client: Connection, stream: str) -> tuple[list[ConsumerInfo], int]:
-    """Give the first page of a stream's consumers as the server has it, and how many there are."""
-    answer = await api_request(client, f"CONSUMER.LIST.{checked(stream, 'stream')}", {})
-    found = [ConsumerInfo.from_json(item) for item in answer.get("consumers") or []]
-    return sorted(found, key=lambda info: info.name), int(answer.get("total", len(found)))
 
 
 def consumer_row(info: ConsumerInfo, mask: Mask) -> Data:
@@ -46,21 +36,15 @@ def consumer_row(info: ConsumerInfo, mask: Mask) -> Data:
     }
 
 
+@page("/consumers", refresh=3, menu=True)
 async def consumers(backend: Backend, request: PageRequest) -> Data:
-    """List the consumers of all streams, the one that is furthest behind first."""
+    """The consumers of all streams: lag, acks that are missing, redeliveries, the furthest behind first."""
     client = await backend.upstream.client()
     offset = request.number("offset", 0)
     found, total = await stream_page(client, offset)
     looked = found[:_STREAMS]
     read = [info.name for info in looked if info.consumers]
-
-    async def ask_for(stream: str) -> tuple[list[ConsumerInfo], int]:
-        try:
-            return await consumers_of(client, stream)
-        except NotFoundError:
-            return [], 0  # deleted a moment ago
-
-    answers = await all_of(read, ask_for)
+    answers = await all_of(read, lambda stream: consumers_of(client, stream))
     rows = [consumer_row(info, backend.mask) for infos, _ in answers for info in infos]
     rows.sort(key=lambda row: (-row["lag"], -row["ack_pending"], row["stream"], row["name"]))
     shown = rows[: backend.settings.rows]
@@ -74,8 +58,9 @@ async def consumers(backend: Backend, request: PageRequest) -> Data:
     }
 
 
+@page("/streams/{stream}/consumers/{consumer}", refresh=3)
 async def consumer(backend: Backend, request: PageRequest) -> Data:
-    """Show one consumer."""
+    """One consumer: how far it is, and its configuration."""
     client = await backend.upstream.client()
     info = await assets.consumer_info(client, request.path["stream"], request.path["consumer"])
     state = await assets.stream_info(client, info.stream)

@@ -83,13 +83,5 @@ def share(part: float, whole: float | None) -> int:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "count": count,
-    "size": size,
-    "rate": rate,
-    "seconds": seconds,
-    "ago": ago,
-    "clock": clock,
-    "cut": cut,
-    "points": points,
-    "share": share,
+    write.__name__: write for write in (count, size, rate, seconds, ago, clock, cut, points, share)
 }

@@ -7,12 +7,10 @@ looks; it says how far it came, and a link goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.connection import Connection
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso
+from penstock.console.backend import Backend, Data, PageRequest, all_of, if_there, iso, page
 from penstock.console.payload import FORMS, Form, encoded, preview, render
 from penstock.errors import InputError, NotFoundError
 from penstock.info import StreamInfo
@@ -64,8 +62,9 @@ async def newest(
     block = max(1, min(_BLOCK, left // size))
     while place > first and len(found.messages) < count and looks > 0 and left > 0:
         wanted = range(max(first, place - min(block, looks)), place)
-        for item in reversed(await all_of(wanted, lambda sequence: _get(client, info.name, sequence))):
-            if item is None:
+        answers = await all_of(wanted, lambda number: if_there(assets.get_message(client, info.name, number)))
+        for item in reversed(answers):
+            if item is None:  # a gap
                 continue
             if is_marker(item.subject) and not markers:
                 found.markers += 1
@@ -88,19 +87,10 @@ async def _end_of_rows(client: Connection, info: StreamInfo) -> int | None:
         return None
 
     async def last(subject: str) -> int:
-        try:
-            return (await assets.get_message(client, info.name, last_for=subject)).sequence or 0
-        except NotFoundError:
-            return 0
+        found = await if_there(assets.get_message(client, info.name, last_for=subject))
+        return found.sequence or 0 if found else 0
 
     return max(await all_of(plain, last)) + 1
-
-
-async def _get(client: Connection, stream: str, sequence: int) -> Message | None:
-    try:
-        return await assets.get_message(client, stream, sequence)
-    except NotFoundError:
-        return None  # a gap
 
 
 async def _following(backend: Backend, client: Connection, info: StreamInfo, subject: str, start: int) -> MessageRows:
@@ -109,9 +99,8 @@ async def _following(backend: Backend, client: Connection, info: StreamInfo, sub
     left = backend.settings.message_bytes
     place = start
     while len(found.messages) < backend.settings.messages and left > 0:
-        try:
-            item = await assets.get_message(client, info.name, place, next_for=subject)
-        except NotFoundError:
+        item = await if_there(assets.get_message(client, info.name, place, next_for=subject))
+        if item is None:
             found.end = info.last_sequence + 1
             return found
         found.messages.append(item)
@@ -135,8 +124,9 @@ def row(backend: Backend, message: Message) -> Data:
     }
 
 
+@page("/streams/{stream}/messages")
 async def messages(backend: Backend, request: PageRequest) -> Data:
-    """Show a page of messages: the newest, or with a subject those from a sequence on."""
+    """Messages of a stream, newest first; with `?subject=` those of a subject, oldest first."""
     client = await backend.upstream.client()
     info = await assets.stream_info(client, request.path["stream"])
     subject = request.query.get("subject", "").strip()
@@ -162,14 +152,15 @@ async def messages(backend: Backend, request: PageRequest) -> Data:
     }
 
 
+@page("/streams/{stream}/messages/{sequence}")
 async def message(backend: Backend, request: PageRequest) -> Data:
-    """Show one message."""
+    """One message: headers, and the payload as JSON, text or hex; `/payload` behind it downloads it."""
     client = await backend.upstream.client()
     found = await _fetch(client, request)
     wanted = request.query.get("as", "")
     if wanted and wanted not in FORMS:
         raise InputError(f"A payload cannot be shown as {wanted[:20]!r}.", remedy=f"Known: {', '.join(FORMS)}.")
-    data = backend.mask.data(found.data)
+    data, headers = backend.mask.data(found.data), backend.mask.headers(found.headers)
     form: Form | None = next((item for item in FORMS if item == wanted), None)
     shown = render(data, backend.settings.payload_bytes, form)
     return {
@@ -178,7 +169,7 @@ async def message(backend: Backend, request: PageRequest) -> Data:
         "subject": backend.mask.plain(found.subject),
         "time": iso(found.time),
         "size": len(found.data),
-        "headers": _headers(backend, found.headers),
+        "headers": [{"name": name, "value": value} for name, values in headers.items() for value in values],
         "marker": is_marker(found.subject),
         "form": shown.form,
         "forms": list(shown.possible),
@@ -208,9 +199,3 @@ async def _fetch(client: Connection, request: PageRequest) -> Message:
             remedy="It was deleted, its stream's limits removed it, or it was never there.",
             **error.facts,
         ) from None
-
-
-def _headers(backend: Backend, headers: Mapping[str, Any]) -> list[Data]:
-    return [
-        {"name": name, "value": value} for name, values in backend.mask.headers(headers).items() for value in values
-    ]

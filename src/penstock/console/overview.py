@@ -6,9 +6,8 @@ import time
 from typing import Any
 
 from penstock.connection import Connection
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
-from penstock.console.consumers import consumers_of
-from penstock.errors import JetStreamError, NoRespondersError, NotFoundError
+from penstock.console.backend import Backend, Data, PageRequest, all_of, consumers_of, iso, page, stream_page
+from penstock.errors import JetStreamError, NoRespondersError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream import assets
 
@@ -20,24 +19,24 @@ _BUSY = 8  # streams that are shown here
 _NEEDED_STREAMS = 50  # whose consumers are looked at
 
 
+@page("/overview", refresh=3, menu=True)
 async def overview(backend: Backend, request: PageRequest) -> Data:
-    """Collect what a person wants to know first."""
+    """The server, what the account uses, the streams written to last, and what needs attention."""
     client = await backend.upstream.client()
     data: Data = {"server": await _server(backend, client), "jetstream": None, "streams": [], "attention": []}
     try:
         account = await assets.account_info(client)
-    except NoRespondersError:
-        return data  # there is no JetStream, and the page says so
-    except JetStreamError as error:
-        if error.err_code not in _NO_JETSTREAM:
+    except (NoRespondersError, JetStreamError) as error:
+        if isinstance(error, JetStreamError) and error.err_code not in _NO_JETSTREAM:
             raise
-        return data
+        return data  # there is no JetStream, and the page says so
     data["jetstream"] = _account(account)
     found, total = await stream_page(client)
     for info in found:
         backend.rates.take(info.name, iso(info.created), info.last_sequence)
     used = [info for info in found if info.consumers][:_NEEDED_STREAMS]
-    consumers = [item for items in await all_of(used, lambda info: _consumers(client, info)) for item in items]
+    answers = await all_of(used, lambda info: consumers_of(client, info.name))
+    consumers = [item for items, _ in answers for item in items]
     recent = sorted(found, key=lambda info: iso(info.last_time) or "", reverse=True)
     data["streams"] = [
         {
@@ -59,13 +58,6 @@ async def overview(backend: Backend, request: PageRequest) -> Data:
         "consumers_of": sum(info.consumers for info in found),
     }
     return data
-
-
-async def _consumers(client: Connection, info: StreamInfo) -> list[ConsumerInfo]:
-    try:
-        return (await consumers_of(client, info.name))[0]
-    except NotFoundError:
-        return []  # deleted a moment ago
 
 
 async def _server(backend: Backend, client: Connection) -> Data:
@@ -92,20 +84,13 @@ def _login(backend: Backend) -> str:
 
 
 def _account(account: dict[str, Any]) -> Data:
-    limits = account.get("limits") or {}
-    api = account.get("api") or {}
-    return {
-        "domain": account.get("domain"),
-        "memory": {"used": account.get("memory", 0), "limit": _limit(limits.get("max_memory"))},
-        "storage": {"used": account.get("storage", 0), "limit": _limit(limits.get("max_storage"))},
-        "streams": {"used": account.get("streams", 0), "limit": _limit(limits.get("max_streams"))},
-        "consumers": {"used": account.get("consumers", 0), "limit": _limit(limits.get("max_consumers"))},
-        "api": {"requests": api.get("total", 0), "errors": api.get("errors", 0)},
+    limits, api = account.get("limits") or {}, account.get("api") or {}
+    used = {
+        name: {"used": account.get(name, 0), "limit": max(limits.get(f"max_{name}") or 0, 0) or None}
+        for name in ("memory", "storage", "streams", "consumers")
     }
-
-
-def _limit(value: int | None) -> int | None:
-    return value if value is not None and value > 0 else None
+    calls = {"requests": api.get("total", 0), "errors": api.get("errors", 0)}
+    return {"domain": account.get("domain"), **used, "api": calls}
 
 
 def _note(kind: str, about: str, link: str | None, what: str) -> Data:

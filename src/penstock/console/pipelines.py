@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import Connection, api_request
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, if_there, iso, page, stream_page
 from penstock.errors import InputError, NotFoundError, RemoteProtocolError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
@@ -29,8 +29,9 @@ _HISTORY = 60  # batches that are drawn
 _HEADS = 100  # of a stream that are read
 
 
+@page("/pipelines", refresh=3, menu=True)
 async def pipelines(backend: Backend, request: PageRequest) -> Data:
-    """Show every pipeline that the console was told of, and every query that writes exactly once."""
+    """Runs and flows of pipelines with their lag, and where each exactly-once query is."""
     client = await backend.upstream.client()
     loop = asyncio.get_running_loop()
     shown = [
@@ -103,32 +104,21 @@ def _pipeline(backend: Backend, project: Project, storage: Path | None, replay: 
     except OSError as error:  # Spark replaces files while we look; the next look is another one
         states, note = [], f"Its checkpoints cannot be read: {error.strerror}."
     live = {flow["name"]: flow for flow in (progress or {}).get("flows", [])}
-    flows = []
-    for state in states:
-        now = live.pop(state.flow, None)
-        flows.append(
-            {
-                "flow": state.flow,
-                "target": state.target,
-                "batches": 0 if state.done is None else state.done + 1,
-                "complete": state.complete,
-                "state_bytes": state.state_bytes,
-                "streams": state.streams,
-                **_live(now),
-            }
-        )
-    flows += [
+    flows = [
         {
-            "flow": name,
-            "target": None,
-            "batches": flow["batches"],
-            "complete": None,
-            "state_bytes": flow["state_bytes"],
-            "streams": flow["streams"],
-            **_live(flow),
+            "flow": state.flow,
+            "target": state.target,
+            "batches": 0 if state.done is None else state.done + 1,
+            "complete": state.complete,
+            "state_bytes": state.state_bytes,
+            "streams": state.streams,
+            **_live(live.pop(state.flow, {})),
         }
-        for name, flow in live.items()
+        for state in states
     ]
+    for name, flow in live.items():
+        known = {key: flow[key] for key in ("batches", "state_bytes", "streams")}
+        flows.append({"flow": name, "target": None, "complete": None, **known, **_live(flow)})
     return {
         "name": project.name,
         "replay": replay,
@@ -144,20 +134,13 @@ def _pipeline(backend: Backend, project: Project, storage: Path | None, replay: 
     }
 
 
-def _live(flow: dict[str, Any] | None) -> Data:
+def _live(flow: dict[str, Any]) -> Data:
     """Give what the newest run says of a flow."""
-    flow = flow or {}
     status = str(flow["status"]).lower() if flow.get("status") else None
     if not flow.get("batches"):  # it had nothing to do in this run, and every figure would be a zero
         flow = {}
-    return {
-        "status": status,
-        "rows_in": flow.get("rows_in"),
-        "rows_out": flow.get("rows_out"),
-        "rate": flow.get("rate"),
-        "batch_seconds": flow.get("batch_seconds"),
-        "state_rows": flow.get("state_rows"),
-    }
+    figures = ("rows_in", "rows_out", "rate", "batch_seconds", "state_rows")
+    return {"status": status, **{name: flow.get(name) for name in figures}}
 
 
 def _run(backend: Backend, progress: dict[str, Any] | None) -> Data | None:
@@ -165,12 +148,9 @@ def _run(backend: Backend, progress: dict[str, Any] | None) -> Data | None:
         return None
     return {
         "state": progress["state"],
-        "phase": progress.get("phase"),
+        **{name: progress.get(name) for name in ("phase", "updates", "spark", "pid")},
         "failure": backend.mask.text(progress["failure"]) if progress.get("failure") else None,
         "continuous": bool(progress.get("continuous")),
-        "updates": progress.get("updates"),
-        "spark": progress.get("spark"),
-        "pid": progress.get("pid"),
         "begun": _moment(progress.get("begun")),
         "time": _moment(progress.get("time")),
     }
@@ -184,10 +164,8 @@ def _moment(seconds: float | None) -> str | None:
 
 
 async def _latest(client: Connection, name: str) -> int | None:
-    try:
-        return (await assets.stream_info(client, name)).last_sequence + 1
-    except NotFoundError:
-        return None
+    found = await if_there(assets.stream_info(client, name))
+    return found.last_sequence + 1 if found else None
 
 
 def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
@@ -199,11 +177,10 @@ def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:
 
 async def _sinks(client: Connection, info: StreamInfo) -> tuple[list[Data], int]:
     """Read the heads in a stream: where each exactly-once query is that writes to it, and how many there are."""
-    try:
-        pattern = marker_filter(info.name).removesuffix(">") + "*.head"
-        answer = await api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": pattern})
-    except NotFoundError:
-        return [], 0  # deleted a moment ago
+    pattern = marker_filter(info.name).removesuffix(">") + "*.head"
+    answer = await if_there(api_request(client, f"STREAM.INFO.{info.name}", {"subjects_filter": pattern}))
+    if answer is None:
+        return [], 0
     subjects = sorted(answer["state"].get("subjects") or {})
     heads = await all_of(subjects[:_HEADS], lambda subject: _head(client, info.name, subject))
     return [head for head in heads if head], len(subjects)
@@ -211,18 +188,12 @@ async def _sinks(client: Connection, info: StreamInfo) -> tuple[list[Data], int]
 
 async def _head(client: Connection, stream: str, subject: str) -> Data | None:
     query = subject.removeprefix(f"{MARKER_ROOT}.{stream}.").removesuffix(".head")
+    told: Data = {"stream": stream, "query": query, "batch": None, "retries": 0, "time": None}
     try:
         found = await assets.get_message(client, stream, last_for=subject)
         head = Head.read(found.data, found.sequence or 0)
     except NotFoundError:
         return None  # replaced or removed a moment ago
     except RemoteProtocolError as error:
-        return {"stream": stream, "query": query, "batch": None, "state": error.what, "retries": 0, "time": None}
-    return {
-        "stream": stream,
-        "query": query,
-        "batch": head.batch,
-        "state": head.state,
-        "retries": len(head.past),
-        "time": iso(found.time),
-    }
+        return {**told, "state": error.what}
+    return {**told, "batch": head.batch, "state": head.state, "retries": len(head.past), "time": iso(found.time)}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.connection import Connection, api_request
-from penstock.console.backend import Backend, Data, PageRequest, iso, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, consumers_of, iso, page, stream_page
 from penstock.console.config import config_rows
-from penstock.console.consumers import consumer_row, consumers_of
+from penstock.console.consumers import consumer_row
 from penstock.console.messages import newest, row
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
@@ -17,8 +17,9 @@ _SUBJECTS = 20  # of a stream's configuration that a row shows
 _LAST = 10  # messages that the page of a stream shows
 
 
+@page("/streams", refresh=3, menu=True)
 async def streams(backend: Backend, request: PageRequest) -> Data:
-    """List the streams by name, a page at a time."""
+    """Every stream: messages, bytes, first and last message, messages a second."""
     client = await backend.upstream.client()
     offset = request.number("offset", 0)
     found, total = await stream_page(client, offset)
@@ -59,12 +60,13 @@ def stream_row(backend: Backend, info: StreamInfo) -> Data:
     }
 
 
+@page("/streams/{stream}", refresh=5)
 async def stream(backend: Backend, request: PageRequest) -> Data:
-    """Show one stream."""
+    """One stream: configuration, state, subjects, consumers, last messages."""
     client = await backend.upstream.client()
     info = await assets.stream_info(client, request.path["stream"])
     consumers, total = await consumers_of(client, info.name)
-    page = await newest(backend, client, info, count=min(_LAST, backend.settings.messages))
+    last = await newest(backend, client, info, count=min(_LAST, backend.settings.messages))
     return {
         "stream": stream_row(backend, info),
         "created": iso(info.created),
@@ -79,8 +81,8 @@ async def stream(backend: Backend, request: PageRequest) -> Data:
         "subjects": await _subjects(backend, client, info),
         "consumers": [consumer_row(item, backend.mask) for item in consumers[: backend.settings.rows]],
         "consumers_total": total,
-        "messages": [row(backend, message) for message in page.messages],
-        "markers": page.markers,
+        "messages": [row(backend, message) for message in last.messages],
+        "markers": last.markers,
     }
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of, size_of
 from penstock.connection import Connection
-from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, stream_page
+from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page, stream_page
 from penstock.errors import PenstockError
 from penstock.info import StreamInfo
 from penstock.jetstream.delivery import Delivery
@@ -49,8 +49,9 @@ class _Transfer:
         return "begins earlier" if cut and self.tiling.missing(1)[0][0] == 0 else "in part"
 
 
+@page("/transfers", refresh=10, menu=True)
 async def transfers(backend: Backend, request: PageRequest) -> Data:
-    """Look for payloads in chunks."""
+    """Payloads in chunks that streams hold, and how much of each is there."""
     client = await backend.upstream.client()
     found, total = await stream_page(client)
     plain = [info for info in found if info.config.retention == "limits"]

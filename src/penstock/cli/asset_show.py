@@ -1,0 +1,324 @@
+"""How streams, consumers, messages and deliveries are shown to people, and which messages are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.cli.output import ago, local, print_bytes, print_headers, print_sections
+from penstock.durations import format_duration
+from penstock.sizes import format_size
+
+if TYPE_CHECKING:
+    from penstock.info import ConsumerInfo, Placed, SequenceInfo, StreamInfo
+    from penstock.jetstream.delivery import Delivery
+    from penstock.model import Consumer, Message, Stream
+
+__all__ = ["Sieve", "delivery_json", "show_consumer", "show_delivery", "show_message", "show_stream"]
+
+Rows = list[tuple[str, Any]]
+
+
+def limit(value: int | None) -> str:
+    """Write a limit; none is unlimited."""
+    return "unlimited" if value is None or value <= 0 else f"{value:,}"
+
+
+def size_limit(value: int | None) -> str:
+    """Write a limit in bytes."""
+    return "unlimited" if value is None or value <= 0 else format_size(value)
+
+
+def time_or_none(seconds: float | None) -> str | None:
+    """Write a duration; none, and one of no length, is left out."""
+    return format_duration(seconds) if seconds else None
+
+
+def metadata_rows(metadata: Mapping[str, str]) -> Rows:
+    """Give metadata without what the server keeps there."""
+    return [(key, text) for key, text in metadata.items() if not key.startswith("_nats.")]
+
+
+def placed_rows(placed: Placed) -> Rows:
+    """Say which servers carry it; nothing for a lone server."""
+    if placed.cluster is None:
+        return []
+    rows: Rows = [("Name", placed.cluster), ("Leader", placed.leader or "none: there is no quorum")]
+    return rows + [("Replica", f"{name}, {'current' if current else 'outdated'}") for name, current in placed.replicas]
+
+
+# -- streams ---------------------------------------------------------------------------------------------------------
+
+
+def _source(source: Any) -> str:
+    parts = [source.name]
+    if source.filter_subject:
+        parts.append(f"subject {source.filter_subject}")
+    if source.opt_start_seq:
+        parts.append(f"from sequence {source.opt_start_seq}")
+    if source.external:
+        parts.append(f"through {source.external.api}")
+    return ", ".join(parts)
+
+
+def config_sections(config: Stream) -> list[tuple[str, Rows]]:
+    """Give a stream's configuration as it is shown."""
+    discard = config.discard.capitalize() + (" per subject" if config.discard_new_per_subject else "")
+    transform, republish = config.subject_transform, config.republish
+    placement = config.placement
+    return [
+        (
+            "",
+            [
+                ("Description", config.description),
+                ("Subjects", config.subjects or None),
+                ("Replicas", config.num_replicas),
+                ("Sealed", True if config.sealed else None),
+                ("Storage", config.storage.capitalize()),
+                ("Compression", config.compression if config.compression != "none" else None),
+                ("Persistence Mode", config.persist_mode if config.persist_mode == "async" else None),
+                ("First Sequence", config.first_seq),
+                ("Placement Cluster", placement.cluster if placement else None),
+                ("Placement Tags", placement.tags or None if placement else None),
+            ],
+        ),
+        (
+            "Options",
+            [
+                ("Subject Transform", f"{transform.src} to {transform.dest}" if transform else None),
+                ("Republishing", f"{republish.src} to {republish.dest}" if republish else None),
+                ("Retention", {"workqueue": "WorkQueue"}.get(config.retention, config.retention.capitalize())),
+                ("Acknowledgments", not config.no_ack),
+                ("Discard Policy", discard),
+                ("Duplicate Window", format_duration(config.duplicate_window or 0)),
+                ("Direct Get", config.allow_direct),
+                ("Mirror Direct Get", True if config.mirror_direct else None),
+                ("Allows Atomic Batch Publish", config.allow_atomic),
+                ("Allows Fast Batch Publish", config.allow_batched),
+                ("Allows Counters", config.allow_msg_counter),
+                ("Allows Msg Delete", not config.deny_delete),
+                ("Allows Per-Message TTL", config.allow_msg_ttl),
+                ("Allows Purge", not config.deny_purge),
+                ("Allows Schedules", config.allow_msg_schedules),
+                ("Allows Rollups", config.allow_rollup_hdrs),
+                ("Subject Delete Markers TTL", time_or_none(config.subject_delete_marker_ttl)),
+            ],
+        ),
+        (
+            "Limits",
+            [
+                ("Maximum Messages", limit(config.max_msgs)),
+                ("Maximum Per Subject", limit(config.max_msgs_per_subject)),
+                ("Maximum Bytes", size_limit(config.max_bytes)),
+                ("Maximum Age", time_or_none(config.max_age) or "unlimited"),
+                ("Maximum Message Size", size_limit(config.max_msg_size)),
+                ("Maximum Consumers", limit(config.max_consumers)),
+                *((f"Consumer {name}", value) for name, value in config.consumer_limits.items()),
+            ],
+        ),
+        (
+            "Replication",
+            [
+                ("Mirror", _source(config.mirror) if config.mirror else None),
+                *(("Sources", _source(source)) for source in config.sources),
+            ],
+        ),
+        ("Metadata", metadata_rows(config.metadata)),
+    ]
+
+
+def show_stream(info: StreamInfo, *, state_only: bool = False, markers: int = 0) -> None:
+    """Print a stream: configuration, where it lives, how it stands; how many messages are the Spark sink's markers."""
+    state: list[tuple[str, Rows]] = [
+        ("Cluster Information", placed_rows(info.placed)),
+        (
+            "Copies",
+            [
+                (copy.name, f"lag {copy.lag:,}, {'never seen' if copy.active is None else f'{copy.active:.1f}s ago'}")
+                for copy in info.copies
+            ],
+        ),
+        (
+            "State",
+            [
+                ("Messages", info.messages),
+                ("Markers of the Spark sink", markers or None),
+                ("Bytes", format_size(info.bytes)),
+                ("First Sequence", _at(info.first_sequence, info.first_time)),
+                ("Last Sequence", _at(info.last_sequence, info.last_time)),
+                ("Deleted Messages", info.deleted or None),
+                ("Active Consumers", info.consumers),
+                ("Number of Subjects", info.subjects or None),
+            ],
+        ),
+    ]
+    if state_only:
+        print_sections(f"State for Stream {info.name} created {local(info.created)}", state)
+    else:
+        title = f"Information for Stream {info.name} created {local(info.created)}"
+        print_sections(title, [*config_sections(info.config), *state])
+
+
+def _at(sequence: int, time: datetime | None) -> str:
+    return f"{sequence:,}" + (f" @ {local(time)}" if time is not None else "")
+
+
+# -- consumers -------------------------------------------------------------------------------------------------------
+
+
+def _start(config: Consumer) -> str:
+    if config.deliver_policy == "by_start_sequence":
+        return f"From Sequence {config.opt_start_seq}"
+    if config.deliver_policy == "by_start_time":
+        return f"Since {local(config.opt_start_time)}"
+    return config.deliver_policy.replace("_", " ").title()
+
+
+def _position(position: SequenceInfo, what: str) -> str:
+    text = f"Consumer sequence: {position.consumer:,} Stream sequence: {position.stream:,}"
+    return text + (f" {what}: {ago(position.last)}" if position.last else "")
+
+
+def _config_rows(info: ConsumerInfo) -> Rows:
+    config = info.config
+    push = config.deliver_subject is not None
+    filters = config.filter_subjects or ([config.filter_subject] if config.filter_subject else [])
+    paused = None
+    if config.pause_until is not None:
+        left = f"{format_duration(round(info.pause_remaining or 0))} remaining" if info.paused else "passed"
+        paused = f"{local(config.pause_until)} ({left})"
+    return [
+        ("Name", info.name),
+        ("Durable", config.durable is not None),
+        ("Description", config.description),
+        ("Delivery Subject", config.deliver_subject),
+        ("Pull Mode", True if not push else None),
+        ("Filter Subject" if len(filters) == 1 else "Filter Subjects", filters or None),
+        ("Deliver Policy", _start(config)),
+        ("Deliver Queue Group", config.deliver_group),
+        ("Ack Policy", config.ack_policy.capitalize()),
+        ("Ack Wait", time_or_none(config.ack_wait) if config.ack_policy != "none" else None),
+        ("Replay Policy", config.replay_policy.capitalize()),
+        ("Maximum Deliveries", config.max_deliver if config.max_deliver > 0 else None),
+        ("Sampling Rate", config.sample_freq),
+        ("Rate Limit", f"{format_size(config.rate_limit_bps // 8)} / second" if config.rate_limit_bps else None),
+        ("Max Ack Pending", config.max_ack_pending or None),
+        ("Max Waiting Pulls", config.max_waiting or None),
+        ("Idle Heartbeat", time_or_none(config.idle_heartbeat)),
+        ("Flow Control", config.flow_control if push else None),
+        ("Headers Only", True if config.headers_only else None),
+        ("Inactive Threshold", time_or_none(config.inactive_threshold)),
+        ("Max Pull Expire", time_or_none(config.max_expires)),
+        ("Max Pull Batch", config.max_batch or None),
+        ("Max Pull MaxBytes", config.max_bytes or None),
+        ("Backoff", ", ".join(format_duration(step) for step in config.backoff) or None),
+        ("Replicas", config.num_replicas or None),
+        ("Memory Storage", True if config.mem_storage else None),
+        ("Paused Until Deadline", paused),
+        ("Priority Policy", config.priority_policy if config.priority_policy not in (None, "none") else None),
+        ("Priority Groups", config.priority_groups or None),
+        ("Pinned TTL", time_or_none(config.priority_timeout)),
+    ]
+
+
+def show_consumer(info: ConsumerInfo) -> None:
+    """Print a consumer: configuration, where it lives, how it stands."""
+    config = info.config
+    acks = config.ack_policy != "none"
+    most = f" out of maximum {config.max_ack_pending:,}" if (config.max_ack_pending or 0) > 0 else ""
+    state: Rows = [
+        ("Last Delivered Message", _position(info.delivered, "Last delivery")),
+        ("Acknowledgment Floor", _position(info.ack_floor, "Last Ack") if acks else None),
+        ("Outstanding Acks", f"{info.ack_pending:,}{most}" if acks else None),
+        ("Redelivered Messages", info.redelivered if acks else None),
+        ("Unprocessed Messages", info.pending),
+    ]
+    if config.deliver_subject is None:
+        state.append(("Waiting Pulls", f"{info.waiting:,} of maximum {config.max_waiting or 0:,}"))
+    else:
+        state.append(("Active Interest", "Active" if info.push_bound else "No interest"))
+    print_sections(
+        f"Information for Consumer {info.stream} > {info.name} created {local(info.created)}",
+        [
+            ("Configuration", _config_rows(info)),
+            ("Metadata", metadata_rows(config.metadata)),
+            ("Cluster Information", placed_rows(info.placed)),
+            ("State", state),
+        ],
+    )
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+class Sieve:
+    """Lets messages of the data through, counts markers; a filter that names markers is a way to ask for them."""
+
+    def __init__(self, everything: bool, pattern: str | None = None) -> None:
+        from penstock.spark.markers import MARKER_ROOT
+
+        self.open = everything or (pattern is not None and pattern.split(".")[0] == MARKER_ROOT)
+        self.hidden = 0
+
+    def shows(self, subject: str) -> bool:
+        """Tell whether to show a message of this subject."""
+        from penstock.spark.markers import is_marker
+
+        if self.open or not is_marker(subject):
+            return True
+        self.hidden += 1
+        return False
+
+    def tell(self) -> None:
+        """Say what was left out, beside the output."""
+        if self.hidden:
+            what = "1 marker" if self.hidden == 1 else f"{self.hidden:,} markers"
+            typer.echo(f"Not shown: {what} of the Spark sink; see --all.", err=True)
+
+
+def show_message(message: Message, *, raw: bool = False) -> None:
+    """Print a stored message."""
+    if not raw:
+        typer.echo(f"[{message.sequence}] Subject: {message.subject} Received: {local(message.time)}")
+        for name, values in message.headers.items():
+            for value in values:
+                typer.echo(f"  {name}: {value}")
+        typer.echo("")
+    print_bytes(message.data if raw else message.data + b"\n")
+
+
+def show_delivery(delivery: Delivery, *, raw: bool = False) -> None:
+    """Print a delivery."""
+    if not raw:
+        place = delivery.place
+        typer.echo(
+            f"--- received on {delivery.subject} (stream sequence {place.sequence}, consumer sequence "
+            f"{place.consumer_sequence}, delivery {place.delivered}, {place.pending} pending)"
+        )
+        print_headers(delivery.headers)
+    print_bytes(delivery.data if raw else delivery.data + b"\n")
+
+
+def delivery_json(delivery: Delivery) -> dict[str, Any]:
+    """Give a delivery for programs; the payload is base64."""
+    from penstock.model import Message
+
+    place = delivery.place
+    message = Message(
+        subject=delivery.subject,
+        data=delivery.data,
+        headers={name: [value] for name, value in delivery.headers.items()},
+        sequence=place.sequence,
+        time=place.time,
+        stream=place.stream,
+    )
+    return {
+        **message.to_json(),
+        "consumer": place.consumer,
+        "consumer_sequence": place.consumer_sequence,
+        "delivered": place.delivered,
+        "pending": place.pending,
+    }

@@ -1,0 +1,115 @@
+"""Asking whoever is at the terminal: questions, choices, and whether something is really meant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from penstock.cli.late import assets
+from penstock.errors import InputError
+
+if TYPE_CHECKING:
+    from penstock.connection import Connection
+
+__all__ = ["accepted", "ask", "ask_missing", "asking", "confirm", "number", "one_of", "pick", "picked_stream", "yes"]
+
+Answer = TypeVar("Answer")
+
+
+def asking(defaults: bool = False) -> bool:
+    """Tell whether somebody is there to be asked: a terminal, and no --defaults."""
+    return not defaults and sys.stdin is not None and sys.stdin.isatty()
+
+
+def ask(question: str, default: str, read: Callable[[str], Answer]) -> Answer:
+    """Ask until the answer can be read; an empty answer is the default."""
+    while True:
+        text = typer.prompt(question, default=default, show_default=bool(default), err=True)
+        try:
+            return read("" if text is None else str(text).strip())
+        except InputError as error:
+            typer.echo(str(error), err=True)
+
+
+def confirm(question: str, force: bool) -> None:
+    """Ask before something is lost; -f skips it, and silence or no is a refusal. Answers may come through a pipe."""
+    if force:
+        return
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    if sys.stdin is None or not sys.stdin.isatty():
+        typer.echo("", err=True)  # a terminal shows the line that was typed, with its end
+    if answer.strip().lower() not in ("y", "yes"):
+        raise InputError("Not confirmed; nothing was changed.", remedy="Answer y, or give -f.")
+
+
+def pick(what: str, names: Sequence[str]) -> str:
+    """Let somebody at a terminal choose a name."""
+    if not names:
+        raise InputError(f"There is no {what}.", remedy=f"Create one with `penstock {what.split()[-1]} add`.")
+    if not asking():
+        raise InputError(f"Which {what}?", remedy=f"There are: {', '.join(names)}.")
+    for number, name in enumerate(names, 1):
+        typer.echo(f"{number:>3}  {name}", err=True)
+
+    def read(text: str) -> str:
+        if text in names:
+            return text
+        if text.isdecimal() and 1 <= int(text) <= len(names):
+            return names[int(text) - 1]
+        raise InputError(f"{text!r} is none of them.", remedy="Give a name or a number of the list.")
+
+    return ask(f"Which {what}", "1", read)
+
+
+async def picked_stream(client: Connection, name: str | None) -> str:
+    """Give the stream that was named, or let somebody choose."""
+    return name if name is not None else pick("stream", [info.name for info in await assets.streams(client)])
+
+
+def ask_missing(flags: Any, *questions: tuple[str, str, str, Callable[[str], Any]]) -> dict[str, Any]:
+    """Ask for each flag that says nothing: its name, the question, the default, and what reads the answer."""
+    return {
+        name: ask(question, default, read)
+        for name, question, default, read in questions
+        if getattr(flags, name) is None
+    }
+
+
+def number(text: str) -> int:
+    """Read an answer that is a number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{text!r} is no number.", remedy="Give a whole number, -1 for no limit.") from None
+
+
+def yes(text: str) -> bool:
+    """Read an answer that is yes or no."""
+    if text.lower() not in ("y", "yes", "n", "no"):
+        raise InputError(f"{text!r} is neither yes nor no.", remedy="Answer y or n.")
+    return text.lower().startswith("y")
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """Read an answer that is one of these."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise InputError(f"{text!r} is none of them.", remedy=f"Use one of {', '.join(known)}.")
+        return text
+
+    return read
+
+
+def accepted(read: Callable[..., object], **about: str) -> Callable[[str], str]:
+    """Take an answer as it is typed, if what reads the flag can read it; `option` names it in complaints."""
+
+    def check(text: str) -> str:
+        read(text, **about)
+        return text
+
+    return check

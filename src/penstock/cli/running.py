@@ -1,0 +1,95 @@
+"""How commands run: connected as the global flags say, and until Ctrl-C where they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from penstock.errors import DisconnectedError
+
+if TYPE_CHECKING:
+    from penstock.connection import Connection, Subscription
+
+__all__ = ["Staying", "connected", "first", "staying", "until_signal"]
+
+
+@asynccontextmanager
+async def connected(ctx: typer.Context, url: str | None = None, **callbacks: Any) -> AsyncIterator[Connection]:
+    """Connect as the global flags say, or to another address as they say, and close at the end."""
+    from penstock.connection import connect
+
+    options = ctx.obj.options()
+    client = await connect(options if url is None else options.replace(url=url), **callbacks)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@dataclass(frozen=True)
+class Staying:
+    """A connection that stays until somebody stops the command."""
+
+    client: Connection
+    seconds: float
+    """The time to wait for an answer."""
+    stop: asyncio.Event
+    lost: asyncio.Event
+
+    async def until(self, *others: Awaitable[Any]) -> None:
+        """Wait for Ctrl-C or for one of these; DisconnectedError when the connection is gone for good."""
+        await first(self.stop.wait(), self.lost.wait(), *others)
+        if self.lost.is_set() and not self.stop.is_set():
+            raise DisconnectedError("The connection is gone and did not come back.", remedy="Is the server running?")
+
+    async def confirm(self, *subscriptions: Subscription) -> None:
+        """Wait until the server knows of these; raise what it said if it denies one, which it says before."""
+        await self.client.flush(timeout=max(1, round(self.seconds)))
+        for subscription in subscriptions:
+            if subscription.error is not None:
+                raise subscription.error
+
+
+@asynccontextmanager
+async def staying(ctx: typer.Context) -> AsyncIterator[Staying]:
+    """Connect for a command that goes on until it is told to stop."""
+    lost = asyncio.Event()
+
+    async def closed() -> None:
+        lost.set()
+
+    with until_signal() as stop:
+        async with connected(ctx, on_close=closed) as client:
+            yield Staying(client, ctx.obj.seconds, stop, lost)
+
+
+@contextmanager
+def until_signal() -> Iterator[asyncio.Event]:
+    """Give an event that Ctrl-C or SIGTERM sets, for commands that run until they are told to stop."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def first(*awaitables: Awaitable[Any]) -> None:
+    """Wait until one of them is done, cancel the others, and raise what the done ones raised."""
+    tasks = [asyncio.ensure_future(item) for item in awaitables]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

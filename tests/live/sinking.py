@@ -13,10 +13,10 @@ from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task, TaskOutcome
-from penstock.spark.markers import MarkerSubjects, is_marker, marker_filter
+from penstock.spark.markers import Head, MarkerSubjects, is_marker, marker_filter
 from penstock.spark.messages import Messages
 from penstock.spark.prepare import prepare
-from penstock.spark.query_markers import Epoch, QueryMarkers
+from penstock.spark.query_markers import QueryMarkers
 from penstock.spark.sink_options import SinkOptions
 
 
@@ -103,9 +103,7 @@ class Writer:
         """Run one attempt at one partition."""
         bulk = TaskConnection(self.options)
         try:
-            writing = Task(
-                self.markers(bulk, batch, run), partition=partition, task=task, keep=self.keep, **self.task_options
-            )
+            writing = Task(self.markers(bulk, batch, run), partition=partition, task=task, **self.task_options)
             if around is not None:
                 around(writing)
             return writing.write(until(as_messages(self.subjects.stream, rows, step), crash_after))
@@ -126,7 +124,7 @@ class Writer:
         finally:
             bulk.close()
 
-    def unclaimed(self, markers: QueryMarkers, epoch: Epoch) -> int:
+    def unclaimed(self, markers: QueryMarkers, epoch: Head) -> int:
         """Count the rows of earlier runs that nobody claimed in a replay."""
         if not epoch.replay:
             return 0

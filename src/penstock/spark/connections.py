@@ -12,9 +12,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.errors import JetStreamError, NotFoundError, PenstockError
 from penstock.options import ConnectionOptions
@@ -30,8 +30,6 @@ __all__ = ["TaskConnection", "borrow", "close_idle"]
 
 log = logging.getLogger("penstock.spark")
 
-Result = TypeVar("Result")
-
 KEPT = 4  # connections of a process that wait for the next task
 
 _idle: dict[tuple[int, ConnectionOptions], TaskConnection] = {}
@@ -41,20 +39,12 @@ _lock = threading.Lock()
 class TaskConnection(BulkConnection):
     """One bulk connection of a worker, used by one task at a time.
 
-    `patience`: for how many seconds `api` waits out a failure that passes. With `waits`, so does the first connection;
-    without, a wrong address is told at once.
+    `patience`: for how many seconds `api` waits out a failure that passes.
     """
 
-    def __init__(self, options: ConnectionOptions, patience: float = 0.0, *, waits: bool = False) -> None:
+    def __init__(self, options: ConnectionOptions, patience: float = 0.0) -> None:
         self.patience = patience
-        made = Patience(patience if waits else 0.0, nobody=True)
-        while True:
-            try:
-                super().__init__(options)
-                return
-            except PenstockError as error:
-                time.sleep(made.pause(error))
-                log.warning("%s Trying on.", error)
+        super().__init__(options)
 
     @property
     def timeout(self) -> float:
@@ -66,16 +56,10 @@ class TaskConnection(BulkConnection):
         """The version of the server at the other end."""
         return str(self.link.info.get("version", "0"))
 
-    def restore(self) -> None:
-        """Forget everything under way, and make the connection again if it is gone."""
-        self.forget_requests()
-        self.connect(Deadline(self.options.connect_timeout))
-
-    def drop(self) -> None:
-        """Close the socket; the next `restore` makes a new one. For a connection that went silent."""
-        self.link.close()
-
-    # -- trying again -------------------------------------------------------------------------------------------------
+    def drop_after(self, error: PenstockError) -> None:
+        """Close a socket that an error leaves in doubt; whoever asks next makes a new one."""
+        if not isinstance(error, JetStreamError):
+            self.link.close()
 
     def api(
         self,
@@ -90,28 +74,15 @@ class TaskConnection(BulkConnection):
         wait = self.patience if patience is None else patience
         return super().api(method, body, timeout=timeout, again=again, patience=wait)
 
-    def patiently(self, action: Callable[[], Result], seconds: float, *, nobody: bool = False) -> Result:
-        """Do something that may be done twice, again and again while the trouble is a passing one."""
-        limit = Patience(seconds, nobody=nobody)
+    def list_names(self, method: str, key: str) -> list[str]:
+        """Give the names of all streams, or of all consumers of a stream, page after page."""
+        names: list[str] = []
         while True:
-            try:
-                return action()
-            except PenstockError as error:
-                pause = limit.pause(error)
-                self.recover(error, limit.deadline)
-                time.sleep(min(pause, limit.deadline.left))
-
-    def recover(self, error: PenstockError, deadline: Deadline) -> None:
-        """Make the connection usable again after an error that passes."""
-        if not isinstance(error, JetStreamError):
-            self.drop()
-        limit = Patience(deadline.left, nobody=True)
-        while True:
-            try:
-                self.restore()
-                return
-            except PenstockError as failure:
-                time.sleep(limit.pause(failure))
+            answer = self.api(method, {"offset": len(names)})
+            found = answer.get(key) or []
+            names += found
+            if not found or len(names) >= answer.get("total", 0):
+                return names
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -135,6 +106,7 @@ class TaskConnection(BulkConnection):
 
     def store(self, stream: str, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int:
         """Store messages together or not at all, and give the sequence of the last; the others stand before it."""
+        self.connect(Deadline(self.timeout))
         batch_id = atomic.new_id()
         before = [(subject.encode(), atomic.lines(headers), body) for subject, headers, body in messages[:-1]]
         ticket = self.post(atomic.encode(before, batch_id), batch_id, len(messages), *messages[-1])
@@ -171,21 +143,21 @@ def borrow(options: ConnectionOptions, patience: float = 0.0) -> Iterator[TaskCo
     `patience`: for how many seconds to try while nobody answers. A connection that was kept may have died meanwhile,
     which shows only when it is used.
     """
-    deadline = Deadline(patience)
+    limit = Patience(patience, nobody=True)
     key = (os.getpid(), options)  # a forked process must not speak on its parent's socket
     with _lock:
         connection = _idle.pop(key, None)
-    if connection is None:
-        connection = TaskConnection(options, patience, waits=True)
+    while True:
+        try:
+            connection = connection or TaskConnection(options)
+            connection.forget_requests()
+            connection.connect(Deadline(options.connect_timeout))
+            break
+        except PenstockError as error:
+            time.sleep(limit.pause(error))
+            log.warning("%s Trying on.", error)
     connection.patience = 0.0
     try:
-        limit = Patience(deadline.left, nobody=True)
-        while True:
-            try:
-                connection.restore()
-                break
-            except PenstockError as error:
-                time.sleep(limit.pause(error))
         yield connection
     except BaseException:
         connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -38,10 +39,8 @@ class DeadLetterWriter:
             number = self._seen[digest] = self._seen.get(digest, 0) + 1
             # The same letter of the same batch has the same id: within the duplicate window a replay adds nothing.
             headers.append([*own, (MSG_ID, [f"{self._prefix}-{digest.hex()}-{number}"])])
-        batch = pa.record_batch(
-            [letters.subjects, letters.data, pa.array(headers, HEADERS)], names=["subject", "data", "headers"]
-        )
-        self._bulk.publish(self._stream, batch, mode="acks")
+        named = replace(letters, headers=pa.array(headers, HEADERS))
+        self._bulk.publish(self._stream, named.to_batch(), mode="acks")
         return True
 
     def close(self) -> None:

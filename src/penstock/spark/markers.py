@@ -114,34 +114,18 @@ class MarkerSubjects:
         """The message whose loss tells that journals may be lost."""
         return f"{self.root}.anchor"
 
-    def lane(self, epoch: int, partition: int, lane: int) -> str:
-        """One of the lanes of a partition; each carries one batch of rows at a time."""
-        return f"{self.root}.{epoch}.{partition}.{lane}"
-
-    def journal(self, epoch: int, partition: int, batch_id: str) -> str:
-        """The journal of one batch of rows."""
-        return f"{self.root}.{epoch}.{partition}.{batch_id}"
-
-    def slot(self, epoch: int, partition: int) -> str:
-        """A filter for all lanes and journals of one partition."""
-        return f"{self.root}.{epoch}.{partition}.*"
+    def of_task(self, epoch: int, partition: int, last: int | str = "*") -> str:
+        """A lane of a partition, by its number; a journal, by the id of its batch; or a filter for all of these."""
+        return f"{self.root}.{epoch}.{partition}.{last}"
 
     def is_of_task(self, subject: str) -> bool:
         """Tell lanes and journals from the other markers of the query."""
         parts = subject.removeprefix(f"{self.root}.").split(".")
         return len(parts) == 3 and parts[1] != "claims"
 
-    def claim(self, epoch: int, partition: int, part: int) -> str:
-        """A part of the claims of one partition."""
-        return f"{self.root}.{epoch}.claims.{partition}-{part}"
-
-    def claims_fence(self, epoch: int) -> str:
-        """The message that every claim replaces, and expects to be as it was read."""
-        return f"{self.root}.{epoch}.claims.last"
-
-    def claims(self, epoch: int) -> str:
-        """A filter for all claims of one epoch and their fence."""
-        return f"{self.root}.{epoch}.claims.*"
+    def of_claims(self, epoch: int, last: str = "*") -> str:
+        """A part of the claims of an epoch; `last`, the fence that every claim replaces; or a filter for all."""
+        return f"{self.root}.{epoch}.claims.{last}"
 
 
 @dataclass(frozen=True)
@@ -166,6 +150,11 @@ class Head:
     def anchor(self) -> int:
         """The sequence of the batch's anchor."""
         return self.since or self.sequence - 1
+
+    @property
+    def replay(self) -> bool:
+        """Whether an earlier run may have written rows of this batch."""
+        return self.state == "replay"
 
     def body(self) -> bytes:
         """Write the head."""

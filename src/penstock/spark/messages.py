@@ -6,16 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import InputError, OptionError, RowError
+from penstock.errors import InputError, RowError
 from penstock.spark.digests import digest_rows
 from penstock.spark.markers import is_marker
-from penstock.spark.sink_options import SinkOptions, parse_ttl, template_columns
+from penstock.spark.options import refuse
+from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
 from penstock.wire import frames
 from penstock.wire.arrow import HEADERS
 from penstock.wire.bulk.rows import offsets, pattern, texts
@@ -29,18 +30,23 @@ KNOWN_SUBJECTS = 100_000  # how many checked subjects a task remembers
 _SUBJECT = re.compile(r"[^\s*>.\x00-\x20\x7f]+(\.[^\s*>.\x00-\x20\x7f]+)*")
 _TOKEN = re.compile(r"[^\s*>.\x00-\x20\x7f]+")
 _NAME = re.compile(r"[!-9;-~]+")
-# Not pa.array: that one imports pandas, in every Python worker of Spark.
-_NO_LISTS = pa.nulls(0, HEADERS.item_type)
-_LEAD = re.compile(r"\{([^{}]*)\}")
+Wrong = dict[int, tuple[str, str]]  # for each row that cannot be written, by its number: a column, and what it is
 
 
-class SinkStream(NamedTuple):
-    """What a task must know of the stream that takes its rows."""
+@dataclass(frozen=True)
+class SinkStream:
+    """What the tasks must know of the stream that takes their rows, as it is now."""
 
     stream: str
     subjects: tuple[str, ...]
     limit: int
     """The largest message, headers included."""
+    keep: bool = False
+    """Whether markers must say that they never expire, because the stream's messages do."""
+    fast: bool = False
+    """Whether the stream takes fast ingest."""
+    dead_letter_stream: str | None = None
+    """The stream of the dead letters, where it is another one."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,6 @@ class Messages:
             ]
         return digest_rows(heads, self.data.to_pylist())
 
-    def with_headers(self) -> Messages:
-        """Give the same rows with a column of headers, empty where there was none."""
-        if self.headers is not None:
-            return self
-        empty = pa.MapArray.from_arrays(np.zeros(len(self) + 1, dtype=np.int32), pa.array([], pa.string()), _NO_LISTS)
-        return Messages(self.subjects, self.data, empty)
-
     def to_batch(self) -> pa.RecordBatch:
         """Give the rows as a record batch."""
         columns = {"subject": self.subjects, "data": self.data}
@@ -133,31 +132,17 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
         raise InputError(
             "The rows have no subject.", remedy='Add a column subject, or .option("subject", "orders.{region}").'
         )
-    used = {"subject", "data", "headers", *SOURCE_COLUMNS}
-    named = {"idColumn": options.id_column, "ttlColumn": options.ttl_column}
-    for option, wanted in named.items():
-        if wanted is not None and wanted not in columns:
-            raise OptionError(
-                f"The option {option} names {wanted!r}, and there is no such column.",
-                remedy=f"The columns are {', '.join(columns)}.",
-                option=option,
-                value=wanted,
-            )
-    for part in template_columns(options.subject or ""):
-        if part not in columns:
-            raise OptionError(
-                f"The option subject names {{{part}}}, and there is no such column.",
-                remedy=f"The columns are {', '.join(columns)}.",
-                option="subject",
-                value=options.subject,
-            )
-        if columns[part].startswith(("struct", "array", "map", "binary")):
-            raise OptionError(
-                f"The option subject names {{{part}}}, whose type is {columns[part]}.",
-                remedy="Use columns of simple types.",
-                option="subject",
-            )
-    used |= {name for name in named.values() if name} | set(template_columns(options.subject or ""))
+    headers = {"idColumn": options.id_column, "ttlColumn": options.ttl_column}
+    named = [(option, name) for option, name in headers.items() if name is not None]
+    named += [("subject", name) for name in template_columns(options.subject or "")]
+    for option, name in named:
+        value, shown = (options.subject, f"{{{name}}}") if option == "subject" else (name, repr(name))
+        if name not in columns:
+            remedy = f"The columns are {', '.join(columns)}."
+            refuse(option, value, remedy, f"names {shown}, and there is no such column.")
+        if option == "subject" and columns[name].startswith(("struct", "array", "map", "binary")):
+            refuse(option, None, "Use columns of simple types.", f"names {shown}, whose type is {columns[name]}.")
+    used = {"subject", "data", "headers", *SOURCE_COLUMNS, *(name for _, name in named)}
     if lost := [name for name in columns if name not in used]:
         raise InputError(
             f"Nothing of column {lost[0]} would be written.",
@@ -178,7 +163,7 @@ class Shape:
 
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
         """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
-        wrong: dict[int, tuple[str, str]] = {}
+        wrong: Wrong = {}
         data = _cast(batch.column("data"), pa.binary())
         wrong.update(dict.fromkeys(np.flatnonzero(_nulls(data)).tolist(), ("data", "is null")))
         subjects = self._subjects(batch, wrong)
@@ -204,7 +189,7 @@ class Shape:
 
     # -- subjects -------------------------------------------------------------------------------------------------
 
-    def _subjects(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]]) -> Any:
+    def _subjects(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
         column = _cast(batch.column("subject"), pa.string()) if "subject" in batch.schema.names else None
         if column is None or (column.null_count and self.options.subject is not None):
             filled = self._templated(batch, wrong if column is None else None)
@@ -221,9 +206,9 @@ class Shape:
                     wrong.setdefault(row, ("subject", bad[subject]))
         return column
 
-    def _templated(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]] | None) -> Any:
+    def _templated(self, batch: pa.RecordBatch, wrong: Wrong | None) -> Any:
         template = self.options.subject or ""
-        pieces = _LEAD.split(template)  # text, column, text, column, ..., text
+        pieces = TEMPLATE_COLUMN.split(template)  # text, column, text, column, ..., text
         if len(pieces) == 1:
             return pa.repeat(pa.scalar(template, pa.string()), batch.num_rows)
         parts: list[Any] = []
@@ -252,7 +237,7 @@ class Shape:
 
     # -- headers --------------------------------------------------------------------------------------------------
 
-    def _headers(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]]) -> tuple[Any, Any]:
+    def _headers(self, batch: pa.RecordBatch, wrong: Wrong) -> tuple[Any, Any]:
         names = batch.schema.names
         column = batch.column("headers") if "headers" in names else None
         if column is not None and (pa.types.is_null(column.type) or column.null_count == len(column)):
@@ -271,7 +256,7 @@ class Shape:
                 if own_id is not None:
                     found.append((MSG_ID, [_header_value(options.id_column or "", own_id)]))
                 if ttl is not None or options.ttl is not None:
-                    lives = options.ttl if ttl is None else parse_ttl(ttl, option="ttlColumn")
+                    lives = options.ttl if ttl is None else read_ttl("ttlColumn", ttl)
                     found.append((TTL, [lives or ""]))
             except InputError as error:
                 column_name = str(getattr(error, "column", None) or getattr(error, "option", None) or "headers")
@@ -284,7 +269,7 @@ class Shape:
     def _texts(self, batch: pa.RecordBatch, name: str | None) -> list[str | None]:
         return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
 
-    def _check_sizes(self, data: Any, header_sizes: Any, wrong: dict[int, tuple[str, str]]) -> None:
+    def _check_sizes(self, data: Any, header_sizes: Any, wrong: Wrong) -> None:
         room = self.target.limit - OWN_HEADERS
         sizes = np.diff(np.frombuffer(offsets(data), dtype=np.int32)).astype(np.int64) + header_sizes
         if len(sizes) and int(sizes.max()) > room:
@@ -294,7 +279,7 @@ class Shape:
 
     # -- dead letters ---------------------------------------------------------------------------------------------
 
-    def _dead_letters(self, subjects: Any, data: Any, wrong: Mapping[int, tuple[str, str]]) -> Messages:
+    def _dead_letters(self, subjects: Any, data: Any, wrong: Wrong) -> Messages:
         names, payloads, headers = [], [], []
         for row, (column, what) in sorted(wrong.items()):
             subject, payload = subjects[row].as_py(), data[row].as_py()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError
@@ -15,26 +14,13 @@ from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["prepare"]
 
 ATOMIC = (2, 12)  # the server that first had atomic batches
 SMALLEST = 4096  # bytes that the largest message must have room for, so that journals fit
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What the tasks must know of the stream, as it is now."""
-
-    target: SinkStream
-    keep: bool
-    """Whether markers must say that they never expire, because the stream's messages do."""
-    fast: bool
-    """Whether the stream takes fast ingest."""
-    dead_letter_stream: str | None
-    """The stream of the dead letters, where it is another one."""
-
-
-def prepare(bulk: TaskConnection, options: SinkOptions) -> Prepared:
+def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
     """Check the stream, change it where it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
@@ -59,8 +45,10 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> Prepared:
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
     subjects = tuple(item for item in config.get("subjects") or () if not item.startswith(f"{MARKER_ROOT}."))
-    return Prepared(
-        SinkStream(name, subjects, limit),
+    return SinkStream(
+        name,
+        subjects,
+        limit,
         keep=bool(config.get("max_age")) and bool(config.get("allow_msg_ttl")),
         fast=bool(config.get("allow_batched")),
         dead_letter_stream=_dead_letter_stream(bulk, options),

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.errors import InputError, MarkerError
+from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.dead_letters import DeadLetterWriter
 from penstock.spark.exactly_once import Task, TaskOutcome
-from penstock.spark.markers import MarkerSubjects
-from penstock.spark.messages import Messages, Shape, check_columns
-from penstock.spark.prepare import Prepared, prepare
-from penstock.spark.query_markers import Epoch, QueryMarkers
+from penstock.spark.markers import DIGEST_SIZE, Head, MarkerSubjects
+from penstock.spark.messages import Messages, Shape, SinkStream, check_columns
+from penstock.spark.prepare import prepare
+from penstock.spark.query_markers import QueryMarkers
 from penstock.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ class Report(WriterCommitMessage):
     query: str
     batch: int
     run: str
-    epoch: Epoch | None
-    stored: int
-    found: int
-    duplicates: int
+    outcome: TaskOutcome
     dead: int
 
 
@@ -59,7 +56,7 @@ class _Writing:
         self.run = secrets.token_hex(8)
         with borrow(connection, patience) as bulk:
             # Every step of it may be done twice, and the connection may be one that died since the last batch.
-            self.prepared: Prepared = bulk.patiently(
+            self.prepared: SinkStream = bulk.patiently(
                 lambda: prepare(bulk, options), max(patience, connection.connect_timeout), nobody=True
             )
 
@@ -79,39 +76,26 @@ class _Writing:
     def _write(self, batches: Iterable[pa.RecordBatch], query: str, batch: int) -> Report:
         context = TaskContext.get()
         assert context is not None
-        partition, task = context.partitionId(), context.taskAttemptId()
-        shape = Shape(self.options, self.prepared.target)
+        partition, prepared = context.partitionId(), self.prepared
+        shape = Shape(self.options, prepared)
         with ExitStack() as stack:
             bulk = stack.enter_context(borrow(self.connection, self.options.patience))
-            letters = DeadLetterWriter(
-                self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}"
-            )
+            letters = DeadLetterWriter(self.connection, prepared.dead_letter_stream, f"{query}-{batch}-{partition}")
             stack.callback(letters.close)
             rows = _shaped(batches, shape, letters)
             if self.options.exactly_once:
-                markers = self._markers(bulk, query, batch, self.run)
                 outcome = Task(
-                    markers,
+                    self._markers(bulk, query, batch, self.run),
                     partition=partition,
-                    task=task,
+                    task=context.taskAttemptId(),
                     rows=self.options.atomic_rows,
                     size=self.options.atomic_bytes,
                     lanes=self.options.in_flight,
-                    limit=self.prepared.target.limit,
-                    keep=self.prepared.keep,
+                    limit=prepared.limit,
                 ).write(rows)
             else:
-                outcome = _publish(bulk, rows, self.options, self.prepared)
-        return Report(
-            query,
-            batch,
-            self.run,
-            outcome.epoch,
-            stored=outcome.stored,
-            found=outcome.found,
-            duplicates=outcome.duplicates,
-            dead=shape.dead,
-        )
+                outcome = _publish(bulk, rows, self.options, prepared)
+        return Report(query, batch, self.run, outcome, shape.dead)
 
     # -- on the driver --------------------------------------------------------------------------------------------
 
@@ -120,7 +104,7 @@ class _Writing:
         if not reports or not self.options.exactly_once:
             return
         first = reports[0]
-        epochs = {report.epoch for report in reports if report.epoch is not None}
+        epochs = {report.outcome.epoch for report in reports if report.outcome.epoch is not None}
         with borrow(self.connection, self.options.patience) as bulk:
             markers = self._markers(bulk, first.query, first.batch, first.run)
             if len(epochs) > 1:
@@ -132,18 +116,18 @@ class _Writing:
                     self._compare(markers, epoch)
                 markers.finish(epoch)
             if forget:
-                markers.forget()
+                markers.clear()
         log.info(
             "Batch %d into %s: %d rows stored, %d were there.",
             first.batch,
             self.options.stream,
-            sum(report.stored for report in reports),
-            sum(report.found for report in reports),
+            sum(report.outcome.stored for report in reports),
+            sum(report.outcome.found for report in reports),
         )
 
-    def _compare(self, markers: QueryMarkers, epoch: Epoch) -> None:
+    def _compare(self, markers: QueryMarkers, epoch: Head) -> None:
         """Find rows that earlier runs stored and this one, having computed the batch again, does not have."""
-        stored = sum(len(journal.digests) for journal in markers.journals(epoch)) // 16
+        stored = sum(len(journal.digests) for journal in markers.journals(epoch)) // DIGEST_SIZE
         claims, _ = markers.claims(epoch)
         claimed = sum(sum(rows) for taken in claims.values() for rows in taken.values())
         if stored == claimed:
@@ -155,13 +139,10 @@ class _Writing:
         if self.options.on_changed_rows == "keep":
             log.warning("%s They stay.", what)
             return
-        raise MarkerError(
+        raise markers.broken(
             what,
-            remedy="The query is not deterministic (rand, uuid, a lookup that changed), or its code was changed in the "
+            "The query is not deterministic (rand, uuid, a lookup that changed), or its code was changed in the "
             'middle of a batch. To keep those rows and go on, set .option("onChangedRows", "keep") for one start.',
-            stream=markers.subjects.stream,
-            query=markers.subjects.query,
-            batch=markers.batch,
         )
 
 
@@ -235,10 +216,10 @@ def _shaped(batches: Iterable[pa.RecordBatch], shape: Shape, letters: DeadLetter
             yield dead
 
 
-def _publish(bulk: TaskConnection, rows: Iterator[Messages], options: SinkOptions, prepared: Prepared) -> TaskOutcome:
+def _publish(bulk: TaskConnection, rows: Iterator[Messages], options: SinkOptions, prepared: SinkStream) -> TaskOutcome:
     """Store the rows at least once, as fast as the stream allows."""
     batches: Iterator[Any] = (messages.to_batch() for messages in rows)
     published = bulk.publish(
         options.stream, batches, mode="fast" if prepared.fast else "acks", timeout=options.patience
     )
-    return TaskOutcome(None, stored=published.rows - published.duplicates, duplicates=published.duplicates)
+    return TaskOutcome(stored=published.rows - published.duplicates, duplicates=published.duplicates)

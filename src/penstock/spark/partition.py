@@ -73,7 +73,8 @@ def read_partition(
             # Without payloads the server adds a header of its own, which nobody sent.
             payloads="data" in wanted.names or "headers" in wanted.names,
             timeout=options.patience,
-            on_loss=_ignore if partition.held else None if options.fail_on_data_loss else _warn,
+            on_loss=_ignore if partition.held else options.lose,
+            info=info,
         ):
             if picks:
                 batch = pick(batch, subjects or ())
@@ -96,19 +97,18 @@ def look(bulk: TaskConnection, options: SourceOptions, partition: NatsPartition)
         if int(state["last_seq"]) + 1 >= partition.end or time.monotonic() > deadline:
             return info
         time.sleep(0.2)
-    error = DataLossError(
-        f"The stream {partition.stream} was made anew at {info['created']}; the messages "
-        f"[{partition.start}, {partition.end}) of the one made at {partition.created} are gone.",
-        remedy="Let the query start anew with another checkpoint, or set failOnDataLoss to false.",
-        stream=partition.stream,
-        start=partition.start,
-        end=partition.end,
-        first=int(state["first_seq"]),
-        last=int(state["last_seq"]),
+    options.lose(
+        DataLossError(
+            f"The stream {partition.stream} was made anew at {info['created']}; the messages "
+            f"[{partition.start}, {partition.end}) of the one made at {partition.created} are gone.",
+            remedy="Let the query start anew with another checkpoint, or set failOnDataLoss to false.",
+            stream=partition.stream,
+            start=partition.start,
+            end=partition.end,
+            first=int(state["first_seq"]),
+            last=int(state["last_seq"]),
+        )
     )
-    if options.fail_on_data_loss:
-        raise error
-    _warn(error)
     return None
 
 
@@ -132,7 +132,3 @@ def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _ignore(error: DataLossError) -> None:
     log.debug("%s None of it was ours.", error.what)
-
-
-def _warn(error: DataLossError) -> None:
-    log.warning("%s Skipped, because failOnDataLoss is false.", error.what)

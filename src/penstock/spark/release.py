@@ -14,33 +14,27 @@ Spark tells what its checkpoint has one batch late, so a replay never needs what
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError
 from penstock.spark.offsets import Mark
 from penstock.spark.options import SourceOptions
-from penstock.spark.survey import StreamState
-from penstock.wire.bulk import BulkConnection
+from penstock.spark.survey import Survey
 
 __all__ = ["Release"]
-
-log = logging.getLogger("penstock.spark")
 
 
 class Release:
     """What one query holds of one stream."""
 
-    def __init__(
-        self, bulk: BulkConnection, state: StreamState, options: SourceOptions, subjects: tuple[str, ...] | None
-    ) -> None:
-        self.bulk = bulk
-        self.stream = state.name
-        self.kind = state.retention
+    def __init__(self, survey: Survey, options: SourceOptions) -> None:
+        self.bulk = survey.bulk
+        self.stream = survey.name
+        self.kind = survey.retention
         self.options = options
-        self.subjects = subjects
+        self.subjects = survey.subjects
         self.held: int | None = None
-        self._check(state)
+        self._check(survey)
 
     @property
     def is_needed(self) -> bool:
@@ -66,17 +60,16 @@ class Release:
         self.held = min(there)
 
     def _lose(self, place: int) -> None:
-        error = DataLossError(
-            f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this query's "
-            f"place at {place} is gone.",
-            remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
-            "false to go on with what there is.",
-            stream=self.stream,
-            start=place,
+        self.options.lose(
+            DataLossError(
+                f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this "
+                f"query's place at {place} is gone.",
+                remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
+                "false to go on with what there is.",
+                stream=self.stream,
+                start=place,
+            )
         )
-        if self.options.fail_on_data_loss:
-            raise error
-        log.warning("%s", error.what)
 
     def commit(self, mark: Mark) -> None:
         """Release everything below a mark, which Spark's checkpoint has."""
@@ -98,31 +91,31 @@ class Release:
 
     # -- what can be kept safe ------------------------------------------------------------------------------------
 
-    def _check(self, state: StreamState) -> None:
+    def _check(self, stream: Survey) -> None:
         asked = self.options.ack == "commit"
-        if state.retention == "limits":
+        if stream.retention == "limits":
             if asked:
                 raise InputError(
-                    f"The option ack is given, and the stream {state.name} removes nothing by acks.",
+                    f"The option ack is given, and the stream {stream.name} removes nothing by acks.",
                     remedy="Leave ack and consumer out: limits alone decide what it keeps.",
                 )
             return
         if not asked:
             raise InputError(
-                f"The stream {state.name} has {state.retention} retention: it removes what is acknowledged, and a "
+                f"The stream {stream.name} has {stream.retention} retention: it removes what is acknowledged, and a "
                 "replay could find it gone.",
                 remedy='Set .option("ack", "commit").option("consumer", "my-query"), so that the query keeps what its '
                 "checkpoint has not; or read a mirror of it.",
             )
-        if state.retention == "workqueue" and state.deny_purge:
+        if stream.retention == "workqueue" and stream.config.get("deny_purge"):
             raise InputError(
-                f"The stream {state.name} denies purges, so what was read cannot be released.",
+                f"The stream {stream.name} denies purges, so what was read cannot be released.",
                 remedy="Let it allow them, or read a mirror of it without ack.",
             )
-        if state.retention == "workqueue" and not state.allow_direct:
+        if stream.retention == "workqueue" and not stream.allow_direct:
             raise InputError(
-                f"The stream {state.name} is a work queue without direct get, so it cannot be read twice.",
-                remedy=f"Allow it: penstock stream edit {state.name} --allow-direct.",
+                f"The stream {stream.name} is a work queue without direct get, so it cannot be read twice.",
+                remedy=f"Allow it: penstock stream edit {stream.name} --allow-direct.",
             )
 
     # -- consumers ------------------------------------------------------------------------------------------------
@@ -133,20 +126,11 @@ class Release:
     def _bookmarks(self) -> list[int]:
         """Give the places of this query's bookmarks."""
         prefix, places = f"{self.options.consumer}-", []
-        for name in self._consumer_names():
+        for name in self.bulk.list_names(f"CONSUMER.NAMES.{self.stream}", "consumers"):
             rest = name.removeprefix(prefix)
             if name.startswith(prefix) and rest.isdecimal():
                 places.append(int(rest))
         return sorted(places)
-
-    def _consumer_names(self) -> list[str]:
-        names: list[str] = []
-        while True:
-            answer = self.bulk.api(f"CONSUMER.NAMES.{self.stream}", {"offset": len(names)})
-            found = answer.get("consumers") or []
-            names += found
-            if not found or len(names) >= answer.get("total", 0):
-                return names
 
     def _bookmark(self, place: int) -> None:
         self._make(self._name(place), {"deliver_policy": "by_start_sequence", "opt_start_seq": place})

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from penstock.chunks.wire import Reason
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-from penstock.spark.assembly_state import Open, Whole
+from penstock.spark.assembly_state import Open
 from penstock.spark.functions import header
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ FLAT = (
     "stream string, subject string, message_id string, share int, data binary, headers string, sequence bigint, "
     "micros bigint, chunks int, error string"
 )
+_NAMES = [field.split()[0] for field in FLAT.split(", ")]
 # Messages that are no chunks need no state: they pass by in so many shares of a subject, so that Spark can spread them.
 SHARES = 32
 # How far a driver's clock may step back, in milliseconds, before Spark would take its rows for late and drop them.
@@ -93,9 +94,7 @@ def _flat(frame: DataFrame) -> DataFrame:
         "stream",
         "subject",
         F.when(is_chunk, message_id).alias("message_id"),
-        F.when(F.coalesce(message_id, F.lit("")) == "", (F.col("sequence") % SHARES).cast("int"))
-        .otherwise(0)
-        .alias("share"),
+        F.when(is_chunk, 0).otherwise((F.col("sequence") % SHARES).cast("int")).alias("share"),
         "data",
         F.to_json(others).alias("extra"),
         "sequence",
@@ -115,7 +114,7 @@ def _batch(max_size: int) -> Any:
         message = Open(max_size)
         _take(message, rows, key[2])
         found = message.give() or message.give_up(Reason.MISSING)
-        return pd.DataFrame([_row(key, found)] if found else [], columns=_names())
+        return pd.DataFrame([(*key, *found)] if found else [], columns=_NAMES)
 
     # A lambda has no annotations, from which pyspark would guess another kind of function.
     return lambda key, rows: work(key, rows)  # noqa: PLW0108  # see above
@@ -142,13 +141,9 @@ def _stateful(milliseconds: int, max_size: int) -> Any:
             # The watermark is the time of the newest batch less CLOCK_STEP, so this fires `timeout` from now.
             state.setTimeoutTimestamp(max(now + milliseconds - CLOCK_STEP, state.getCurrentWatermarkMs() + 1))
         if found is not None:
-            yield pd.DataFrame([_row(key, found)], columns=_names())
+            yield pd.DataFrame([(*key, *found)], columns=_NAMES)
 
     return lambda key, frames, state: work(key, frames, state)  # noqa: PLW0108  # as above
-
-
-def _names() -> list[str]:
-    return [field.split()[0] for field in FLAT.split(", ")]
 
 
 def _take(message: Open, rows: Any, message_id: str) -> None:
@@ -159,23 +154,6 @@ def _take(message: Open, rows: Any, message_id: str) -> None:
         message.add(headers, body, row.extra, int(row.sequence), int(row.micros))
 
 
-def _row(key: Any, found: Whole) -> tuple[Any, ...]:
-    stream, subject, message_id, share = key
-    return (
-        stream,
-        subject,
-        message_id,
-        share,
-        found.data,
-        found.headers,
-        found.sequence,
-        found.micros,
-        found.chunks,
-        found.error,
-    )
-
-
 def _passing(rows: Any) -> Any:
     """Give rows that are no chunks as they came."""
-    out = rows.rename(columns={"extra": "headers"}).assign(chunks=1, error=None)
-    return out[_names()]
+    return rows.rename(columns={"extra": "headers"}).assign(chunks=1, error=None)[_NAMES]

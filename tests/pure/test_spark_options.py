@@ -63,7 +63,6 @@ def test_a_time_is_a_place():
     """RFC 3339 times keep their zone."""
     found = parse_position("2026-01-31T12:00:00+01:00", option="start")
     assert found.time == datetime(2026, 1, 31, 11, tzinfo=UTC)
-    assert str(found) == "2026-01-31T11:00:00Z"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.spark.assembly_state import Open
 from penstock.spark.functions import header
+from penstock.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["assemble"]
 
 CHUNK_HEADERS = ("X-Msg-Id", "X-Offset", "X-Flags", "X-Total-Size", "X-Digest")
-NEEDED = ("subject", "data", "headers", "sequence", "time", "stream")
 FLAT = (
     "stream string, subject string, message_id string, share int, data binary, headers string, sequence bigint, "
     "micros bigint, chunks int, error string"
@@ -54,34 +54,24 @@ def assemble(frame: DataFrame, timeout: str | float = "30s", max_size: int = 256
     In a stream, `timeout` is how long a message waits for a new chunk; the next batch after that reports it. The state
     store holds the open ones: use Spark's RocksDB provider where they are many or large.
     """
-    lacking = [name for name in NEEDED if name not in frame.columns]
+    lacking = [name for name in COLUMNS if name not in frame.columns]
     if lacking:
         raise InputError(
             f"The frame has no column {', '.join(lacking)}.",
             remedy="Give the frame as the source gives it, with includeHeaders on, and select columns after.",
         )
     milliseconds = max(1, round(1000 * parse_duration(timeout, option="timeout")))
-    flat = _flat(frame)
+    flat, keys = _flat(frame), ("stream", "subject", "message_id", "share")
     if frame.isStreaming:
-        flat = flat.withWatermark("batch_time", f"{CLOCK_STEP} milliseconds")
-    grouped = flat.groupBy("stream", "subject", "message_id", "share")
-    if frame.isStreaming:
+        grouped = flat.withWatermark("batch_time", f"{CLOCK_STEP} milliseconds").groupBy(*keys)
         made = grouped.applyInPandasWithState(
             _stateful(milliseconds, max_size), FLAT, "state binary", "append", GroupStateTimeout.EventTimeTimeout
         )
     else:
-        made = grouped.applyInPandas(_batch(max_size), FLAT)
-    return made.select(
-        "subject",
-        "data",
-        F.from_json("headers", "map<string,array<string>>").alias("headers"),
-        "sequence",
-        F.timestamp_micros("micros").alias("time"),
-        "stream",
-        "message_id",
-        "chunks",
-        "error",
-    )
+        made = flat.groupBy(*keys).applyInPandas(_batch(max_size), FLAT)
+    headers = F.from_json("headers", "map<string,array<string>>")
+    whole = made.withColumns({"headers": headers, "time": F.timestamp_micros("micros")})
+    return whole.select(*COLUMNS, "message_id", "chunks", "error")
 
 
 def _flat(frame: DataFrame) -> DataFrame:

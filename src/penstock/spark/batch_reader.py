@@ -13,13 +13,11 @@ from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.partition import NatsPartition, read_partition
+from penstock.spark.partition import NatsPartition, PartitionReader
 from penstock.spark.pushdown import Pushed, narrow, push
-from penstock.spark.schema import check_schema
 from penstock.spark.survey import Survey, stream_names
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = ["NatsReader"]
@@ -29,14 +27,11 @@ __all__ = ["NatsReader"]
 CLOCK_MARGIN = timedelta(seconds=10)
 
 
-class NatsReader(DataSourceReader):
+class NatsReader(PartitionReader, DataSourceReader):
     """Reads what is there between `start` and `end` when the query is planned."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema)
-        self.connection = connection
-        self.options = options
-        self.wanted = schema
+        super().__init__(connection, options, schema)
         self.pushed = Pushed(subjects=options.subjects)
         # Spark refuses a reader whose class implements pushFilters while its push-down is switched off, which it is
         # unless spark.sql.python.filterPushdown.enabled is set. It asks whose function `reader.pushFilters` is: this
@@ -48,9 +43,6 @@ class NatsReader(DataSourceReader):
             streams = [Survey(bulk, name, self.pushed.subjects) for name in stream_names(bulk, self.options)]
             return [task for stream in streams for task in self._tasks(stream)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self.connection, self.options, self.wanted, partition)
-
     def _tasks(self, stream: Survey) -> Iterator[NatsPartition]:
         pushed = self.pushed
         if stream.subjects == () or (pushed.streams is not None and stream.name not in pushed.streams):
@@ -59,8 +51,7 @@ class NatsReader(DataSourceReader):
         position = self.options.position("start", stream.name, "all")
         start = stream.start_place(position, self.options.start_strategy, now)
         end = stream.end_place(self.options.position("end", stream.name, "new"), now)
-        if pushed.start > start:
-            start = min(pushed.start, stream.next)
+        start = max(start, min(pushed.start, stream.next))
         if pushed.since is not None:
             start = max(start, stream.at_time(pushed.since - CLOCK_MARGIN) or stream.next)
         if pushed.end is not None:

@@ -23,7 +23,6 @@ from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import atomic, names
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.direct import Found, question, read_message
-from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
 
 __all__ = ["TaskConnection", "borrow", "close_idle"]
@@ -31,6 +30,7 @@ __all__ = ["TaskConnection", "borrow", "close_idle"]
 log = logging.getLogger("penstock.spark")
 
 KEPT = 4  # connections of a process that wait for the next task
+LEARN = 10.0  # seconds that a leader which was just chosen gets to apply all that is stored
 
 _idle: dict[tuple[int, ConnectionOptions], TaskConnection] = {}
 _lock = threading.Lock()
@@ -39,17 +39,12 @@ _lock = threading.Lock()
 class TaskConnection(BulkConnection):
     """One bulk connection of a worker, used by one task at a time.
 
-    `patience`: for how many seconds `api` waits out a failure that passes.
+    `patience`: for how many seconds `ask` waits out a failure that passes.
     """
 
     def __init__(self, options: ConnectionOptions, patience: float = 0.0) -> None:
         self.patience = patience
         super().__init__(options)
-
-    @property
-    def timeout(self) -> float:
-        """How long an answer may take, in seconds."""
-        return self.options.request_timeout
 
     @property
     def version(self) -> str:
@@ -61,28 +56,31 @@ class TaskConnection(BulkConnection):
         if not isinstance(error, JetStreamError):
             self.link.close()
 
-    def api(
-        self,
-        method: str | Question,
-        body: object = None,
-        *,
-        timeout: float | None = None,
-        again: bool = False,
-        patience: float | None = None,
-    ) -> dict[str, Any]:
-        """Call the JetStream API, through an outage and while a leader is being chosen."""
-        wait = self.patience if patience is None else patience
-        return super().api(method, body, timeout=timeout, again=again, patience=wait)
+    def ask(self, method: str, body: object = None) -> dict[str, Any]:
+        """Call the JetStream API, through an outage and while a leader is being chosen, if there is patience."""
+        return self.api(method, body, patience=self.patience)
+
+    def stream_info(self, stream: str, created: str = "", end: int = 0) -> dict[str, Any]:
+        """Ask how a stream stands. The one that was made at `created` once had everything before `end`.
+
+        A leader that was just chosen may not know yet all that the one before it knew: it gets a little time.
+        """
+        deadline = Deadline(LEARN)
+        while True:
+            info = self.ask(names.stream_info(stream))
+            if info["created"] != created or int(info["state"]["last_seq"]) + 1 >= end or deadline.left == 0:
+                return info
+            time.sleep(0.2)
 
     def list_names(self, method: str, key: str) -> list[str]:
         """Give the names of all streams, or of all consumers of a stream, page after page."""
-        names: list[str] = []
+        listed: list[str] = []
         while True:
-            answer = self.api(method, {"offset": len(names)})
+            answer = self.ask(method, {"offset": len(listed)})
             found = answer.get(key) or []
-            names += found
-            if not found or len(names) >= answer.get("total", 0):
-                return names
+            listed += found
+            if not found or len(listed) >= answer.get("total", 0):
+                return listed
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +94,7 @@ class TaskConnection(BulkConnection):
 
     def _get(self, stream: str, body: dict[str, Any]) -> Found | None:
         try:
-            return read_message(self.api(names.message_get(stream), body))
+            return read_message(self.ask(names.message_get(stream), body))
         except NotFoundError as error:
             if error.err_code == names.NO_MESSAGE:
                 return None
@@ -106,11 +104,11 @@ class TaskConnection(BulkConnection):
 
     def store(self, stream: str, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int:
         """Store messages together or not at all, and give the sequence of the last; the others stand before it."""
-        self.connect(Deadline(self.timeout))
+        self.connect(Deadline(self.options.request_timeout))
         batch_id = atomic.new_id()
         before = [(subject.encode(), atomic.lines(headers), body) for subject, headers, body in messages[:-1]]
         ticket = self.post(atomic.encode(before, batch_id), batch_id, len(messages), *messages[-1])
-        return self.settle(stream, ticket, Deadline(self.timeout))
+        return self.settle(stream, ticket, Deadline(self.options.request_timeout))
 
     def post(
         self,
@@ -122,7 +120,7 @@ class TaskConnection(BulkConnection):
         payload: bytes,
     ) -> str:
         """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
-        deadline = Deadline(self.timeout)
+        deadline = Deadline(self.options.request_timeout)
         self.link.send(frames, deadline)
         header = protocol.encode_headers({**atomic.marks(batch_id, number, commit=True), **headers})
         return self.send_request(subject, payload, deadline, header)
@@ -162,14 +160,9 @@ def borrow(options: ConnectionOptions, patience: float = 0.0) -> Iterator[TaskCo
     except BaseException:
         connection.close()
         raise
-    _keep(key, connection)
-
-
-def _keep(key: tuple[int, ConnectionOptions], connection: TaskConnection) -> None:
-    """Keep a connection for the next task; the one that waited longest makes room."""
     with _lock:
         gone = [_idle.pop(key)] if key in _idle else []
-        while len(_idle) >= KEPT:
+        while len(_idle) >= KEPT:  # the one that waited longest makes room
             gone.append(_idle.pop(next(iter(_idle))))
         _idle[key] = connection
     for other in gone:

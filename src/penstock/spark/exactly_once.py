@@ -2,9 +2,8 @@
 
 A task takes the lanes of its partition and stores rows in atomic batches; the last message of each is a journal, fenced
 by a lane: it is stored only if our opening is still the last message there. Several batches are under way, each on a
-lane of its own, because a cluster refuses to check one subject for two at a time. Where the
-outcome of one is in doubt, the task takes its lanes again, which locks out everything still under way, and reads in
-them what was stored.
+lane of its own, because a cluster refuses to check one subject for two at a time. Where the outcome of one is in doubt,
+the task takes its lanes again, which locks out everything still under way, and reads in them what was stored.
 """
 
 from __future__ import annotations
@@ -23,14 +22,11 @@ from penstock.errors import DeadlineError, JetStreamError, LinkError, PenstockEr
 from penstock.spark.digests import Bag, from_bytes
 from penstock.spark.markers import DIGEST_SIZE, Head, journal_body
 from penstock.spark.messages import Messages
-from penstock.spark.query_markers import Journal, QueryMarkers, Slot, Taken
+from penstock.spark.query_markers import Journal, QueryMarkers, Taken
 from penstock.wire.jetstream.atomic import encode_rows, new_id
-from penstock.wire.jetstream.names import (
-    CONDITION_FAILED,
-    DUPLICATE_IN_BATCH,
-    EXPECTED_LAST_SUBJECT_SEQUENCE,
-    EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
-)
+from penstock.wire.jetstream.names import CONDITION_FAILED, DUPLICATE_IN_BATCH
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
@@ -74,29 +70,16 @@ class Task:
 
     # From the moment on at which there is something to write.
     _epoch: Head
-    _slot: Slot
+    _opening: int  # of our first lane; those of the others follow it
 
-    def __init__(
-        self,
-        markers: QueryMarkers,
-        *,
-        partition: int,
-        task: int,
-        rows: int = 999,
-        size: int = 8 * 2**20,
-        lanes: int = 4,
-        limit: int = 2**20,
-    ) -> None:
+    def __init__(self, markers: QueryMarkers, partition: int, task: int) -> None:
         self.markers = markers
         self.bulk = markers.bulk
         self.partition = partition
         self.task = task
         self.outcome = TaskOutcome()
-        self._rows = max(1, min(rows, (limit - 512) // DIGEST_SIZE))
-        self._size = size
-        self._lanes = lanes
         self._under_way: deque[_AtomicBatch] = deque()
-        self._patience = Deadline(markers.patience)
+        self._patience = Deadline(markers.options.patience)
 
     def write(self, rows: Iterable[Messages]) -> TaskOutcome:
         """Store every row that no attempt stored before."""
@@ -119,8 +102,7 @@ class Task:
         return self.outcome
 
     def _store(self, rows: Iterator[Messages], claimed: list[bytes]) -> None:
-        self._slot = self._open()
-        known = Bag([*claimed, *(journal.digests for journal in self._slot.journals)])
+        known = Bag([*claimed, *(journal.digests for journal in self._open())])
         for messages in rows:
             digests = messages.digests()
             if known.size:
@@ -143,29 +125,31 @@ class Task:
 
     def _cut(self, messages: Messages, digests: bytes) -> None:
         """Send rows in batches of about the same number, smaller ones where the rows are large."""
-        total = len(messages)
-        pieces = -(-total // self._rows)
+        total, options = len(messages), self.markers.options
+        most = max(1, min(options.atomic_rows, (self.markers.target.limit - 512) // DIGEST_SIZE))
+        pieces = -(-total // most)
         first = 0
         for piece in range(1, pieces + 1):
             while first < (end := total * piece // pieces):
-                first = self._send(messages, first, end, digests, self._size)
+                first = self._send(messages, first, end, digests, options.atomic_bytes)
 
     def _send(self, messages: Messages | None, first: int, last: int, digests: bytes, most_bytes: int = 1 << 40) -> int:
         """Send rows under a name that no batch had before, once a lane is free; give the row behind the last one."""
-        while len(self._under_way) >= self._lanes:
+        lanes, subjects = self.markers.options.in_flight, self.markers.subjects
+        while len(self._under_way) >= lanes:
             self._settle()
         batch_id, content = new_id(), bytearray()
         if messages is not None:
             last, content = encode_rows(messages.rows, first, last, batch_id, most_bytes=most_bytes)
-        lane = min(set(range(self._lanes)) - {other.lane for other in self._under_way})
+        lane = min(set(range(lanes)) - {other.lane for other in self._under_way})
         batch = _AtomicBatch(messages, first, last, digests, batch_id, lane)
         self._under_way.append(batch)
         headers = {
-            EXPECTED_LAST_SUBJECT_SEQUENCE: str(self._slot.sequences[lane]),
-            EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: self._slot.lanes[lane],
+            EXPECTED: str(self._opening + lane),
+            EXPECTED_SUBJECT: subjects.of_task(self._epoch.sequence, self.partition, lane),
             **self.markers.keep,
         }
-        journal = self.markers.subjects.of_task(self._epoch.sequence, self.partition, batch_id)
+        journal = subjects.of_task(self._epoch.sequence, self.partition, batch_id)
         body = journal_body(batch_id, digests[first * DIGEST_SIZE : last * DIGEST_SIZE])
         try:
             batch.ticket = self.bulk.post(content, batch_id, batch.rows + 1, journal, headers, body)
@@ -179,7 +163,7 @@ class Task:
         try:
             if batch.failure is not None:
                 raise batch.failure
-            self.bulk.settle(self.markers.subjects.stream, batch.ticket, Deadline(2 * self.bulk.timeout))
+            self.bulk.settle(self.markers.target.stream, batch.ticket, Deadline(2 * self.bulk.options.request_timeout))
         except JetStreamError as error:
             if error.err_code == DUPLICATE_IN_BATCH:
                 self._under_way.popleft()
@@ -187,7 +171,7 @@ class Task:
                 return
             if error.err_code in CONDITION_FAILED:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
-                self.markers.check_lane(self._epoch, self.partition, self.task, self._slot.lanes[batch.lane])
+                self.markers.check_lane(self._epoch, self.partition, self.task, batch.lane)
             elif not may_ask_again(error):
                 raise
             self._doubt(error)
@@ -196,7 +180,7 @@ class Task:
         else:
             self._under_way.popleft()
             self.outcome.stored += batch.rows
-            self._patience = Deadline(self.markers.patience)
+            self._patience = Deadline(self.markers.options.patience)
 
     def _divide(self, batch: _AtomicBatch) -> None:
         """Store a batch that holds a known message id in two halves, or note a single row as stored before."""
@@ -213,8 +197,7 @@ class Task:
         if self._patience.left == 0 or not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
         self.bulk.drop_after(error)
-        self._slot = self._open(again=True)
-        stored = {journal.batch_id for journal in self._slot.journals}
+        stored = {journal.batch_id for journal in self._open(again=True)}
         waiting, self._under_way = self._under_way, deque()
         for batch in waiting:
             if batch.batch_id in stored:
@@ -222,15 +205,17 @@ class Task:
             else:
                 self._send(batch.messages, batch.first, batch.last, batch.digests)
 
-    def _open(self, *, again: bool = False) -> Slot:
-        return self.markers.open(self._epoch, self.partition, self.task, self._lanes, again=again)
+    def _open(self, *, again: bool = False) -> list[Journal]:
+        """Take our lanes, and give what earlier attempts stored in them."""
+        self._opening, journals = self.markers.open(self._epoch, self.partition, self.task, again=again)
+        return journals
 
     # -- replay ---------------------------------------------------------------------------------------------------
 
     def _claim(self, epoch: Head, digests: bytes) -> list[bytes]:
         """Take those rows for ours that earlier runs stored and nobody else claimed; give their digests."""
         held: list[Journal] | None = None
-        deadline = Deadline(self.markers.patience)
+        deadline = Deadline(self.markers.options.patience)
         while True:
             claims, expected = self.markers.claims(epoch)
             if held is None:
@@ -248,11 +233,7 @@ class Task:
             if self.markers.claim(epoch, self.partition, taken, expected):
                 return found
             if deadline.left == 0:
-                raise DeadlineError(
-                    f"Could not claim the rows of partition {self.partition} within {self.markers.patience:g} s.",
-                    remedy="Many tasks at once, or a cluster without a leader: raise the option patience.",
-                    seconds=self.markers.patience,
-                )
+                raise self.markers.late(f"claim the rows of partition {self.partition}")
 
 
 def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple[Taken, list[bytes]]:

@@ -87,45 +87,30 @@ def is_marker(subject: str) -> bool:
     return subject.startswith(f"{MARKER_ROOT}.")
 
 
-@dataclass(frozen=True)
 class MarkerSubjects:
     """The subjects of one query in one stream."""
 
-    stream: str
-    query: str
-
-    @property
-    def root(self) -> str:
-        """What all subjects of the query begin with."""
-        return f"{MARKER_ROOT}.{self.stream}.{self.query}"
-
-    @property
-    def all(self) -> str:
+    def __init__(self, stream: str, query: str) -> None:
+        self._root = f"{MARKER_ROOT}.{stream}.{query}"
+        self.all = f"{self._root}.>"
         """A filter for every marker of the query."""
-        return f"{self.root}.>"
-
-    @property
-    def head(self) -> str:
+        self.head = f"{self._root}.head"
         """The one message that says where the query is."""
-        return f"{self.root}.head"
-
-    @property
-    def anchor(self) -> str:
+        self.anchor = f"{self._root}.anchor"
         """The message whose loss tells that journals may be lost."""
-        return f"{self.root}.anchor"
 
     def of_task(self, epoch: int, partition: int, last: int | str = "*") -> str:
         """A lane of a partition, by its number; a journal, by the id of its batch; or a filter for all of these."""
-        return f"{self.root}.{epoch}.{partition}.{last}"
+        return f"{self._root}.{epoch}.{partition}.{last}"
 
     def is_of_task(self, subject: str) -> bool:
         """Tell lanes and journals from the other markers of the query."""
-        parts = subject.removeprefix(f"{self.root}.").split(".")
+        parts = subject.removeprefix(f"{self._root}.").split(".")
         return len(parts) == 3 and parts[1] != "claims"
 
     def of_claims(self, epoch: int, last: str = "*") -> str:
         """A part of the claims of an epoch; `last`, the fence that every claim replaces; or a filter for all."""
-        return f"{self.root}.{epoch}.claims.{last}"
+        return f"{self._root}.{epoch}.claims.{last}"
 
 
 @dataclass(frozen=True)

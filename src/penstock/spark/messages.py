@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InputError, RowError
-from penstock.spark.digests import digest_rows
+from penstock.spark.digests import digest
 from penstock.spark.markers import is_marker
 from penstock.spark.options import refuse
 from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
@@ -27,8 +27,8 @@ __all__ = ["Messages", "Shape", "SinkStream", "check_columns"]
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
 KNOWN_SUBJECTS = 100_000  # how many checked subjects a task remembers
-_SUBJECT = re.compile(r"[^\s*>.\x00-\x20\x7f]+(\.[^\s*>.\x00-\x20\x7f]+)*")
 _TOKEN = re.compile(r"[^\s*>.\x00-\x20\x7f]+")
+_SUBJECT = re.compile(rf"{_TOKEN.pattern}(\.{_TOKEN.pattern})*")
 _NAME = re.compile(r"[!-9;-~]+")
 Wrong = dict[int, tuple[str, str]]  # for each row that cannot be written, by its number: a column, and what it is
 
@@ -70,30 +70,20 @@ class Messages:
     @cached_property
     def rows(self) -> frames.Rows:
         """The rows as the encoder of the wire wants them."""
-        if self.headers is None:
-            return frames.Rows(len(self), texts(self.subjects), texts(self.data))
-        headers = self.headers
-        return frames.Rows(
-            len(self),
-            texts(self.subjects),
-            texts(self.data),
-            offsets(headers),
-            texts(headers.keys),
-            offsets(headers.items),
-            texts(headers.items.values),
-        )
+        own: tuple[Any, ...] = ()
+        if (headers := self.headers) is not None:
+            own = offsets(headers), texts(headers.keys), offsets(headers.items), texts(headers.items.values)
+        return frames.Rows(len(self), texts(self.subjects), texts(self.data), *own)
 
     def digests(self) -> bytes:
-        """Give a digest of each row, over everything that is stored of it."""
-        subjects = self.subjects.to_pylist()
-        if self.headers is None:
-            heads = [f"{subject}\r\n\r\n".encode() for subject in subjects]
-        else:
-            heads = [
-                f"{subject}\r\n{_lines(entries)}\r\n".encode()
-                for subject, entries in zip(subjects, self.headers.to_pylist(), strict=True)
-            ]
-        return digest_rows(heads, self.data.to_pylist())
+        """Give a digest of each row, over everything that is stored of it, one behind the other."""
+        # The subject and each header end with a line end, and all of them with an empty line: no two different rows
+        # are the same bytes.
+        heads = [f"{subject}\r\n" for subject in self.subjects.to_pylist()]
+        if self.headers is not None:
+            heads = [head + _lines(own) for head, own in zip(heads, self.headers.to_pylist(), strict=True)]
+        rows = zip(heads, self.data.to_pylist(), strict=True)
+        return b"".join([digest(f"{head}\r\n".encode(), data) for head, data in rows])
 
     def to_batch(self) -> pa.RecordBatch:
         """Give the rows as a record batch."""
@@ -157,7 +147,6 @@ class Shape:
         self.options = options
         self.target = target
         self.given = 0
-        self.dead = 0
         self._patterns = [pattern(item) for item in target.subjects]
         self._known: set[str] = set()
 
@@ -165,7 +154,9 @@ class Shape:
         """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
         wrong: Wrong = {}
         data = _cast(batch.column("data"), pa.binary())
-        wrong.update(dict.fromkeys(np.flatnonzero(_nulls(data)).tolist(), ("data", "is null")))
+        if data.null_count:
+            nulls = np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))
+            wrong.update(dict.fromkeys(nulls.tolist(), ("data", "is null")))
         subjects = self._subjects(batch, wrong)
         headers, header_sizes = self._headers(batch, wrong)
         self._check_sizes(data, header_sizes, wrong)
@@ -182,7 +173,6 @@ class Shape:
                 row=first + row,
                 column=column,
             )
-        self.dead += len(wrong)
         mask = np.ones(batch.num_rows, dtype=bool)
         mask[list(wrong)] = False
         return Messages(subjects, data, headers).filter(mask), self._dead_letters(subjects, data, wrong)
@@ -194,16 +184,7 @@ class Shape:
         if column is None or (column.null_count and self.options.subject is not None):
             filled = self._templated(batch, wrong if column is None else None)
             column = filled if column is None else pc.coalesce(column, filled)
-        for row in np.flatnonzero(_nulls(column)).tolist():
-            wrong.setdefault(row, ("subject", "is null"))
-        bad = {}
-        for subject in column.unique().to_pylist():
-            if subject is not None and subject not in self._known and (what := self._judge(subject)):
-                bad[subject] = what
-        if bad:
-            for row, subject in enumerate(column.to_pylist()):
-                if subject in bad:
-                    wrong.setdefault(row, ("subject", bad[subject]))
+        _note(wrong, "subject", column, self._judge)
         return column
 
     def _templated(self, batch: pa.RecordBatch, wrong: Wrong | None) -> Any:
@@ -211,22 +192,20 @@ class Shape:
         pieces = TEMPLATE_COLUMN.split(template)  # text, column, text, column, ..., text
         if len(pieces) == 1:
             return pa.repeat(pa.scalar(template, pa.string()), batch.num_rows)
-        parts: list[Any] = []
-        for place, piece in enumerate(pieces):
-            if place % 2 == 0:
-                parts.append(pa.scalar(piece, pa.string()))
-                continue
-            column = _cast(batch.column(piece), pa.string())
-            bad = {item for item in column.unique().to_pylist() if item is None or not _TOKEN.fullmatch(item)}
-            if bad and wrong is not None:
-                for row, item in enumerate(column.to_pylist()):
-                    if item in bad:
-                        wrong.setdefault(row, (piece, f"is {item!r}, which is no token of a subject"))
-            parts.append(column)
+        parts = [pa.scalar(pieces[0], pa.string())]
+        for name, behind in zip(pieces[1::2], pieces[2::2], strict=True):
+            column = _cast(batch.column(name), pa.string())
+            if wrong is not None:
+                _note(wrong, name, column, _judge_token)
+            parts += [column, pa.scalar(behind, pa.string())]
         return pc.binary_join_element_wise(*parts, "")
 
-    def _judge(self, subject: str) -> str:
+    def _judge(self, subject: str | None) -> str:
         """Say what is wrong with a subject, and remember it where nothing is."""
+        if subject is None:
+            return "is null"
+        if subject in self._known:
+            return ""
         if not _SUBJECT.fullmatch(subject):
             return f"is {subject!r}, which is no subject to publish to"
         if is_marker(subject) or not any(item.fullmatch(subject) for item in self._patterns):
@@ -295,6 +274,20 @@ class Shape:
         return Messages(pa.array(names, pa.string()), pa.array(payloads, pa.binary()), pa.array(headers, HEADERS))
 
 
+def _judge_token(item: str | None) -> str:
+    fits = item is not None and _TOKEN.fullmatch(item)
+    return "" if fits else f"is {item!r}, which is no token of a subject"
+
+
+def _note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
+    """Note the rows of which a column cannot be written; a value that many of them have is judged once."""
+    bad = {item: what for item in column.unique().to_pylist() if (what := judge(item))}
+    if bad:
+        for row, item in enumerate(column.to_pylist()):
+            if item in bad:
+                wrong.setdefault(row, (name, bad[item]))
+
+
 def _plain(text: str) -> str:
     return re.sub(r"[\r\n\x00]", " ", text)[:500]
 
@@ -328,9 +321,3 @@ def _cast(column: Any, kind: pa.DataType) -> Any:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column if column.type.equals(kind) else column.cast(kind)
-
-
-def _nulls(column: Any) -> Any:
-    if column.null_count == 0:
-        return np.zeros(0, dtype=bool)
-    return column.is_null().to_numpy(zero_copy_only=False)

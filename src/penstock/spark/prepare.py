@@ -11,8 +11,8 @@ from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
 from penstock.spark.messages import SinkStream
 from penstock.spark.sink_options import SinkOptions
-from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
+from penstock.wire.subjects import covers, overlaps
 
 __all__ = ["prepare"]
 
@@ -65,6 +65,7 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
             f"The server is nats-server {bulk.version}, and atomic batches came with 2.12: exactly-once needs them.",
             remedy=f"Update the server. {other}",
         )
+    transform = config.get("subject_transform")  # without a source it is for all subjects
     reasons = {
         "interest retention drops the sink's markers at once": config.get("retention") == "interest",
         "in a work queue whoever consumes everything would remove the sink's markers": config.get("retention")
@@ -74,7 +75,8 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
         "it forbids to purge, and the sink must remove its markers": config.get("deny_purge"),
         "it refuses new messages of a subject at a limit, markers too": config.get("discard_new_per_subject"),
         "it acknowledges before it writes": config.get("persist_mode") == "async",
-        "it renames the subjects of the sink's markers": _renames(config),
+        "it renames the subjects of the sink's markers": transform
+        and overlaps(transform.get("src") or ">", f"{MARKER_ROOT}.>"),
         f"it takes no messages of {SMALLEST} bytes": 0 < config.get("max_msg_size", -1) < SMALLEST,
     }
     for reason, holds in reasons.items():
@@ -85,28 +87,18 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
             raise InputError(f"Stream {name} cannot be written to exactly once: {reason}.", remedy=f"{remedy}. {other}")
 
 
-def _renames(config: dict[str, Any]) -> bool:
-    source = (config.get("subject_transform") or {}).get("src") or ""
-    first = source.split(".")[0]
-    return bool(source) and first in (">", "*", MARKER_ROOT)
-
-
 def _missing(config: dict[str, Any], options: SinkOptions) -> dict[str, Any]:
     """Give the changes that the write needs."""
     changes: dict[str, Any] = {}
+    subjects, markers = config.get("subjects") or [], marker_filter(config["name"])
     if options.exactly_once and not config.get("allow_atomic"):
         changes["allow_atomic"] = True
-    if options.exactly_once and not _covers(config.get("subjects") or [], config["name"]):
-        changes["subjects"] = [*(config.get("subjects") or []), marker_filter(config["name"])]
+    if options.exactly_once and not any(covers(item, markers) for item in subjects):
+        changes["subjects"] = [*subjects, markers]
     expires = bool(config.get("max_age")) and options.exactly_once  # then markers must say that they do not
     if not config.get("allow_msg_ttl") and (expires or options.ttl or options.ttl_column):
         changes["allow_msg_ttl"] = True
     return changes
-
-
-def _covers(subjects: list[str], name: str) -> bool:
-    wanted = {">", f"{MARKER_ROOT}.>", marker_filter(name), f"*.{name}.>", "*.>", "*.*.>"}
-    return any(item in wanted for item in subjects)
 
 
 def _mend(
@@ -131,10 +123,9 @@ def _mend(
 
 def _lay_origin(bulk: TaskConnection, name: str) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
-    subject = origin_subject(name)
-    answer = bulk.request(subject, origin_body(), headers={EXPECTED_LAST_SUBJECT_SEQUENCE: "0"})
+    origin = (origin_subject(name), {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}, origin_body())
     try:
-        confirm(answer.payload, answer.status, name)
+        bulk.store(name, [origin])
     except JetStreamError as error:
         if error.err_code not in CONDITION_FAILED:  # another query was faster
             raise

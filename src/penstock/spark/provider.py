@@ -80,7 +80,9 @@ class NatsDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.spark.writers import NatsStreamWriter
 
-        return NatsStreamWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
+        sink = SinkOptions.parse(self._own())
+        sink.check_stream()
+        return NatsStreamWriter(self._write_connection(), sink, schema, overwrite)
 
     def _own(self) -> dict[str, str]:
         return {name: value for name, value in self.options.items() if name.lower() not in OF_SPARK}

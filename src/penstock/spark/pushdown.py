@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from penstock.wire.subjects import covers, overlaps
+from penstock.wire.subjects import covers, overlaps, subject_fault
 
 __all__ = ["Pushed", "narrow", "prefix_to_subject", "push", "without_overlap"]
 
@@ -85,7 +85,7 @@ def _subject(pushed: Pushed, kind: str, value: Any) -> Pushed:
     if kind == "StringStartsWith" and isinstance(value, str):
         return replace(pushed, subjects=narrow(pushed.subjects, tuple(prefix_to_subject(value))))
     subjects = _words(kind, value)
-    if subjects and all(is_literal(item) for item in subjects):
+    if subjects and not any(subject_fault(item, literal=True) for item in subjects):
         return replace(pushed, subjects=narrow(pushed.subjects, subjects))
     return pushed
 
@@ -99,12 +99,6 @@ def _stream(pushed: Pushed, kind: str, value: Any) -> Pushed:
 _COLUMNS = {"sequence": _sequence, "time": _time, "subject": _subject, "stream": _stream}
 
 
-def is_literal(subject: str) -> bool:
-    """Tell a subject without wildcards, as a message has one, from anything else."""
-    tokens = subject.split(".")
-    return all(token and not any(mark in token for mark in "*> \t\r\n") for token in tokens)
-
-
 def prefix_to_subject(prefix: str) -> list[str]:
     """Give the subjects that cover everything which begins with a text: whole tokens of it, and a wildcard.
 
@@ -112,7 +106,7 @@ def prefix_to_subject(prefix: str) -> list[str]:
     there is no whole token, nothing is gained.
     """
     whole, dot, _ = prefix.rpartition(".")
-    return [f"{whole}.>"] if dot and is_literal(whole) else [">"]
+    return [f"{whole}.>"] if dot and not subject_fault(whole, literal=True) else [">"]
 
 
 def narrow(old: tuple[str, ...] | None, new: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
@@ -25,6 +25,8 @@ from penstock.spark.markers import (
     read_lane,
     seal_body,
 )
+from penstock.spark.messages import SinkStream
+from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.direct import Found
 from penstock.wire.jetstream.names import CONDITION_FAILED, TTL
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
@@ -32,7 +34,7 @@ from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
-__all__ = ["Journal", "QueryMarkers", "Slot", "Taken"]
+__all__ = ["Journal", "QueryMarkers", "Taken"]
 
 MOST = 900  # messages of one batch of seals
 CLAIM_BYTES = 256 * 1024  # of one message of claims
@@ -51,37 +53,25 @@ class Journal:
 
 
 @dataclass
-class Slot:
-    """The lanes of one task: for each the sequence of our opening, which must be the last of its lane."""
-
-    lanes: list[str]
-    sequences: list[int]
-    journals: list[Journal]
-    """What earlier attempts at this partition stored in this epoch."""
-
-
 class QueryMarkers:
     """Asks and changes the progress of one query in one stream, for one batch and one run of it."""
 
-    def __init__(
-        self,
-        bulk: TaskConnection,
-        subjects: MarkerSubjects,
-        *,
-        batch: int,
-        run: str,
-        keep: bool = False,
-        start_anew: bool = False,
-        patience: float = 60.0,
-    ) -> None:
-        self.bulk = bulk
-        self.subjects = subjects
-        self.batch = batch
-        self.run = run
-        self.start_anew = start_anew
-        self.patience = patience
-        self.keep = {TTL: "never"} if keep else {}
-        """The headers of a marker, which must outlive an age limit of the stream."""
+    bulk: TaskConnection
+    options: SinkOptions
+    target: SinkStream
+    query: str
+    batch: int
+    run: str
+
+    @cached_property
+    def subjects(self) -> MarkerSubjects:
+        """Where the markers stand."""
+        return MarkerSubjects(self.target.stream, self.query)
+
+    @property
+    def keep(self) -> dict[str, str]:
+        """The headers of every marker, which must outlive an age limit of the stream."""
+        return {TTL: "never"} if self.target.keep else {}
 
     # -- the head -------------------------------------------------------------------------------------------------
 
@@ -96,11 +86,12 @@ class QueryMarkers:
         Its sequence is the epoch, which every lane's subject carries. FencedError where another run has it now,
         MarkerError where the stream and the query disagree.
         """
-        deadline = Deadline(self.patience)
+        deadline, starts_anew = Deadline(self.options.patience), self.options.on_missing_markers == "start"
         while True:
             head = self.head()
             if head is None or head.batch < self.batch:
-                self._check_order(head)
+                if not starts_anew:
+                    self._check_order(head)
                 self._write_head(Head(self.batch, self.run, "open"), 0 if head is None else head.sequence)
             elif head.batch > self.batch:
                 raise self._newer(head)
@@ -109,24 +100,22 @@ class QueryMarkers:
             elif head.run != self.run:
                 if self.run in head.past:
                     raise self.fenced(None)
-                if self.start_anew and not self._has_anchor(head.anchor):
-                    self._write_head(Head(self.batch, self.run, "open", past=(*head.past, head.run)), head.sequence)
-                    continue
                 # The other run may be alive: from here on it cannot open a lane any more.
-                self._write_head(
-                    Head(self.batch, self.run, "sealing", head.anchor, (*head.past, head.run)), head.sequence
-                )
+                new = Head(self.batch, self.run, "sealing", head.anchor, (*head.past, head.run))
+                if starts_anew and not self._has_anchor(head.anchor):
+                    new = replace(new, state="open", since=0)
+                self._write_head(new, head.sequence)
             elif head.state == "sealing":
                 self._seal(head)
                 self._write_head(Head(self.batch, self.run, "replay", head.anchor, head.past), head.sequence)
             else:
                 return head
             if deadline.left == 0:
-                raise self._late("become the writer of the batch")
+                raise self.late("become the writer of the batch")
 
     def finish(self, epoch: Head) -> None:
         """Say that every row of the batch is stored, and take away what only a replay would have needed."""
-        deadline = Deadline(self.patience)
+        deadline = Deadline(self.options.patience)
         while True:
             head = self.head()
             if head is None or head.batch != self.batch or head.run != self.run:
@@ -137,7 +126,7 @@ class QueryMarkers:
                 raise self.fenced(None)
             self._write_head(Head(self.batch, self.run, "done", epoch.anchor), epoch.sequence)
             if deadline.left == 0:
-                raise self._late("finish the batch")
+                raise self.late("finish the batch")
         self.clear(head.sequence)
 
     def clear(self, before: int | None = None) -> None:
@@ -146,15 +135,14 @@ class QueryMarkers:
         Later ones are of a later run, and stay.
         """
         question = {"filter": self.subjects.all} | ({} if before is None else {"seq": before})
-        self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.subjects.stream}", question))
+        self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", question))
 
     def _check_order(self, head: Head | None) -> None:
         """Refuse a batch that does not follow on what the stream knows."""
-        if self.start_anew or (head is None and self.batch == 0):
+        follows = self.batch == 0 if head is None else (head.state == "done" and head.batch == self.batch - 1)
+        if follows:
             return
-        if head is not None and head.state == "done" and head.batch == self.batch - 1:
-            return
-        stream = self.subjects.stream
+        stream = self.target.stream
         if head is None:
             what = f"Stream {stream} knows nothing of this query, and batch {self.batch} is not its first."
             why = "Its markers were purged, fell to a limit of the stream, or went with an older copy of it"
@@ -172,11 +160,11 @@ class QueryMarkers:
 
     def _newer(self, head: Head) -> MarkerError:
         return self.broken(
-            f"Stream {self.subjects.stream} holds batch {head.batch} of this query, and this run wants to write batch "
+            f"Stream {self.target.stream} holds batch {head.batch} of this query, and this run wants to write batch "
             f"{self.batch}.",
             "The checkpoint is older than the stream (restored from a backup?), or two drivers share it. "
             "Batches planned anew would not be the same, so nothing was written. Use the newest checkpoint, or a new "
-            f"one whose source starts behind what is written; `penstock stream purge {self.subjects.stream} --subject "
+            f"one whose source starts behind what is written; `penstock stream purge {self.target.stream} --subject "
             f"'{self.subjects.all}'` and onMissingMarkers=start accept repeated rows instead.",
         )
 
@@ -196,19 +184,21 @@ class QueryMarkers:
         }
         seals = [(lane, self.keep, seal_body(self.run)) for lane in sorted(lanes)]
         for start in range(0, len(seals), MOST):
-            self._patiently(partial(self.bulk.store, self.subjects.stream, seals[start : start + MOST]))
+            self._patiently(partial(self.bulk.store, self.target.stream, seals[start : start + MOST]))
 
     # -- lanes ----------------------------------------------------------------------------------------------------
 
-    def open(self, epoch: Head, partition: int, task: int, count: int, *, again: bool = False) -> Slot:
+    def open(self, epoch: Head, partition: int, task: int, *, again: bool = False) -> tuple[int, list[Journal]]:
         """Take the lanes of a partition, from an earlier attempt where there was one, and read what that stored.
 
-        `again`: we know that there was one.
+        Gives the sequence of the first opening, which those of the other lanes follow, and the journals of earlier
+        attempts in this epoch. `again`: we know that there was one.
         """
+        count = self.options.in_flight
         lanes = [self.subjects.of_task(epoch.sequence, partition, lane) for lane in range(count)]
         body = opening_body(self.run, task)
         guard = {EXPECTED: str(epoch.sequence), EXPECTED_SUBJECT: self.subjects.head, **self.keep}
-        deadline = Deadline(self.patience)
+        deadline = Deadline(self.options.patience)
         first = not again
         while True:
             fresh = {EXPECTED: "0"} if first else {}
@@ -221,22 +211,22 @@ class QueryMarkers:
                 raise self.fenced(partition)
             first = False
             if deadline.left == 0:
-                raise self._late(f"open partition {partition}")
-        slot = Slot(lanes, list(range(last - count + 1, last + 1)), [])
+                raise self.late(f"open partition {partition}")
+        journals = []
         if not first:
             everything = self.subjects.of_task(epoch.sequence, partition)
             for found, fields, digests in self._written(everything, epoch.sequence, last):
                 if fields["kind"] == "rows":
-                    slot.journals.append(Journal(found.sequence, str(fields["id"]), digests))
+                    journals.append(Journal(found.sequence, str(fields["id"]), digests))
                 elif fields["kind"] == "open" and fields["run"] == self.run and fields["task"] > task:
                     raise self.fenced(partition)
             if not self._has_anchor(epoch.anchor):
                 raise self._dropped()
-        return slot
+        return last - count + 1, journals
 
-    def check_lane(self, epoch: Head, partition: int, task: int, lane: str) -> None:
+    def check_lane(self, epoch: Head, partition: int, task: int, lane: int) -> None:
         """Make sure that a task holds a lane; say else whether somebody else has it, or it is gone from the stream."""
-        found = self._last(lane)
+        found = self._last(self.subjects.of_task(epoch.sequence, partition, lane))
         if found is not None:
             fields, _ = read_lane(found.payload)
             if fields["kind"] == "open" and fields["run"] == self.run and int(fields["task"]) == task:
@@ -283,10 +273,10 @@ class QueryMarkers:
     # -- reading and storing --------------------------------------------------------------------------------------
 
     def _last(self, subject: str) -> Found | None:
-        return self._patiently(lambda: self.bulk.last(self.subjects.stream, subject))
+        return self._patiently(lambda: self.bulk.last(self.target.stream, subject))
 
     def _following(self, subject: str, place: int) -> Found | None:
-        return self._patiently(lambda: self.bulk.following(self.subjects.stream, subject, place))
+        return self._patiently(lambda: self.bulk.following(self.target.stream, subject, place))
 
     def _written(self, subject: str, start: int, end: int) -> Iterator[tuple[Found, dict[str, Any], bytes]]:
         """Give the openings, seals and journals of a scan, each with its fields and digests."""
@@ -320,12 +310,12 @@ class QueryMarkers:
 
     def _patiently(self, action: Callable[[], _Result]) -> _Result:
         """Do something that may be done twice, again and again while the trouble is a passing one."""
-        return self.bulk.patiently(action, self.patience, nobody=True)
+        return self.bulk.patiently(action, self.options.patience, nobody=True)
 
     def _attempt(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
         try:
-            return self.bulk.store(self.subjects.stream, messages)
+            return self.bulk.store(self.target.stream, messages)
         except PenstockError as error:
             wrong = isinstance(error, JetStreamError) and error.err_code in CONDITION_FAILED
             if not wrong and not may_ask_again(error):
@@ -342,7 +332,7 @@ class QueryMarkers:
 
     def _dropped(self) -> MarkerError:
         return self.broken(
-            f"Stream {self.subjects.stream} has dropped markers of batch {self.batch} while it was being written.",
+            f"Stream {self.target.stream} has dropped markers of batch {self.batch} while it was being written.",
             "A purge or a limit of the stream took them: a batch must fit into the stream's limits several "
             "times over. Rows may come twice if the query goes on; to accept that, set "
             '.option("onMissingMarkers", "start") for one start.',
@@ -350,22 +340,23 @@ class QueryMarkers:
 
     @property
     def _facts(self) -> dict[str, object]:
-        return {"stream": self.subjects.stream, "query": self.subjects.query, "batch": self.batch}
+        return {"stream": self.target.stream, "query": self.query, "batch": self.batch}
 
     def fenced(self, partition: int | None) -> FencedError:
         """Say that somebody else writes now."""
         part = "" if partition is None else f", partition {partition}"
         return FencedError(
             f"Another attempt or another driver has taken over batch {self.batch}{part} of this query in stream "
-            f"{self.subjects.stream}; nothing more of this attempt is stored.",
+            f"{self.target.stream}; nothing more of this attempt is stored.",
             remedy="Nothing to do if Spark goes on with the other one. Two drivers must not share a checkpoint.",
             partition=partition,
             **self._facts,
         )
 
-    def _late(self, what: str) -> DeadlineError:
+    def late(self, what: str) -> DeadlineError:
+        """Say that the time is over."""
         return DeadlineError(
-            f"Could not {what} in stream {self.subjects.stream} within {self.patience:g} s.",
+            f"Could not {what} in stream {self.target.stream} within {self.options.patience:g} s.",
             remedy="Many writers at once, or a cluster without a leader: try again, or raise the option patience.",
-            seconds=self.patience,
+            seconds=self.options.patience,
         )

@@ -50,11 +50,9 @@ class Release:
             self.held = mark.next
             return
         there = self._bookmarks()
-        if is_new and not there:
-            self._bookmark(mark.next)
-            there = [mark.next]
         if not there or min(there) > mark.next:
-            self._lose(mark.next)
+            if there or not is_new:
+                self._lose(mark.next)
             self._bookmark(mark.next)
             there = [*there, mark.next]
         self.held = min(there)
@@ -78,7 +76,7 @@ class Release:
         if self.kind == "workqueue":
             for subject in self.subjects or (None,):
                 body = {"seq": mark.next} | ({"filter": subject} if subject else {})
-                self.bulk.api(f"STREAM.PURGE.{self.stream}", body)
+                self.bulk.ask(f"STREAM.PURGE.{self.stream}", body)
         else:
             there = self._bookmarks()
             if not there or (self.held is not None and min(there) > self.held):
@@ -86,21 +84,19 @@ class Release:
             self._bookmark(mark.next)
             for place in there:
                 if place < mark.next:
-                    self.bulk.api(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
+                    self.bulk.ask(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
         self.held = mark.next
 
     # -- what can be kept safe ------------------------------------------------------------------------------------
 
     def _check(self, stream: Survey) -> None:
         asked = self.options.ack == "commit"
-        if stream.retention == "limits":
-            if asked:
-                raise InputError(
-                    f"The option ack is given, and the stream {stream.name} removes nothing by acks.",
-                    remedy="Leave ack and consumer out: limits alone decide what it keeps.",
-                )
-            return
-        if not asked:
+        if asked and not self.is_needed:
+            raise InputError(
+                f"The option ack is given, and the stream {stream.name} removes nothing by acks.",
+                remedy="Leave ack and consumer out: limits alone decide what it keeps.",
+            )
+        if self.is_needed and not asked:
             raise InputError(
                 f"The stream {stream.name} has {stream.retention} retention: it removes what is acknowledged, and a "
                 "replay could find it gone.",
@@ -120,17 +116,15 @@ class Release:
 
     # -- consumers ------------------------------------------------------------------------------------------------
 
-    def _name(self, place: int) -> str:
+    def _name(self, place: int | str) -> str:
         return f"{self.options.consumer}-{place}"
 
     def _bookmarks(self) -> list[int]:
         """Give the places of this query's bookmarks."""
-        prefix, places = f"{self.options.consumer}-", []
-        for name in self.bulk.list_names(f"CONSUMER.NAMES.{self.stream}", "consumers"):
-            rest = name.removeprefix(prefix)
-            if name.startswith(prefix) and rest.isdecimal():
-                places.append(int(rest))
-        return sorted(places)
+        prefix = self._name("")
+        names = self.bulk.list_names(f"CONSUMER.NAMES.{self.stream}", "consumers")
+        places = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        return sorted(int(place) for place in places if place.isdecimal())
 
     def _bookmark(self, place: int) -> None:
         self._make(self._name(place), {"deliver_policy": "by_start_sequence", "opt_start_seq": place})
@@ -149,12 +143,12 @@ class Release:
                 "max_waiting": 1,
             },
         }
-        self.bulk.api(f"CONSUMER.DURABLE.CREATE.{self.stream}.{name}", body)
+        self.bulk.ask(f"CONSUMER.DURABLE.CREATE.{self.stream}.{name}", body)
 
     def _claim(self) -> None:
         name = str(self.options.consumer)
         try:
-            self.bulk.api(f"CONSUMER.INFO.{self.stream}.{name}")
+            self.bulk.ask(f"CONSUMER.INFO.{self.stream}.{name}")
         except NotFoundError:
             try:
                 self._make(name, {"deliver_policy": "all"})

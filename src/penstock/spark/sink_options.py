@@ -22,6 +22,7 @@ from penstock.spark.options import (
     text,
     truth,
 )
+from penstock.wire.subjects import subject_fault
 
 __all__ = ["SINK", "TEMPLATE_COLUMN", "SinkOptions", "read_ttl", "template_columns"]
 
@@ -132,8 +133,7 @@ class SinkOptions(Options):
 
 
 def _check_subject(option: str, subject: str) -> None:
-    tokens = subject.split(".")
-    if any(not token or re.search(r"[\s*>{}\x00-\x1f\x7f]", token) for token in tokens) or is_marker(subject):
+    if subject_fault(subject) or re.search(r"[*>{}]", subject) or is_marker(subject):
         refuse(option, subject, "A subject is made of tokens joined by dots, without blanks and wildcards.")
 
 

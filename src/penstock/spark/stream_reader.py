@@ -22,19 +22,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.errors import DataLossError, InputError
+from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark, Offset, Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.partition import PATIENCE, NatsPartition, read_partition
+from penstock.spark.partition import NatsPartition, PartitionReader
 from penstock.spark.planning import share
 from penstock.spark.release import Release
-from penstock.spark.schema import check_schema
 from penstock.spark.survey import Survey, stream_names
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = ["NatsStreamReader"]
@@ -44,14 +42,11 @@ __all__ = ["NatsStreamReader"]
 IDLE_SECONDS = 60.0
 
 
-class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams as micro-batches: each sequence in exactly one of them."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema)
-        self.connection = connection
-        self.options = options
-        self.wanted = schema
+        super().__init__(connection, options, schema)
         self._bulk: TaskConnection | None = None
         self._streams: dict[str, Survey] = {}
         self._target: dict[str, Survey] | None = None
@@ -77,12 +72,13 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         # Spark takes one limit; the others are applied beside it, because they are ours to know.
         options = self.options
-        if options.max_messages_per_trigger is not None:
-            return ReadMaxRows(options.max_messages_per_trigger)
-        if options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        if options.min_messages_per_trigger is not None:
-            return ReadMinRows(options.min_messages_per_trigger)
+        for kind, number in (
+            (ReadMaxRows, options.max_messages_per_trigger),
+            (ReadMaxBytes, options.max_bytes_per_trigger),
+            (ReadMinRows, options.min_messages_per_trigger),
+        ):
+            if number is not None:
+                return kind(number)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -94,7 +90,9 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 marks[name] = self._first_mark(stream, begin)
         waiting = {name: item for name, mark in marks.items() if (item := self._waiting(mark, streams.get(name)))}
         idle = {name for name, item in waiting.items() if not self._has_some(item)}
-        self._note(marks, waiting.keys() - idle)
+        self._caught_up = {
+            name: (mark.next, time.monotonic()) for name, mark in marks.items() if name not in waiting or name in idle
+        }
         if idle == waiting.keys() and time.monotonic() - self._moved < IDLE_SECONDS:
             waiting = {}  # nothing that came is for us, and a micro-batch is not worth its cost yet
         if not isinstance(limit, ReadAllAvailable):
@@ -123,9 +121,6 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for wanted in Offset.from_json(start).ranges(goal)
             for task in self._tasks(wanted, goal.marks[wanted.stream])
         ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self.connection, self.options, self.wanted, partition)
 
     def _tasks(self, wanted: Range, mark: Mark) -> Iterator[NatsPartition]:
         stream = self._streams.get(wanted.stream)
@@ -170,21 +165,13 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._streams
 
     def _survey(self, name: str, mark: Mark | None) -> Survey | None:
-        """Ask for a stream's state; None where a stream that we know is gone.
-
-        A leader that was just chosen may not know yet all that the one before it knew: it gets a little time.
-        """
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                found = Survey(self._connected(), name, self.options.subjects)
-            except InputError:
-                if mark is None:
-                    raise
-                return None
-            if mark is None or found.next >= mark.next or found.created != mark.created or time.monotonic() > deadline:
-                return found
-            time.sleep(0.2)
+        """Ask for a stream's state; None where a stream that we know is gone."""
+        try:
+            return Survey(self._connected(), name, self.options.subjects, mark)
+        except (InputError, NotFoundError):
+            if mark is None:
+                raise
+            return None
 
     def _release(self, stream: Survey) -> Release:
         """Give what keeps and releases the messages of a stream; it refuses what cannot be kept safe."""
@@ -213,15 +200,6 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.options.lose(self._vanished(name, mark.next, None, stream))
             return mark.moved(stream.next)
         return mark
-
-    def _note(self, marks: dict[str, Mark], busy: set[str]) -> None:
-        """Remember of which streams nothing is waiting for us."""
-        now = time.monotonic()
-        for name, mark in marks.items():
-            if name in busy:
-                self._caught_up.pop(name, None)
-            else:
-                self._caught_up[name] = (mark.next, now)
 
     def _only_markers_lie_between(self, mark: Mark, stream: Survey) -> bool:
         """Tell whether a stream whose first data lies ahead of us has lost none, in so far as we have watched it.

@@ -15,10 +15,10 @@ from typing import Any
 from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, is_marker
-from penstock.spark.offsets import Range
+from penstock.spark.offsets import Mark, Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.partition import NatsPartition
-from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, spread
+from penstock.spark.planning import Point, Profile, cut, how_many, spread
 from penstock.spark.positions import Position
 from penstock.wire.jetstream import direct, names
 from penstock.wire.subjects import overlaps
@@ -60,11 +60,16 @@ class Probed:
 
 
 class Survey:
-    """A stream as the server described it, and questions about it, with the subjects that the query reads."""
+    """A stream as the server described it, and questions about it, with the subjects that the query reads.
 
-    def __init__(self, bulk: TaskConnection, name: str, subjects: tuple[str, ...] | None) -> None:
+    `mark`: where the query stands in it. InputError where there is no such stream.
+    """
+
+    def __init__(
+        self, bulk: TaskConnection, name: str, subjects: tuple[str, ...] | None, mark: Mark | None = None
+    ) -> None:
         try:
-            info = bulk.api(f"STREAM.INFO.{name}")
+            info = bulk.stream_info(name, mark.created, mark.next) if mark else bulk.stream_info(name)
         except NotFoundError:
             known = bulk.list_names("STREAM.NAMES", "streams")
             more = " …" if len(known) > 10 else ""
@@ -108,16 +113,8 @@ class Survey:
 
     def _first_data(self) -> int:
         """Ask the leader, which lags behind nobody, for the first message that is no marker."""
-        questions = [direct.question(self.head, subject=subject) for subject in self.data_subjects or ()]
-        return min(self._asked(questions), default=self.next)
-
-    def _asked(self, questions: list[dict[str, Any]]) -> Iterator[int]:
-        """Give the sequences that the leader answers with, if there is such a message."""
-        for body in questions:
-            try:
-                yield direct.read_message(self.bulk.api(names.message_get(self.name), body)).sequence
-            except NotFoundError:
-                continue
+        found = [self.bulk.following(self.name, subject, self.head) for subject in self.data_subjects or ()]
+        return min([self.next, *(item.sequence for item in found if item)])
 
     # -- losses -------------------------------------------------------------------------------------------------
 
@@ -186,7 +183,8 @@ class Survey:
     def _last(self) -> int:
         if self.subjects is None:
             return max(self.last, self.first)
-        return max(self._asked([direct.question(last=subject) for subject in self.subjects]), default=self.next)
+        found = [self.bulk.last(self.name, subject) for subject in self.subjects]
+        return max((item.sequence for item in found if item), default=self.next)
 
     def at_time(self, time: datetime) -> int | None:
         """Give the first sequence stored at a time or later; None where there is none."""
@@ -280,24 +278,21 @@ class Survey:
     def tasks(self, wanted: Range, options: SourceOptions) -> Iterator[NatsPartition]:
         """Cut a range into tasks, balanced by what is really there."""
         held = self.retention != "limits" and self.subjects is not None
-        limits = TaskLimits(
-            options.min_partitions or 1, options.max_records_per_partition, options.max_bytes_per_partition
-        )
-        for item in self._cut(wanted, limits):
+        for item in self._cut(wanted, options):
             yield NatsPartition(self.name, item.start, item.end, self.created, self.subjects, self.hides, held)
 
-    def _cut(self, wanted: Range, limits: TaskLimits) -> list[Range]:
+    def _cut(self, wanted: Range, options: SourceOptions) -> list[Range]:
         start, end = max(wanted.start, self.first), min(wanted.end, self.next)
         if start >= end:
             return [wanted] if wanted.width else []
         profile = Profile.even(start, end, self.count(start, end), self.mean_size)
-        parts = how_many(profile, limits)
+        parts = how_many(profile, options)
         if parts > 1:
             profile = self._look_closer(start, end, profile.count, parts)
-            parts = how_many(profile, limits)
+            parts = how_many(profile, options)
         ranges = cut(self.name, profile, parts) or [Range(self.name, start, end)]
-        if limits.records is not None:
-            ranges = [piece for item in ranges for piece in self._within(profile, item, limits.records)]
+        if (records := options.max_records_per_partition) is not None:
+            ranges = [piece for item in ranges for piece in self._within(profile, item, records)]
         # What is gone already belongs to the first task, which reports it.
         return [replace(ranges[0], start=wanted.start), *ranges[1:]]
 
@@ -355,8 +350,8 @@ class Survey:
             "num_replicas": 1,
             "inactive_threshold": 5_000_000_000,
         }
-        made = self.bulk.api(f"CONSUMER.CREATE.{self.name}", {"stream_name": self.name, "config": config})
-        self.bulk.api(f"CONSUMER.DELETE.{self.name}.{made['name']}")
+        made = self.bulk.ask(f"CONSUMER.CREATE.{self.name}", {"stream_name": self.name, "config": config})
+        self.bulk.ask(f"CONSUMER.DELETE.{self.name}.{made['name']}")
         return made
 
 

@@ -48,10 +48,8 @@ class NatsReader(PartitionReader, DataSourceReader):
         if stream.subjects == () or (pushed.streams is not None and stream.name not in pushed.streams):
             return
         now = datetime.now(UTC)
-        position = self.options.position("start", stream.name, "all")
-        start = stream.start_place(position, self.options.start_strategy, now)
-        end = stream.end_place(self.options.position("end", stream.name, "new"), now)
-        start = max(start, min(pushed.start, stream.next))
+        start = max(stream.start_place(self.options, now), min(pushed.start, stream.next))
+        end = stream.end_place(self.options, now)
         if pushed.since is not None:
             start = max(start, stream.at_time(pushed.since - CLOCK_MARGIN) or stream.next)
         if pushed.end is not None:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from penstock.errors import RemoteProtocolError
 
@@ -150,7 +150,9 @@ class Head:
         """Read a head; RemoteProtocolError where it is none."""
         fields, _ = _split(body)
         try:
-            head = cls(
+            if fields["state"] not in get_args(State):
+                raise ValueError(fields)
+            return cls(
                 batch=int(fields["batch"]),
                 run=str(fields["run"]),
                 state=fields["state"],
@@ -160,9 +162,6 @@ class Head:
             )
         except (KeyError, TypeError, ValueError):
             raise _strange("head") from None
-        if head.state not in ("open", "sealing", "replay", "done"):
-            raise _strange("head")
-        return head
 
 
 def anchor_body(batch: int) -> bytes:
@@ -204,18 +203,18 @@ def claim_bodies(partition: int, taken: dict[int, list[bool]], size: int) -> lis
 
     A partition that takes nothing says so, too: one part with no entries.
     """
-    parts: list[tuple[int, bytearray]] = [(0, bytearray())]
+    parts, counts = [bytearray()], [0]
     for sequence, rows in sorted(taken.items()):
         bits = sum(1 << place for place, mine in enumerate(rows) if mine).to_bytes((len(rows) + 7) // 8, "little")
-        count, content = parts[-1]
-        if content and len(content) + len(bits) > size:
-            parts.append((0, bytearray()))
-            count, content = parts[-1]
-        content += _CLAIM.pack(sequence, len(rows)) + bits
-        parts[-1] = (count + sum(rows), content)
+        if parts[-1] and len(parts[-1]) + len(bits) > size:
+            parts.append(bytearray())
+            counts.append(0)
+        parts[-1] += _CLAIM.pack(sequence, len(rows)) + bits
+        counts[-1] += sum(rows)
     return [
-        _line(kind="claim", partition=partition, part=number, parts=len(parts), rows=count) + bytes(content)
-        for number, (count, content) in enumerate(parts, start=1)
+        _line(kind="claim", partition=partition, part=number, parts=len(parts), rows=counts[number - 1])
+        + bytes(content)
+        for number, content in enumerate(parts, start=1)
     ]
 
 

@@ -217,8 +217,7 @@ class Shape:
     # -- headers --------------------------------------------------------------------------------------------------
 
     def _headers(self, batch: pa.RecordBatch, wrong: Wrong) -> tuple[Any, Any]:
-        names = batch.schema.names
-        column = batch.column("headers") if "headers" in names else None
+        column = batch.column("headers") if "headers" in batch.schema.names else None
         if column is not None and (pa.types.is_null(column.type) or column.null_count == len(column)):
             column = None
         options = self.options
@@ -226,8 +225,7 @@ class Shape:
             return None, 0
         rows: list[list[tuple[str, list[str]]]] = []
         given = [None] * batch.num_rows if column is None else column.to_pylist()
-        ids = self._texts(batch, options.id_column)
-        ttls = self._texts(batch, options.ttl_column)
+        ids, ttls = _texts(batch, options.id_column), _texts(batch, options.ttl_column)
         sizes = np.zeros(batch.num_rows, dtype=np.int64)
         for row, (entries, own_id, ttl) in enumerate(zip(given, ids, ttls, strict=True)):
             try:
@@ -244,9 +242,6 @@ class Shape:
             rows.append(found)
             sizes[row] = sum(len(name) + len(value.encode()) + 4 for name, values in found for value in values)
         return (pa.array(rows, HEADERS) if any(rows) else None), sizes
-
-    def _texts(self, batch: pa.RecordBatch, name: str | None) -> list[str | None]:
-        return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
 
     def _check_sizes(self, data: Any, header_sizes: Any, wrong: Wrong) -> None:
         room = self.target.limit - OWN_HEADERS
@@ -315,6 +310,10 @@ def _header_value(column: str, value: str) -> str:
     if "\r" in value or "\n" in value:
         raise RowError("holds a line break, which no header can carry", column=column)
     return value.strip()
+
+
+def _texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
+    return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
 
 
 def _cast(column: Any, kind: pa.DataType) -> Any:

@@ -26,16 +26,7 @@ from penstock.spark.positions import Position, parse_position
 from penstock.spark.pushdown import without_overlap
 from penstock.wire.subjects import overlaps, subject_fault
 
-__all__ = [
-    "CONNECTION",
-    "SOURCE",
-    "Option",
-    "Options",
-    "SourceOptions",
-    "connection_fields",
-    "option",
-    "refuse_unknown",
-]
+__all__ = ["CONNECTION", "SOURCE", "Option", "Options", "SourceOptions", "connection_fields", "refuse_unknown"]
 
 log = logging.getLogger("penstock.spark")
 
@@ -266,7 +257,8 @@ def connection_fields(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _spelled(sentence: str) -> str:
     """Name options as Spark users write them."""
-    return re.sub(r"\b[a-z]+(_[a-z]+)+\b", lambda found: _camel(found[0]), sentence)
+    known = "|".join(option.field for option in CONNECTION)
+    return re.sub(rf"\b({known})\b", lambda found: _camel(found[0]), sentence)
 
 
 @dataclass(frozen=True)
@@ -294,12 +286,10 @@ class Options:
             raise OptionError(f"The option {name} cannot be used here.", remedy=remedy, option=name)
 
 
-def patience_option() -> Any:
-    """Declare the option that reading and writing both have."""
-    sentence = (
-        "How long a query and its tasks go on trying while NATS is away: a node that restarts, a leader being chosen."
-    )
-    return option(duration, sentence, 60.0, shown="1m")
+# The source and the sink have it both.
+PATIENCE: Final = (
+    "How long a query and its tasks go on trying while NATS is away: a node that restarts, a leader being chosen."
+)
 
 
 @dataclass(frozen=True)
@@ -371,7 +361,7 @@ class SourceOptions(Options):
     consumer: str | None = option(
         stream_name, "With `ack`: the name of the durable consumer that holds the query's place; one a query."
     )
-    patience: float = patience_option()
+    patience: float = option(duration, PATIENCE, 60.0, shown="1m")
     batch_rows: int = option(count, "The most rows in one Arrow batch.", 10_000)
     window_bytes: int = option(size, "The most bytes on their way from the server to one task.", 8 * 2**20, shown="8m")
 

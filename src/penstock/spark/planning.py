@@ -7,7 +7,7 @@ same rows, so a wrong guess costs balance, never data.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -74,7 +74,7 @@ class Profile:
         """Give a number that the messages between two sequences certainly do not exceed."""
         sequences = [point.sequence for point in self.points]
         low = max(0, bisect_right(sequences, start) - 1)
-        high = next((number for number, place in enumerate(sequences) if place >= end), len(sequences) - 1)
+        high = min(bisect_left(sequences, end), len(sequences) - 1)
         return min(end - start, self.points[high].before - self.points[low].before)
 
     def with_point(self, point: Point) -> Profile:

@@ -11,6 +11,7 @@ from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
 from penstock.spark.messages import SinkStream
 from penstock.spark.sink_options import SinkOptions
+from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
 from penstock.wire.subjects import covers, overlaps
 
@@ -123,9 +124,10 @@ def _mend(
 
 def _lay_origin(bulk: TaskConnection, name: str) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
-    origin = (origin_subject(name), {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}, origin_body())
+    headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
+    answer = bulk.request(origin_subject(name), origin_body(), headers=headers)
     try:
-        bulk.store(name, [origin])
+        confirm(answer.payload, answer.status, name)
     except JetStreamError as error:
         if error.err_code not in CONDITION_FAILED:  # another query was faster
             raise

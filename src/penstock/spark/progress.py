@@ -108,10 +108,9 @@ def read_progress(content: Mapping[str, Any]) -> Progress:
             latest = Offset.from_json(source.get("latestOffset"))
         except InputError:
             latest = end  # Spark reports none before the first batch
-        lag = end.lag(latest)
         for name, mark in end.marks.items():
             newest = latest.marks.get(name, mark)
-            streams[name] = StreamProgress(mark.next, newest.next, lag.get(name, 0), mark.skipped)
+            streams[name] = StreamProgress(mark.next, newest.next, end.range(name, newest).width, mark.skipped)
         rows += int(source.get("numInputRows") or 0)
         input_rate += _number(source.get("inputRowsPerSecond"))
         process_rate += _number(source.get("processedRowsPerSecond"))

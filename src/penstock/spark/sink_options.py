@@ -10,12 +10,13 @@ from penstock.durations import format_duration, parse_duration
 from penstock.errors import OptionError
 from penstock.spark.markers import is_marker
 from penstock.spark.options import (
+    PATIENCE,
     Options,
     choice,
     count,
+    duration,
     number,
     option,
-    patience_option,
     refuse,
     size,
     stream_name,
@@ -99,7 +100,7 @@ class SinkOptions(Options):
     atomic_rows: int = option(count, "The most rows that are stored together, up to 999.", MOST_ROWS)
     atomic_bytes: int = option(size, "About the most bytes that are stored together.", 8 * 2**20, shown="8m")
     in_flight: int = option(count, "How many such batches a task has under way.", 4)
-    patience: float = patience_option()
+    patience: float = option(duration, PATIENCE, 60.0, shown="1m")
 
     @property
     def exactly_once(self) -> bool:

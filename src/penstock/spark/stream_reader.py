@@ -175,9 +175,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
 
     def _release(self, stream: Survey) -> Release:
         """Give what keeps and releases the messages of a stream; it refuses what cannot be kept safe."""
-        if stream.name not in self._releases:
-            self._releases[stream.name] = Release(stream, self.options)
-        return self._releases[stream.name]
+        return self._releases.setdefault(stream.name, Release(stream, self.options))
 
     # -- from where to where --------------------------------------------------------------------------------------
 
@@ -215,10 +213,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
 
     def _first_mark(self, stream: Survey, begin: Offset) -> Mark:
         """Give where a stream that is new to the query is read from: a new query's start, or its first message."""
-        place = stream.first
-        if begin.fresh:
-            position = self.options.position("start", stream.name, "all")
-            place = stream.start_place(position, self.options.start_strategy, datetime.now(UTC))
+        place = stream.start_place(self.options, datetime.now(UTC)) if begin.fresh else stream.first
         mark = Mark(stream.created, place, place)
         self._release(stream).hold(mark, is_new=True)
         self._vetted[stream.name] = place

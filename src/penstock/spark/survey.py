@@ -147,8 +147,9 @@ class Survey:
 
     # -- places -------------------------------------------------------------------------------------------------
 
-    def start_place(self, position: Position, strategy: str, now: datetime) -> int:
+    def start_place(self, options: SourceOptions, now: datetime) -> int:
         """Turn the start of a read into a sequence."""
+        position = options.position("start", self.name, "all")
         time = position.at(now)
         if time is not None and time > now:
             raise InputError(
@@ -156,7 +157,7 @@ class Survey:
                 remedy="Give a time that has passed, or new.",
             )
         found = self._place(position, time)
-        if time is not None and found is None and strategy == "error":
+        if time is not None and found is None and options.start_strategy == "error":
             raise InputError(
                 f"The stream {self.name} holds no message from {_written(time)} on.",
                 remedy="Give an earlier start, or let startStrategy be latest, which begins with the next message.",
@@ -168,8 +169,9 @@ class Survey:
             )
         return self.next if found is None else found
 
-    def end_place(self, position: Position, now: datetime) -> int:
+    def end_place(self, options: SourceOptions, now: datetime) -> int:
         """Turn the end of a batch into a sequence, exclusive; what is not there yet is left out."""
+        position = options.position("end", self.name, "new")
         found = self._place(position, position.at(now))
         return self.next if found is None else min(found, self.next)
 

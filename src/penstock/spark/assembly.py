@@ -78,7 +78,6 @@ def _flat(frame: DataFrame) -> DataFrame:
     """Give the rows as plain columns, so that Python sees text and numbers only."""
     message_id = header("X-Msg-Id")
     is_chunk = F.coalesce(message_id, F.lit("")) != ""
-    named = {f"x{number}": header(name) for number, name in enumerate(CHUNK_HEADERS[1:])}
     others = F.map_filter("headers", lambda name, _: ~name.isin(*CHUNK_HEADERS))
     return frame.select(
         "stream",
@@ -91,7 +90,7 @@ def _flat(frame: DataFrame) -> DataFrame:
         F.unix_micros("time").alias("micros"),
         F.current_timestamp().alias("batch_time"),
         F.unix_millis(F.current_timestamp()).alias("now"),
-        *(column.alias(name) for name, column in named.items()),
+        *(header(name).alias(f"x{number}") for number, name in enumerate(CHUNK_HEADERS[1:])),
     )
 
 

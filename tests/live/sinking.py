@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +14,10 @@ from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task, TaskOutcome
-from penstock.spark.markers import MarkerSubjects, is_marker, marker_filter
-from penstock.spark.messages import Messages
+from penstock.spark.markers import Head, MarkerSubjects, is_marker, marker_filter
+from penstock.spark.messages import Messages, SinkStream
 from penstock.spark.prepare import prepare
-from penstock.spark.query_markers import Epoch, QueryMarkers
+from penstock.spark.query_markers import QueryMarkers
 from penstock.spark.sink_options import SinkOptions
 
 
@@ -69,24 +70,18 @@ def row_subjects(bulk: TaskConnection, stream: str) -> list[str]:
 class Writer:
     """One query that writes into one stream; every attempt has a connection of its own, as a task has."""
 
-    def __init__(self, url: str, stream: str, query: str = "q", **task: Any) -> None:
+    def __init__(self, url: str, stream: str, query: str = "q", rows: int = 5, lanes: int = 3) -> None:
         self.options = ConnectionOptions(url, request_timeout=2.0)
+        self.stream, self.query = stream, query
         self.subjects = MarkerSubjects(stream, query)
-        self.task_options = {"rows": 5, "lanes": 3, **task}
-        self.patience = 20.0
+        self.sink = SinkOptions(stream=stream, atomic_rows=rows, in_flight=lanes, patience=20.0)
         self.start_anew = False
         self.keep = False
 
     def markers(self, bulk: TaskConnection, batch: int, run: str) -> QueryMarkers:
-        return QueryMarkers(
-            bulk,
-            self.subjects,
-            batch=batch,
-            run=run,
-            keep=self.keep,
-            start_anew=self.start_anew,
-            patience=self.patience,
-        )
+        options = replace(self.sink, on_missing_markers="start" if self.start_anew else "fail")
+        target = SinkStream(options.stream, (), 2**20, keep=self.keep)
+        return QueryMarkers(bulk, options, target, self.query, batch, run)
 
     def attempt(
         self,
@@ -103,12 +98,10 @@ class Writer:
         """Run one attempt at one partition."""
         bulk = TaskConnection(self.options)
         try:
-            writing = Task(
-                self.markers(bulk, batch, run), partition=partition, task=task, keep=self.keep, **self.task_options
-            )
+            writing = Task(self.markers(bulk, batch, run), partition, task)
             if around is not None:
                 around(writing)
-            return writing.write(until(as_messages(self.subjects.stream, rows, step), crash_after))
+            return writing.write(until(as_messages(self.stream, rows, step), crash_after))
         finally:
             bulk.close()
 
@@ -126,7 +119,7 @@ class Writer:
         finally:
             bulk.close()
 
-    def unclaimed(self, markers: QueryMarkers, epoch: Epoch) -> int:
+    def unclaimed(self, markers: QueryMarkers, epoch: Head) -> int:
         """Count the rows of earlier runs that nobody claimed in a replay."""
         if not epoch.replay:
             return 0

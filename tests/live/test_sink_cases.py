@@ -51,7 +51,7 @@ def torn(seed: int, share: float):
 
         def unsteady(stream, ticket, deadline):
             if dice.random() < share:
-                task.bulk.drop()
+                task.bulk.link.close()
             return settle(stream, ticket, deadline)
 
         task.bulk.settle = unsteady
@@ -87,14 +87,14 @@ def test_a_zombie_cannot_write(writer, bulk, stream):
     zombie = []
 
     def sleepy(task: Task) -> None:
-        post = task._post
+        send = task._send
 
-        def later(chunk, content):
+        def later(*given):
             if not zombie:
                 zombie.append(writer.attempt(rows, task=2))
-            post(chunk, content)
+            return send(*given)
 
-        task._post = later
+        task._send = later
 
     with pytest.raises(FencedError):
         writer.attempt(rows, task=1, around=sleepy)
@@ -107,15 +107,15 @@ def test_a_zombie_of_a_finished_batch_cannot_write(writer, bulk, stream):
     rows = numbered(40)
 
     def sleepy(task: Task) -> None:
-        post = task._post
+        send = task._send
 
-        def later(chunk, content):
-            task._post = post
+        def later(*given):
+            task._send = send
             writer.whole_batch([rows], run="r2")
             writer.whole_batch([numbered(5, "next")], batch=1, run="r3")
-            post(chunk, content)
+            return send(*given)
 
-        task._post = later
+        task._send = later
 
     with pytest.raises(FencedError):
         writer.attempt(rows, around=sleepy)
@@ -149,14 +149,14 @@ def test_without_the_fence_a_zombie_repeats_rows(writer, bulk, stream, monkeypat
     woken = []
 
     def sleepy(task: Task) -> None:
-        send = task._post
+        send = task._send
 
-        def later(chunk, content):
+        def later(*given):
             if not woken:
                 woken.append(writer.attempt(rows, task=2))
-            send(chunk, content)
+            return send(*given)
 
-        task._post = later
+        task._send = later
 
     writer.attempt(rows, task=1, around=sleepy)
     assert stored(bulk, stream) != Counter(rows)
@@ -168,14 +168,14 @@ def test_strangers_write_into_the_same_stream(writer, bulk, stream):
     foreign = []
 
     def busy(task: Task) -> None:
-        post = task._post
+        send = task._send
 
-        def later(chunk, content):
+        def later(*given):
             foreign.append(b"foreign-%d" % len(foreign))
             bulk.request(f"{stream}.rows", foreign[-1])
-            post(chunk, content)
+            return send(*given)
 
-        task._post = later
+        task._send = later
 
     with pytest.raises(Crash):
         writer.attempt(rows, crash_after=30, around=busy)

@@ -43,7 +43,7 @@ def test_the_command_of_a_refusal_makes_the_stream_ready(server, bulk, unique, t
     assert done.returncode == 0, done.stderr
     ready = prepare(bulk, options)
     assert ready.keep
-    assert ready.target.subjects == (f"{name}.>",)
+    assert ready.subjects == (f"{name}.>",)
 
 
 def test_prepare_adds_what_is_missing_and_nothing_else(bulk, unique):
@@ -76,7 +76,7 @@ def test_an_old_server_is_refused(bulk, unique, monkeypatch):
     monkeypatch.setattr(TaskConnection, "version", "2.11.9")
     with pytest.raises(InputError, match=r"nats-server 2\.11\.9, and atomic batches came with 2\.12"):
         prepare(bulk, SinkOptions(stream=name, prepare=True))
-    assert prepare(bulk, SinkOptions(stream=name, guarantee="at-least-once")).target.stream == name
+    assert prepare(bulk, SinkOptions(stream=name, guarantee="at-least-once")).stream == name
 
 
 def test_times_to_live_need_their_switch_for_either_guarantee(bulk, unique):

@@ -17,6 +17,7 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.provider import NatsDataSource
 from penstock.spark.schema import source_schema
 from penstock.spark.stream_reader import NatsStreamReader
+from penstock.wire.bulk import BulkConnection
 from tests.spark.conftest import Streams
 
 
@@ -84,6 +85,24 @@ def read(url: str, **options: str) -> list[int]:
     reader = NatsReader(ConnectionOptions(url), given, source_schema(given))
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
     return [place for batch in batches for place in batch["sequence"].to_pylist()]
+
+
+def test_a_task_asks_for_its_stream_once(server, streams, unique, monkeypatch):
+    """What a task learns when it looks whether the stream is still the same is enough to read it."""
+    name = streams.make(unique("once"))
+    streams.fill(name, 10)
+    given = SourceOptions.parse({"stream": name})
+    reader = NatsReader(ConnectionOptions(server.url), given, source_schema(given))
+    tasks = reader.partitions()
+    asked, send = [], BulkConnection.send_request
+
+    def noted(self, subject, *rest, **named):
+        asked.append(subject)
+        return send(self, subject, *rest, **named)
+
+    monkeypatch.setattr(BulkConnection, "send_request", noted)
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 10
+    assert [subject for subject in asked if ".INFO." in subject] == [f"$JS.API.STREAM.INFO.{name}"]
 
 
 def test_limits(query, streams, unique):

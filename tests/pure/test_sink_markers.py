@@ -98,11 +98,11 @@ def test_subjects():
     places = MarkerSubjects("ORDERS", "q")
     assert places.head == "$PENSTOCK.ORDERS.q.head"
     assert places.all == "$PENSTOCK.ORDERS.q.>"
-    assert places.is_of_task(places.lane(9, 2, 0))
-    assert places.is_of_task(places.journal(9, 2, "abc"))
+    assert places.is_of_task(places.of_task(9, 2, 0))
+    assert places.is_of_task(places.of_task(9, 2, "abc"))
     assert not any(
         places.is_of_task(subject)
-        for subject in (places.head, places.anchor, places.claim(9, 2, 1), places.claims_fence(9))
+        for subject in (places.head, places.anchor, places.of_claims(9, "2-1"), places.of_claims(9, "last"))
     )
     assert markers.is_marker(markers.origin_subject("ORDERS"))
     assert not markers.is_marker("orders.PENSTOCK")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.offsets import Range
-from penstock.spark.planning import ROW_BYTES, Point, Profile, TaskLimits, cut, how_many, share, spread
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import ROW_BYTES, Point, Profile, cut, how_many, share, spread
 
 
 @st.composite
@@ -47,12 +48,12 @@ def test_parts_follow_the_weight():
 def test_how_many_tasks():
     """Bytes, records and the least number each ask for tasks; nobody gets more tasks than messages."""
     even = Profile.even(1, 1001, 1000, 1000 - ROW_BYTES)
-    assert how_many(even, TaskLimits()) == 1
-    assert how_many(even, TaskLimits(least=7)) == 7
-    assert how_many(even, TaskLimits(bytes=100_000)) == 10
-    assert how_many(even, TaskLimits(records=300)) == 4
-    assert how_many(Profile.even(1, 1001, 3, 10), TaskLimits(least=7)) == 3
-    assert how_many(Profile.even(1, 1001, 0, 10), TaskLimits(least=7)) == 0
+    assert how_many(even, SourceOptions("S")) == 1
+    assert how_many(even, SourceOptions("S", min_partitions=7)) == 7
+    assert how_many(even, SourceOptions("S", max_bytes_per_partition=100_000)) == 10
+    assert how_many(even, SourceOptions("S", max_records_per_partition=300)) == 4
+    assert how_many(Profile.even(1, 1001, 3, 10), SourceOptions("S", min_partitions=7)) == 3
+    assert how_many(Profile.even(1, 1001, 0, 10), SourceOptions("S", min_partitions=7)) == 0
 
 
 @given(profiles(), st.data())

@@ -21,8 +21,9 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from penstock.chunks.wire import Reason
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-from penstock.spark.assembly_state import Open, Whole
+from penstock.spark.assembly_state import Open
 from penstock.spark.functions import header
+from penstock.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["assemble"]
 
 CHUNK_HEADERS = ("X-Msg-Id", "X-Offset", "X-Flags", "X-Total-Size", "X-Digest")
-NEEDED = ("subject", "data", "headers", "sequence", "time", "stream")
 FLAT = (
     "stream string, subject string, message_id string, share int, data binary, headers string, sequence bigint, "
     "micros bigint, chunks int, error string"
 )
+_NAMES = [field.split()[0] for field in FLAT.split(", ")]
 # Messages that are no chunks need no state: they pass by in so many shares of a subject, so that Spark can spread them.
 SHARES = 32
 # How far a driver's clock may step back, in milliseconds, before Spark would take its rows for late and drop them.
@@ -53,56 +54,43 @@ def assemble(frame: DataFrame, timeout: str | float = "30s", max_size: int = 256
     In a stream, `timeout` is how long a message waits for a new chunk; the next batch after that reports it. The state
     store holds the open ones: use Spark's RocksDB provider where they are many or large.
     """
-    lacking = [name for name in NEEDED if name not in frame.columns]
+    lacking = [name for name in COLUMNS if name not in frame.columns]
     if lacking:
         raise InputError(
             f"The frame has no column {', '.join(lacking)}.",
             remedy="Give the frame as the source gives it, with includeHeaders on, and select columns after.",
         )
     milliseconds = max(1, round(1000 * parse_duration(timeout, option="timeout")))
-    flat = _flat(frame)
+    flat, keys = _flat(frame), ("stream", "subject", "message_id", "share")
     if frame.isStreaming:
-        flat = flat.withWatermark("batch_time", f"{CLOCK_STEP} milliseconds")
-    grouped = flat.groupBy("stream", "subject", "message_id", "share")
-    if frame.isStreaming:
+        grouped = flat.withWatermark("batch_time", f"{CLOCK_STEP} milliseconds").groupBy(*keys)
         made = grouped.applyInPandasWithState(
             _stateful(milliseconds, max_size), FLAT, "state binary", "append", GroupStateTimeout.EventTimeTimeout
         )
     else:
-        made = grouped.applyInPandas(_batch(max_size), FLAT)
-    return made.select(
-        "subject",
-        "data",
-        F.from_json("headers", "map<string,array<string>>").alias("headers"),
-        "sequence",
-        F.timestamp_micros("micros").alias("time"),
-        "stream",
-        "message_id",
-        "chunks",
-        "error",
-    )
+        made = flat.groupBy(*keys).applyInPandas(_batch(max_size), FLAT)
+    headers = F.from_json("headers", "map<string,array<string>>")
+    whole = made.withColumns({"headers": headers, "time": F.timestamp_micros("micros")})
+    return whole.select(*COLUMNS, "message_id", "chunks", "error")
 
 
 def _flat(frame: DataFrame) -> DataFrame:
     """Give the rows as plain columns, so that Python sees text and numbers only."""
     message_id = header("X-Msg-Id")
     is_chunk = F.coalesce(message_id, F.lit("")) != ""
-    named = {f"x{number}": header(name) for number, name in enumerate(CHUNK_HEADERS[1:])}
     others = F.map_filter("headers", lambda name, _: ~name.isin(*CHUNK_HEADERS))
     return frame.select(
         "stream",
         "subject",
         F.when(is_chunk, message_id).alias("message_id"),
-        F.when(F.coalesce(message_id, F.lit("")) == "", (F.col("sequence") % SHARES).cast("int"))
-        .otherwise(0)
-        .alias("share"),
+        F.when(is_chunk, 0).otherwise((F.col("sequence") % SHARES).cast("int")).alias("share"),
         "data",
         F.to_json(others).alias("extra"),
         "sequence",
         F.unix_micros("time").alias("micros"),
         F.current_timestamp().alias("batch_time"),
         F.unix_millis(F.current_timestamp()).alias("now"),
-        *(column.alias(name) for name, column in named.items()),
+        *(header(name).alias(f"x{number}") for number, name in enumerate(CHUNK_HEADERS[1:])),
     )
 
 
@@ -115,7 +103,7 @@ def _batch(max_size: int) -> Any:
         message = Open(max_size)
         _take(message, rows, key[2])
         found = message.give() or message.give_up(Reason.MISSING)
-        return pd.DataFrame([_row(key, found)] if found else [], columns=_names())
+        return pd.DataFrame([(*key, *found)] if found else [], columns=_NAMES)
 
     # A lambda has no annotations, from which pyspark would guess another kind of function.
     return lambda key, rows: work(key, rows)  # noqa: PLW0108  # see above
@@ -142,13 +130,9 @@ def _stateful(milliseconds: int, max_size: int) -> Any:
             # The watermark is the time of the newest batch less CLOCK_STEP, so this fires `timeout` from now.
             state.setTimeoutTimestamp(max(now + milliseconds - CLOCK_STEP, state.getCurrentWatermarkMs() + 1))
         if found is not None:
-            yield pd.DataFrame([_row(key, found)], columns=_names())
+            yield pd.DataFrame([(*key, *found)], columns=_NAMES)
 
     return lambda key, frames, state: work(key, frames, state)  # noqa: PLW0108  # as above
-
-
-def _names() -> list[str]:
-    return [field.split()[0] for field in FLAT.split(", ")]
 
 
 def _take(message: Open, rows: Any, message_id: str) -> None:
@@ -159,23 +143,6 @@ def _take(message: Open, rows: Any, message_id: str) -> None:
         message.add(headers, body, row.extra, int(row.sequence), int(row.micros))
 
 
-def _row(key: Any, found: Whole) -> tuple[Any, ...]:
-    stream, subject, message_id, share = key
-    return (
-        stream,
-        subject,
-        message_id,
-        share,
-        found.data,
-        found.headers,
-        found.sequence,
-        found.micros,
-        found.chunks,
-        found.error,
-    )
-
-
 def _passing(rows: Any) -> Any:
     """Give rows that are no chunks as they came."""
-    out = rows.rename(columns={"extra": "headers"}).assign(chunks=1, error=None)
-    return out[_names()]
+    return rows.rename(columns={"extra": "headers"}).assign(chunks=1, error=None)[_NAMES]

@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.chunks.wire import Chunk, Reason, Refusal, Tiling, decode
 from penstock.errors import InputError
@@ -28,12 +28,10 @@ __all__ = ["Open", "Whole"]
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(NamedTuple):
     """What comes of a message: its payload, or why there is none."""
 
     data: bytes | None
-    error: str | None
     headers: str | None
     """The headers of the chunk at offset 0 that are not the chunk format's, as JSON."""
     sequence: int
@@ -41,6 +39,7 @@ class Whole:
     micros: int
     """When that one was stored, in microseconds since 1970."""
     chunks: int
+    error: str | None
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Open:
             if not new and body and not any(held.offset == chunk.offset and data == body for held, data in self.chunks):
                 raise Refusal(Reason.CONFLICT, f"the chunk at {chunk.offset} came twice with different bytes")
         except Refusal as refusal:
-            self._fail(f"{refusal.reason}: {refusal}")
+            self.failed = f"{refusal.reason}: {refusal}"
             return
         if new or (chunk.last and not any(held.last for held, _ in self.chunks)):
             self.chunks.append((chunk, body if new else b""))
@@ -87,7 +86,7 @@ class Open:
             digest = self._tiles().digest
             if digest is None or hashlib.sha256(data).hexdigest() == digest:
                 return self._end(data, None)
-            self._fail(f"{Reason.DIGEST}: the payload is not the one that its publisher took the digest of")
+            self.failed = f"{Reason.DIGEST}: the payload is not the one that its publisher took the digest of"
         return None if self.failed is None else self._end(None, self.failed)
 
     def give_up(self, reason: Reason) -> Whole | None:
@@ -99,13 +98,10 @@ class Open:
         gaps = ", ".join(f"[{start}, {'…' if end is None else end})" for start, end in tiling.missing())
         return self._end(None, f"{reason}: {tiling.received} bytes of {total} came; missing are {gaps}")
 
-    def _fail(self, reason: str) -> None:
-        self.failed = reason
-
     def _end(self, data: bytes | None, error: str | None) -> Whole:
         count = len(self.chunks)
         headers, self.done, self.chunks, self.headers, self._tiling = self.headers, True, [], None, None
-        return Whole(data, error, headers, self.sequence, self.micros, count)
+        return Whole(data, headers, self.sequence, self.micros, count, error)
 
     def _tiles(self) -> Tiling:
         if self._tiling is None:

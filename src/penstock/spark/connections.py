@@ -12,9 +12,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.errors import JetStreamError, NotFoundError, PenstockError
 from penstock.options import ConnectionOptions
@@ -23,16 +23,14 @@ from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import atomic, names
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.direct import Found, question, read_message
-from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
 
 __all__ = ["TaskConnection", "borrow", "close_idle"]
 
 log = logging.getLogger("penstock.spark")
 
-Result = TypeVar("Result")
-
 KEPT = 4  # connections of a process that wait for the next task
+LEARN = 10.0  # seconds that a leader which was just chosen gets to apply all that is stored
 
 _idle: dict[tuple[int, ConnectionOptions], TaskConnection] = {}
 _lock = threading.Lock()
@@ -41,77 +39,48 @@ _lock = threading.Lock()
 class TaskConnection(BulkConnection):
     """One bulk connection of a worker, used by one task at a time.
 
-    `patience`: for how many seconds `api` waits out a failure that passes. With `waits`, so does the first connection;
-    without, a wrong address is told at once.
+    `patience`: for how many seconds `ask` waits out a failure that passes.
     """
 
-    def __init__(self, options: ConnectionOptions, patience: float = 0.0, *, waits: bool = False) -> None:
+    def __init__(self, options: ConnectionOptions, patience: float = 0.0) -> None:
         self.patience = patience
-        made = Patience(patience if waits else 0.0, nobody=True)
-        while True:
-            try:
-                super().__init__(options)
-                return
-            except PenstockError as error:
-                time.sleep(made.pause(error))
-                log.warning("%s Trying on.", error)
-
-    @property
-    def timeout(self) -> float:
-        """How long an answer may take, in seconds."""
-        return self.options.request_timeout
+        super().__init__(options)
 
     @property
     def version(self) -> str:
         """The version of the server at the other end."""
         return str(self.wire.info.get("version", "0"))
 
-    def restore(self) -> None:
-        """Forget everything under way, and make the connection again if it is gone."""
-        self.forget_requests()
-        self.connect(Deadline(self.options.connect_timeout))
-
-    def drop(self) -> None:
-        """Close the socket; the next `restore` makes a new one. For a connection that went silent."""
-        self.wire.close()
-
-    # -- trying again -------------------------------------------------------------------------------------------------
-
-    def api(
-        self,
-        method: str | Question,
-        body: object = None,
-        *,
-        timeout: float | None = None,
-        again: bool = False,
-        patience: float | None = None,
-    ) -> dict[str, Any]:
-        """Call the JetStream API, through an outage and while a leader is being chosen."""
-        wait = self.patience if patience is None else patience
-        return super().api(method, body, timeout=timeout, again=again, patience=wait)
-
-    def patiently(self, action: Callable[[], Result], seconds: float, *, nobody: bool = False) -> Result:
-        """Do something that may be done twice, again and again while the trouble is a passing one."""
-        limit = Patience(seconds, nobody=nobody)
-        while True:
-            try:
-                return action()
-            except PenstockError as error:
-                pause = limit.pause(error)
-                self.recover(error, limit.deadline)
-                time.sleep(min(pause, limit.deadline.left))
-
-    def recover(self, error: PenstockError, deadline: Deadline) -> None:
-        """Make the connection usable again after an error that passes."""
+    def drop_after(self, error: PenstockError) -> None:
+        """Close a socket that an error leaves in doubt; whoever asks next makes a new one."""
         if not isinstance(error, JetStreamError):
-            self.drop()
-        limit = Patience(deadline.left, nobody=True)
+            self.wire.close()
+
+    def ask(self, method: str, body: object = None) -> dict[str, Any]:
+        """Call the JetStream API, through an outage and while a leader is being chosen, if there is patience."""
+        return self.api(method, body, patience=self.patience)
+
+    def stream_info(self, stream: str, created: str = "", end: int = 0) -> dict[str, Any]:
+        """Ask how a stream stands. The one that was made at `created` once had everything before `end`.
+
+        A leader that was just chosen may not know yet all that the one before it knew: it gets a little time.
+        """
+        deadline = Deadline(LEARN)
         while True:
-            try:
-                self.restore()
-                return
-            except PenstockError as failure:
-                time.sleep(limit.pause(failure))
+            info = self.ask(names.stream_info(stream))
+            if info["created"] != created or int(info["state"]["last_seq"]) + 1 >= end or deadline.left == 0:
+                return info
+            time.sleep(0.2)
+
+    def list_names(self, method: str, key: str) -> list[str]:
+        """Give the names of all streams, or of all consumers of a stream, page after page."""
+        listed: list[str] = []
+        while True:
+            answer = self.ask(method, {"offset": len(listed)})
+            found = answer.get(key) or []
+            listed += found
+            if not found or len(listed) >= answer.get("total", 0):
+                return listed
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -125,7 +94,7 @@ class TaskConnection(BulkConnection):
 
     def _get(self, stream: str, body: dict[str, Any]) -> Found | None:
         try:
-            return read_message(self.api(names.message_get(stream), body))
+            return read_message(self.ask(names.message_get(stream), body))
         except NotFoundError as error:
             if error.err_code == names.NO_MESSAGE:
                 return None
@@ -135,10 +104,11 @@ class TaskConnection(BulkConnection):
 
     def store(self, stream: str, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int:
         """Store messages together or not at all, and give the sequence of the last; the others stand before it."""
+        self.connect(Deadline(self.options.request_timeout))
         batch_id = atomic.new_id()
         before = [(subject.encode(), atomic.lines(headers), body) for subject, headers, body in messages[:-1]]
         ticket = self.post(atomic.encode(before, batch_id), batch_id, len(messages), *messages[-1])
-        return self.settle(stream, ticket, Deadline(self.timeout))
+        return self.settle(stream, ticket, Deadline(self.options.request_timeout))
 
     def post(
         self,
@@ -150,8 +120,8 @@ class TaskConnection(BulkConnection):
         payload: bytes,
     ) -> str:
         """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
-        deadline = Deadline(self.timeout)
-        self.wire.send(frames, deadline)
+        deadline = Deadline(self.options.request_timeout)
+        self.link.send(frames, deadline)
         header = protocol.encode_headers({**atomic.marks(batch_id, number, commit=True), **headers})
         return self.send_request(subject, payload, deadline, header)
 
@@ -171,33 +141,28 @@ def borrow(options: ConnectionOptions, patience: float = 0.0) -> Iterator[TaskCo
     `patience`: for how many seconds to try while nobody answers. A connection that was kept may have died meanwhile,
     which shows only when it is used.
     """
-    deadline = Deadline(patience)
+    limit = Patience(patience, nobody=True)
     key = (os.getpid(), options)  # a forked process must not speak on its parent's socket
     with _lock:
         connection = _idle.pop(key, None)
-    if connection is None:
-        connection = TaskConnection(options, patience, waits=True)
+    while True:
+        try:
+            connection = connection or TaskConnection(options)
+            connection.forget_requests()
+            connection.connect(Deadline(options.connect_timeout))
+            break
+        except PenstockError as error:
+            time.sleep(limit.pause(error))
+            log.warning("%s Trying on.", error)
     connection.patience = 0.0
     try:
-        limit = Patience(deadline.left, nobody=True)
-        while True:
-            try:
-                connection.restore()
-                break
-            except PenstockError as error:
-                time.sleep(limit.pause(error))
         yield connection
     except BaseException:
         connection.close()
         raise
-    _keep(key, connection)
-
-
-def _keep(key: tuple[int, ConnectionOptions], connection: TaskConnection) -> None:
-    """Keep a connection for the next task; the one that waited longest makes room."""
     with _lock:
         gone = [_idle.pop(key)] if key in _idle else []
-        while len(_idle) >= KEPT:
+        while len(_idle) >= KEPT:  # the one that waited longest makes room
             gone.append(_idle.pop(next(iter(_idle))))
         _idle[key] = connection
     for other in gone:

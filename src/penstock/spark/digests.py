@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
@@ -10,29 +10,16 @@ import numpy as np
 
 from penstock.spark.markers import DIGEST_SIZE
 
-__all__ = ["Bag", "digest_rows", "from_bytes"]
+__all__ = ["Bag", "digest", "from_bytes"]
 
 _KIND = f"S{DIGEST_SIZE}"
 
 
-def digest_rows(heads: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
-    """Give the digests of rows, one behind the other.
-
-    A head is the subject and the header lines of a row, each with its line end, and an empty line: no two different
-    rows are the same bytes.
-    """
-    size = DIGEST_SIZE
-    return b"".join(
-        [
-            blake2b(head + data, digest_size=size).digest() if len(data) < 65536 else _digest_large(head, data)
-            for head, data in zip(heads, payloads, strict=True)
-        ]
-    )
-
-
-def _digest_large(head: bytes, data: bytes) -> bytes:
-    # The same digest without a copy of the payload.
-    state = blake2b(head, digest_size=DIGEST_SIZE)
+def digest(head: bytes, data: bytes) -> bytes:
+    """Give the digest of a row: of what stands before its payload, and of the payload."""
+    if len(data) < 65536:
+        return blake2b(head + data, digest_size=DIGEST_SIZE).digest()
+    state = blake2b(head, digest_size=DIGEST_SIZE)  # the same digest without a copy of the payload
     state.update(data)
     return state.digest()
 

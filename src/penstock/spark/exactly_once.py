@@ -2,9 +2,8 @@
 
 A task takes the lanes of its partition and stores rows in atomic batches; the last message of each is a journal, fenced
 by a lane: it is stored only if our opening is still the last message there. Several batches are under way, each on a
-lane of its own, because a cluster refuses to check one subject for two at a time. Where the
-outcome of one is in doubt, the task takes its lanes again, which locks out everything still under way, and reads in
-them what was stored.
+lane of its own, because a cluster refuses to check one subject for two at a time. Where the outcome of one is in doubt,
+the task takes its lanes again, which locks out everything still under way, and reads in them what was stored.
 """
 
 from __future__ import annotations
@@ -12,24 +11,22 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import DeadlineError, JetStreamError, LinkError, MarkerError, PenstockError
+from penstock.errors import DeadlineError, JetStreamError, LinkError, PenstockError
 from penstock.spark.digests import Bag, from_bytes
-from penstock.spark.markers import DIGEST_SIZE, journal_body
+from penstock.spark.markers import DIGEST_SIZE, Head, journal_body
 from penstock.spark.messages import Messages
-from penstock.spark.query_markers import Epoch, Journal, QueryMarkers, Slot, Taken
+from penstock.spark.query_markers import Journal, QueryMarkers, Taken
 from penstock.wire.jetstream.atomic import encode_rows, new_id
-from penstock.wire.jetstream.names import (
-    CONDITION_FAILED,
-    DUPLICATE_IN_BATCH,
-    EXPECTED_LAST_SUBJECT_SEQUENCE,
-    EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT,
-    TTL,
-)
+from penstock.wire.jetstream.names import CONDITION_FAILED, DUPLICATE_IN_BATCH
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
@@ -38,11 +35,11 @@ __all__ = ["Task", "TaskOutcome"]
 HELD_BYTES = 64 * 1024 * 1024  # of journals that a replaying task keeps instead of reading them twice
 
 
-@dataclass(frozen=True)
+@dataclass
 class TaskOutcome:
     """What a task did: rows it stored, rows that were stored before, and rows whose message id was known."""
 
-    epoch: Epoch | None
+    epoch: Head | None = None
     stored: int = 0
     found: int = 0
     duplicates: int = 0
@@ -53,230 +50,172 @@ class _AtomicBatch:
     """Rows that are stored together, and where they are on their way."""
 
     messages: Messages | None
+    """None where the rows are there already, and only the journal is to be stored."""
     first: int
     last: int
     digests: bytes
-    batch_id: str = ""
+    """Those of all messages."""
+    batch_id: str
+    lane: int
     ticket: str = ""
-    lane: int = -1
     failure: PenstockError | None = None
 
     @property
     def rows(self) -> int:
-        return self.last - self.first
-
-
-@dataclass
-class _Count:
-    stored: int = 0
-    found: int = 0
-    duplicates: int = 0
+        return 0 if self.messages is None else self.last - self.first
 
 
 class Task:
     """Writes the rows of one partition, for one attempt."""
 
-    def __init__(
-        self,
-        markers: QueryMarkers,
-        *,
-        partition: int,
-        task: int,
-        rows: int = 999,
-        size: int = 8 * 2**20,
-        lanes: int = 4,
-        limit: int = 2**20,
-        keep: bool = False,
-    ) -> None:
+    # From the moment on at which there is something to write.
+    _epoch: Head
+    _opening: int  # of our first lane; those of the others follow it
+
+    def __init__(self, markers: QueryMarkers, partition: int, task: int) -> None:
         self.markers = markers
         self.bulk = markers.bulk
         self.partition = partition
         self.task = task
-        self._rows = max(1, min(rows, (limit - 512) // DIGEST_SIZE))
-        self._size = size
-        self._lanes = lanes
-        self._keep = {TTL: "never"} if keep else {}
-        self._count = _Count()
+        self.outcome = TaskOutcome()
         self._under_way: deque[_AtomicBatch] = deque()
-        self._epoch: Epoch | None = None
-        self._slot: Slot | None = None
-        self._patience = Deadline(markers.patience)
+        self._patience = Deadline(markers.options.patience)
 
     def write(self, rows: Iterable[Messages]) -> TaskOutcome:
         """Store every row that no attempt stored before."""
-        given = (messages for messages in rows if len(messages))
-        first = next(given, None)
+        later = (messages for messages in rows if len(messages))
+        first = next(later, None)
         if first is None:
-            return TaskOutcome(None)
-        self._epoch = epoch = self.markers.join()
+            return self.outcome
+        given = chain([first], later)
+        epoch = self.outcome.epoch = self.markers.join()
         if epoch is None:
-            found = len(first) + sum(len(messages) for messages in given)
-            return TaskOutcome(None, found=found)
+            self.outcome.found = sum(len(messages) for messages in given)
+            return self.outcome
+        self._epoch = epoch
         if epoch.replay:
             with tempfile.TemporaryFile(prefix="penstock-replay-") as spool:
-                digests = self._spool(spool, first, given)
-                claimed = self._claim(epoch, digests)
+                claimed = self._claim(epoch, _spool(spool, given))
                 self._store(_unspool(spool), claimed)
         else:
-            self._store(_chain(first, given), [])
-        count = self._count
-        return TaskOutcome(epoch, count.stored, count.found, count.duplicates)
+            self._store(given, [])
+        return self.outcome
 
     def _store(self, rows: Iterator[Messages], claimed: list[bytes]) -> None:
-        self._slot = self._open()
-        known = Bag([*claimed, *(journal.digests for journal in self._slot.journals)])
+        known = Bag([*claimed, *(journal.digests for journal in self._open())])
         for messages in rows:
             digests = messages.digests()
             if known.size:
                 mine = ~known.take(from_bytes(digests))
-                self._count.found += len(messages) - int(mine.sum())
+                self.outcome.found += len(messages) - int(mine.sum())
                 digests = from_bytes(digests)[mine].tobytes()
                 messages = messages.filter(mine)
             self._cut(messages, digests)
         while self._under_way:
             self._settle()
         if known.size:
-            raise MarkerError(
+            raise self.markers.broken(
                 f"Partition {self.partition} of batch {self.markers.batch} lacks {known.size} rows that an earlier "
                 "attempt at it stored.",
-                remedy="The query is not deterministic, or Spark computed the stage anew in another order; started "
+                "The query is not deterministic, or Spark computed the stage anew in another order; started "
                 "again, the query compares the rows of all partitions.",
-                stream=self.markers.subjects.stream,
-                query=self.markers.subjects.query,
-                batch=self.markers.batch,
             )
 
     # -- batches of rows ------------------------------------------------------------------------------------------
 
     def _cut(self, messages: Messages, digests: bytes) -> None:
         """Send rows in batches of about the same number, smaller ones where the rows are large."""
-        total = len(messages)
-        pieces = -(-total // self._rows)
+        total, options = len(messages), self.markers.options
+        most = max(1, min(options.atomic_rows, (self.markers.target.limit - 512) // DIGEST_SIZE))
+        pieces = -(-total // most)
         first = 0
-        for piece in range(pieces):
-            end = total * (piece + 1) // pieces
-            while first < end:
-                while len(self._under_way) >= self._lanes:
-                    self._settle()
-                batch_id = new_id()
-                last, content = encode_rows(messages.rows, first, end, batch_id, most_bytes=self._size)
-                part = digests[first * DIGEST_SIZE : last * DIGEST_SIZE]
-                self._post(_AtomicBatch(messages, first, last, part, batch_id), content)
-                first = last
+        for piece in range(1, pieces + 1):
+            while first < (end := total * piece // pieces):
+                first = self._send(messages, first, end, digests, options.atomic_bytes)
 
-    def _send(self, batch: _AtomicBatch) -> None:
-        """Send a batch whose rows are known, under a name that no batch had before."""
-        while len(self._under_way) >= self._lanes:
+    def _send(self, messages: Messages | None, first: int, last: int, digests: bytes, most_bytes: int = 1 << 40) -> int:
+        """Send rows under a name that no batch had before, once a lane is free; give the row behind the last one."""
+        lanes, subjects = self.markers.options.in_flight, self.markers.subjects
+        while len(self._under_way) >= lanes:
             self._settle()
-        batch = replace(batch, batch_id=new_id())
-        content = bytearray()
-        if batch.messages is not None:
-            _, content = encode_rows(batch.messages.rows, batch.first, batch.last, batch.batch_id)
-        self._post(batch, content)
-
-    def _post(self, batch: _AtomicBatch, content: bytearray) -> None:
-        slot = self._slot
-        assert slot is not None
-        used = {other.lane for other in self._under_way}
-        batch.lane = next(lane for lane in range(self._lanes) if lane not in used)
+        batch_id, content = new_id(), bytearray()
+        if messages is not None:
+            last, content = encode_rows(messages.rows, first, last, batch_id, most_bytes=most_bytes)
+        lane = min(set(range(lanes)) - {other.lane for other in self._under_way})
+        batch = _AtomicBatch(messages, first, last, digests, batch_id, lane)
         self._under_way.append(batch)
         headers = {
-            EXPECTED_LAST_SUBJECT_SEQUENCE: str(slot.sequences[batch.lane]),
-            EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT: slot.lanes[batch.lane],
-            **self._keep,
+            EXPECTED: str(self._opening + lane),
+            EXPECTED_SUBJECT: subjects.of_task(self._epoch.sequence, self.partition, lane),
+            **self.markers.keep,
         }
-        body = journal_body(batch.batch_id, batch.digests)
+        journal = subjects.of_task(self._epoch.sequence, self.partition, batch_id)
+        body = journal_body(batch_id, digests[first * DIGEST_SIZE : last * DIGEST_SIZE])
         try:
-            batch.ticket = self.bulk.post(
-                content, batch.batch_id, batch.rows + 1, self._journal(batch.batch_id), headers, body
-            )
+            batch.ticket = self.bulk.post(content, batch_id, batch.rows + 1, journal, headers, body)
         except (LinkError, DeadlineError) as error:
             batch.failure = error  # whoever waits for it finds out what became of it
+        return last
 
     def _settle(self) -> None:
         """Wait for the oldest batch under way."""
         batch = self._under_way[0]
-        slot = self._slot
-        assert slot is not None
         try:
             if batch.failure is not None:
                 raise batch.failure
-            self.bulk.settle(self.markers.subjects.stream, batch.ticket, Deadline(2 * self.bulk.timeout))
+            self.bulk.settle(self.markers.target.stream, batch.ticket, Deadline(2 * self.bulk.options.request_timeout))
         except JetStreamError as error:
             if error.err_code == DUPLICATE_IN_BATCH:
                 self._under_way.popleft()
                 self._divide(batch)
-            elif error.err_code in CONDITION_FAILED:
+                return
+            if error.err_code in CONDITION_FAILED:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
-                if self.markers.owner(slot.lanes[batch.lane]) != self.task:
-                    assert self._epoch is not None
-                    raise self.markers.taken(self._epoch, self.partition) from None
-                self._doubt(error)
-            elif may_ask_again(error):
-                self._doubt(error)
-            else:
+                self.markers.check_lane(self._epoch, self.partition, self.task, batch.lane)
+            elif not may_ask_again(error):
                 raise
+            self._doubt(error)
         except (LinkError, DeadlineError) as error:
             self._doubt(error)
         else:
             self._under_way.popleft()
-            self._count.stored += batch.rows
-            self._patience = Deadline(self.markers.patience)
+            self.outcome.stored += batch.rows
+            self._patience = Deadline(self.markers.options.patience)
 
     def _divide(self, batch: _AtomicBatch) -> None:
         """Store a batch that holds a known message id in two halves, or note a single row as stored before."""
         if batch.rows == 1:
-            self._count.duplicates += 1
-            self._send(_AtomicBatch(None, 0, 0, batch.digests))
+            self.outcome.duplicates += 1
+            self._send(None, batch.first, batch.last, batch.digests)
             return
         middle = (batch.first + batch.last) // 2
-        cut = (middle - batch.first) * DIGEST_SIZE
-        self._send(_AtomicBatch(batch.messages, batch.first, middle, batch.digests[:cut]))
-        self._send(_AtomicBatch(batch.messages, middle, batch.last, batch.digests[cut:]))
-
-    # -- doubt ----------------------------------------------------------------------------------------------------
+        self._send(batch.messages, batch.first, middle, batch.digests)
+        self._send(batch.messages, middle, batch.last, batch.digests)
 
     def _doubt(self, error: PenstockError) -> None:
-        """Find out what became of the batches under way, and send again what was not stored."""
+        """Find out what became of everything under way, and send again what was not stored."""
         if self._patience.left == 0 or not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
-        self.markers.recover(error, self._patience)
-        self._slot = self._open(again=True)
-        stored = {journal.batch_id for journal in self._slot.journals}
+        self.bulk.drop_after(error)
+        stored = {journal.batch_id for journal in self._open(again=True)}
         waiting, self._under_way = self._under_way, deque()
         for batch in waiting:
             if batch.batch_id in stored:
-                self._count.stored += batch.rows
+                self.outcome.stored += batch.rows
             else:
-                self._send(_AtomicBatch(batch.messages, batch.first, batch.last, batch.digests))
+                self._send(batch.messages, batch.first, batch.last, batch.digests)
 
-    def _open(self, *, again: bool = False) -> Slot:
-        assert self._epoch is not None
-        return self.markers.open(self._epoch, self.partition, self.task, self._lanes, again=again)
-
-    def _journal(self, batch_id: str) -> str:
-        assert self._epoch is not None
-        return self.markers.subjects.journal(self._epoch.sequence, self.partition, batch_id)
+    def _open(self, *, again: bool = False) -> list[Journal]:
+        """Take our lanes, and give what earlier attempts stored in them."""
+        self._opening, journals = self.markers.open(self._epoch, self.partition, self.task, again=again)
+        return journals
 
     # -- replay ---------------------------------------------------------------------------------------------------
 
-    def _spool(self, spool: object, first: Messages, rows: Iterator[Messages]) -> bytes:
-        """Put all rows on disk and give their digests: what is theirs must be known before one is stored."""
-        digests = bytearray()
-        writer = None
-        for messages in _chain(first, rows):
-            batch = messages.with_headers().to_batch()
-            writer = writer or pa.ipc.new_stream(spool, batch.schema)
-            writer.write_batch(batch)
-            digests += messages.digests()
-        assert writer is not None
-        writer.close()
-        return bytes(digests)
-
-    def _claim(self, epoch: Epoch, digests: bytes) -> list[bytes]:
+    def _claim(self, epoch: Head, digests: bytes) -> list[bytes]:
         """Take those rows for ours that earlier runs stored and nobody else claimed; give their digests."""
         held: list[Journal] | None = None
-        deadline = Deadline(self.markers.patience)
+        deadline = Deadline(self.markers.options.patience)
         while True:
             claims, expected = self.markers.claims(epoch)
             if held is None:
@@ -294,11 +233,7 @@ class Task:
             if self.markers.claim(epoch, self.partition, taken, expected):
                 return found
             if deadline.left == 0:
-                raise DeadlineError(
-                    f"Could not claim the rows of partition {self.partition} within {self.markers.patience:g} s.",
-                    remedy="Many tasks at once, or a cluster without a leader: raise the option patience.",
-                    seconds=self.markers.patience,
-                )
+                raise self.markers.late(f"claim the rows of partition {self.partition}")
 
 
 def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple[Taken, list[bytes]]:
@@ -332,13 +267,20 @@ def _hold(journals: Iterator[Journal]) -> list[Journal] | None:
     return held
 
 
-def _chain(first: Messages, rest: Iterator[Messages]) -> Iterator[Messages]:
-    yield first
-    yield from rest
+def _spool(spool: IO[bytes], rows: Iterable[Messages]) -> bytes:
+    """Put all rows on disk and give their digests: what is theirs must be known before one is stored."""
+    digests = bytearray()
+    for messages in rows:
+        batch = messages.to_batch()
+        with pa.ipc.new_stream(spool, batch.schema) as writer:  # one each: not every batch has headers
+            writer.write_batch(batch)
+        digests += messages.digests()
+    return bytes(digests)
 
 
-def _unspool(spool: object) -> Iterator[Messages]:
-    spool.seek(0)  # type: ignore[attr-defined]  # a binary file; tempfile has no type for both of its kinds
-    with pa.ipc.open_stream(spool) as reader:
-        for batch in reader:
-            yield Messages.of_batch(batch)
+def _unspool(spool: IO[bytes]) -> Iterator[Messages]:
+    end = spool.tell()
+    spool.seek(0)
+    while spool.tell() < end:
+        with pa.ipc.open_stream(spool) as reader:
+            yield from map(Messages.of_batch, reader)

@@ -149,16 +149,13 @@ def dead_letters(frame: DataFrame, column: str, subject: str) -> DataFrame:
 
     The headers `Penstock-Error`, `Penstock-Stream`, `Penstock-Sequence` and `Penstock-Subject` are added.
     """
-    reasons = F.create_map(
-        F.lit("Penstock-Error"),
-        F.array(F.col(column)["error"]),
-        F.lit("Penstock-Stream"),
-        F.array(F.col("stream")),
-        F.lit("Penstock-Sequence"),
-        F.array(F.col("sequence").cast("string")),
-        F.lit("Penstock-Subject"),
-        F.array(F.col("subject")),
-    )
+    facts = {
+        "Penstock-Error": F.col(column)["error"],
+        "Penstock-Stream": F.col("stream"),
+        "Penstock-Sequence": F.col("sequence").cast("string"),
+        "Penstock-Subject": F.col("subject"),
+    }
+    reasons = F.create_map(*(part for name, value in facts.items() for part in (F.lit(name), F.array(value))))
     kept = reasons
     if "headers" in frame.columns:
         given = F.map_filter("headers", lambda name, _: ~name.startswith("Penstock-"))

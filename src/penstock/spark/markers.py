@@ -33,7 +33,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from penstock.errors import RemoteProtocolError
 
@@ -87,61 +87,30 @@ def is_marker(subject: str) -> bool:
     return subject.startswith(f"{MARKER_ROOT}.")
 
 
-@dataclass(frozen=True)
 class MarkerSubjects:
     """The subjects of one query in one stream."""
 
-    stream: str
-    query: str
-
-    @property
-    def root(self) -> str:
-        """What all subjects of the query begin with."""
-        return f"{MARKER_ROOT}.{self.stream}.{self.query}"
-
-    @property
-    def all(self) -> str:
+    def __init__(self, stream: str, query: str) -> None:
+        self._root = f"{MARKER_ROOT}.{stream}.{query}"
+        self.all = f"{self._root}.>"
         """A filter for every marker of the query."""
-        return f"{self.root}.>"
-
-    @property
-    def head(self) -> str:
+        self.head = f"{self._root}.head"
         """The one message that says where the query is."""
-        return f"{self.root}.head"
-
-    @property
-    def anchor(self) -> str:
+        self.anchor = f"{self._root}.anchor"
         """The message whose loss tells that journals may be lost."""
-        return f"{self.root}.anchor"
 
-    def lane(self, epoch: int, partition: int, lane: int) -> str:
-        """One of the lanes of a partition; each carries one batch of rows at a time."""
-        return f"{self.root}.{epoch}.{partition}.{lane}"
-
-    def journal(self, epoch: int, partition: int, batch_id: str) -> str:
-        """The journal of one batch of rows."""
-        return f"{self.root}.{epoch}.{partition}.{batch_id}"
-
-    def slot(self, epoch: int, partition: int) -> str:
-        """A filter for all lanes and journals of one partition."""
-        return f"{self.root}.{epoch}.{partition}.*"
+    def of_task(self, epoch: int, partition: int, last: int | str = "*") -> str:
+        """A lane of a partition, by its number; a journal, by the id of its batch; or a filter for all of these."""
+        return f"{self._root}.{epoch}.{partition}.{last}"
 
     def is_of_task(self, subject: str) -> bool:
         """Tell lanes and journals from the other markers of the query."""
-        parts = subject.removeprefix(f"{self.root}.").split(".")
+        parts = subject.removeprefix(f"{self._root}.").split(".")
         return len(parts) == 3 and parts[1] != "claims"
 
-    def claim(self, epoch: int, partition: int, part: int) -> str:
-        """A part of the claims of one partition."""
-        return f"{self.root}.{epoch}.claims.{partition}-{part}"
-
-    def claims_fence(self, epoch: int) -> str:
-        """The message that every claim replaces, and expects to be as it was read."""
-        return f"{self.root}.{epoch}.claims.last"
-
-    def claims(self, epoch: int) -> str:
-        """A filter for all claims of one epoch and their fence."""
-        return f"{self.root}.{epoch}.claims.*"
+    def of_claims(self, epoch: int, last: str = "*") -> str:
+        """A part of the claims of an epoch; `last`, the fence that every claim replaces; or a filter for all."""
+        return f"{self._root}.{epoch}.claims.{last}"
 
 
 @dataclass(frozen=True)
@@ -167,6 +136,11 @@ class Head:
         """The sequence of the batch's anchor."""
         return self.since or self.sequence - 1
 
+    @property
+    def replay(self) -> bool:
+        """Whether an earlier run may have written rows of this batch."""
+        return self.state == "replay"
+
     def body(self) -> bytes:
         """Write the head."""
         return _line(batch=self.batch, run=self.run, state=self.state, since=self.since, past=list(self.past[-PAST:]))
@@ -176,7 +150,9 @@ class Head:
         """Read a head; RemoteProtocolError where it is none."""
         fields, _ = _split(body)
         try:
-            head = cls(
+            if fields["state"] not in get_args(State):
+                raise ValueError(fields)
+            return cls(
                 batch=int(fields["batch"]),
                 run=str(fields["run"]),
                 state=fields["state"],
@@ -186,9 +162,6 @@ class Head:
             )
         except (KeyError, TypeError, ValueError):
             raise _strange("head") from None
-        if head.state not in ("open", "sealing", "replay", "done"):
-            raise _strange("head")
-        return head
 
 
 def anchor_body(batch: int) -> bytes:
@@ -230,18 +203,18 @@ def claim_bodies(partition: int, taken: dict[int, list[bool]], size: int) -> lis
 
     A partition that takes nothing says so, too: one part with no entries.
     """
-    parts: list[tuple[int, bytearray]] = [(0, bytearray())]
+    parts, counts = [bytearray()], [0]
     for sequence, rows in sorted(taken.items()):
         bits = sum(1 << place for place, mine in enumerate(rows) if mine).to_bytes((len(rows) + 7) // 8, "little")
-        count, content = parts[-1]
-        if content and len(content) + len(bits) > size:
-            parts.append((0, bytearray()))
-            count, content = parts[-1]
-        content += _CLAIM.pack(sequence, len(rows)) + bits
-        parts[-1] = (count + sum(rows), content)
+        if parts[-1] and len(parts[-1]) + len(bits) > size:
+            parts.append(bytearray())
+            counts.append(0)
+        parts[-1] += _CLAIM.pack(sequence, len(rows)) + bits
+        counts[-1] += sum(rows)
     return [
-        _line(kind="claim", partition=partition, part=number, parts=len(parts), rows=count) + bytes(content)
-        for number, (count, content) in enumerate(parts, start=1)
+        _line(kind="claim", partition=partition, part=number, parts=len(parts), rows=counts[number - 1])
+        + bytes(content)
+        for number, content in enumerate(parts, start=1)
     ]
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import InputError, OptionError, RowError
-from penstock.spark.digests import digest_rows
+from penstock.errors import InputError, RowError
+from penstock.spark.digests import digest
 from penstock.spark.markers import is_marker
-from penstock.spark.sink_options import SinkOptions, parse_ttl, template_columns
+from penstock.spark.options import refuse
+from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
 from penstock.wire import frames
 from penstock.wire.arrow import HEADERS
 from penstock.wire.bulk.rows import offsets, pattern, texts
@@ -26,21 +27,26 @@ __all__ = ["Messages", "Shape", "SinkStream", "check_columns"]
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
 KNOWN_SUBJECTS = 100_000  # how many checked subjects a task remembers
-_SUBJECT = re.compile(r"[^\s*>.\x00-\x20\x7f]+(\.[^\s*>.\x00-\x20\x7f]+)*")
 _TOKEN = re.compile(r"[^\s*>.\x00-\x20\x7f]+")
+_SUBJECT = re.compile(rf"{_TOKEN.pattern}(\.{_TOKEN.pattern})*")
 _NAME = re.compile(r"[!-9;-~]+")
-# Not pa.array: that one imports pandas, in every Python worker of Spark.
-_NO_LISTS = pa.nulls(0, HEADERS.item_type)
-_LEAD = re.compile(r"\{([^{}]*)\}")
+Wrong = dict[int, tuple[str, str]]  # for each row that cannot be written, by its number: a column, and what it is
 
 
-class SinkStream(NamedTuple):
-    """What a task must know of the stream that takes its rows."""
+@dataclass(frozen=True)
+class SinkStream:
+    """What the tasks must know of the stream that takes their rows, as it is now."""
 
     stream: str
     subjects: tuple[str, ...]
     limit: int
     """The largest message, headers included."""
+    keep: bool = False
+    """Whether markers must say that they never expire, because the stream's messages do."""
+    fast: bool = False
+    """Whether the stream takes fast ingest."""
+    dead_letter_stream: str | None = None
+    """The stream of the dead letters, where it is another one."""
 
 
 @dataclass(frozen=True)
@@ -64,37 +70,20 @@ class Messages:
     @cached_property
     def rows(self) -> frames.Rows:
         """The rows as the encoder of the wire wants them."""
-        if self.headers is None:
-            return frames.Rows(len(self), texts(self.subjects), texts(self.data))
-        headers = self.headers
-        return frames.Rows(
-            len(self),
-            texts(self.subjects),
-            texts(self.data),
-            offsets(headers),
-            texts(headers.keys),
-            offsets(headers.items),
-            texts(headers.items.values),
-        )
+        own: tuple[Any, ...] = ()
+        if (headers := self.headers) is not None:
+            own = offsets(headers), texts(headers.keys), offsets(headers.items), texts(headers.items.values)
+        return frames.Rows(len(self), texts(self.subjects), texts(self.data), *own)
 
     def digests(self) -> bytes:
-        """Give a digest of each row, over everything that is stored of it."""
-        subjects = self.subjects.to_pylist()
-        if self.headers is None:
-            heads = [f"{subject}\r\n\r\n".encode() for subject in subjects]
-        else:
-            heads = [
-                f"{subject}\r\n{_lines(entries)}\r\n".encode()
-                for subject, entries in zip(subjects, self.headers.to_pylist(), strict=True)
-            ]
-        return digest_rows(heads, self.data.to_pylist())
-
-    def with_headers(self) -> Messages:
-        """Give the same rows with a column of headers, empty where there was none."""
+        """Give a digest of each row, over everything that is stored of it, one behind the other."""
+        # The subject and each header end with a line end, and all of them with an empty line: no two different rows
+        # are the same bytes.
+        heads = [f"{subject}\r\n" for subject in self.subjects.to_pylist()]
         if self.headers is not None:
-            return self
-        empty = pa.MapArray.from_arrays(np.zeros(len(self) + 1, dtype=np.int32), pa.array([], pa.string()), _NO_LISTS)
-        return Messages(self.subjects, self.data, empty)
+            heads = [head + _lines(own) for head, own in zip(heads, self.headers.to_pylist(), strict=True)]
+        rows = zip(heads, self.data.to_pylist(), strict=True)
+        return b"".join([digest(f"{head}\r\n".encode(), data) for head, data in rows])
 
     def to_batch(self) -> pa.RecordBatch:
         """Give the rows as a record batch."""
@@ -133,31 +122,17 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
         raise InputError(
             "The rows have no subject.", remedy='Add a column subject, or .option("subject", "orders.{region}").'
         )
-    used = {"subject", "data", "headers", *SOURCE_COLUMNS}
-    named = {"idColumn": options.id_column, "ttlColumn": options.ttl_column}
-    for option, wanted in named.items():
-        if wanted is not None and wanted not in columns:
-            raise OptionError(
-                f"The option {option} names {wanted!r}, and there is no such column.",
-                remedy=f"The columns are {', '.join(columns)}.",
-                option=option,
-                value=wanted,
-            )
-    for part in template_columns(options.subject or ""):
-        if part not in columns:
-            raise OptionError(
-                f"The option subject names {{{part}}}, and there is no such column.",
-                remedy=f"The columns are {', '.join(columns)}.",
-                option="subject",
-                value=options.subject,
-            )
-        if columns[part].startswith(("struct", "array", "map", "binary")):
-            raise OptionError(
-                f"The option subject names {{{part}}}, whose type is {columns[part]}.",
-                remedy="Use columns of simple types.",
-                option="subject",
-            )
-    used |= {name for name in named.values() if name} | set(template_columns(options.subject or ""))
+    headers = {"idColumn": options.id_column, "ttlColumn": options.ttl_column}
+    named = [(option, name) for option, name in headers.items() if name is not None]
+    named += [("subject", name) for name in template_columns(options.subject or "")]
+    for option, name in named:
+        value, shown = (options.subject, f"{{{name}}}") if option == "subject" else (name, repr(name))
+        if name not in columns:
+            remedy = f"The columns are {', '.join(columns)}."
+            refuse(option, value, remedy, f"names {shown}, and there is no such column.")
+        if option == "subject" and columns[name].startswith(("struct", "array", "map", "binary")):
+            refuse(option, None, "Use columns of simple types.", f"names {shown}, whose type is {columns[name]}.")
+    used = {"subject", "data", "headers", *SOURCE_COLUMNS, *(name for _, name in named)}
     if lost := [name for name in columns if name not in used]:
         raise InputError(
             f"Nothing of column {lost[0]} would be written.",
@@ -172,15 +147,16 @@ class Shape:
         self.options = options
         self.target = target
         self.given = 0
-        self.dead = 0
         self._patterns = [pattern(item) for item in target.subjects]
         self._known: set[str] = set()
 
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
         """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
-        wrong: dict[int, tuple[str, str]] = {}
+        wrong: Wrong = {}
         data = _cast(batch.column("data"), pa.binary())
-        wrong.update(dict.fromkeys(np.flatnonzero(_nulls(data)).tolist(), ("data", "is null")))
+        if data.null_count:
+            nulls = np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))
+            wrong.update(dict.fromkeys(nulls.tolist(), ("data", "is null")))
         subjects = self._subjects(batch, wrong)
         headers, header_sizes = self._headers(batch, wrong)
         self._check_sizes(data, header_sizes, wrong)
@@ -197,51 +173,39 @@ class Shape:
                 row=first + row,
                 column=column,
             )
-        self.dead += len(wrong)
         mask = np.ones(batch.num_rows, dtype=bool)
         mask[list(wrong)] = False
         return Messages(subjects, data, headers).filter(mask), self._dead_letters(subjects, data, wrong)
 
     # -- subjects -------------------------------------------------------------------------------------------------
 
-    def _subjects(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]]) -> Any:
+    def _subjects(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
         column = _cast(batch.column("subject"), pa.string()) if "subject" in batch.schema.names else None
         if column is None or (column.null_count and self.options.subject is not None):
             filled = self._templated(batch, wrong if column is None else None)
             column = filled if column is None else pc.coalesce(column, filled)
-        for row in np.flatnonzero(_nulls(column)).tolist():
-            wrong.setdefault(row, ("subject", "is null"))
-        bad = {}
-        for subject in column.unique().to_pylist():
-            if subject is not None and subject not in self._known and (what := self._judge(subject)):
-                bad[subject] = what
-        if bad:
-            for row, subject in enumerate(column.to_pylist()):
-                if subject in bad:
-                    wrong.setdefault(row, ("subject", bad[subject]))
+        _note(wrong, "subject", column, self._judge)
         return column
 
-    def _templated(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]] | None) -> Any:
+    def _templated(self, batch: pa.RecordBatch, wrong: Wrong | None) -> Any:
         template = self.options.subject or ""
-        pieces = _LEAD.split(template)  # text, column, text, column, ..., text
+        pieces = TEMPLATE_COLUMN.split(template)  # text, column, text, column, ..., text
         if len(pieces) == 1:
             return pa.repeat(pa.scalar(template, pa.string()), batch.num_rows)
-        parts: list[Any] = []
-        for place, piece in enumerate(pieces):
-            if place % 2 == 0:
-                parts.append(pa.scalar(piece, pa.string()))
-                continue
-            column = _cast(batch.column(piece), pa.string())
-            bad = {item for item in column.unique().to_pylist() if item is None or not _TOKEN.fullmatch(item)}
-            if bad and wrong is not None:
-                for row, item in enumerate(column.to_pylist()):
-                    if item in bad:
-                        wrong.setdefault(row, (piece, f"is {item!r}, which is no token of a subject"))
-            parts.append(column)
+        parts = [pa.scalar(pieces[0], pa.string())]
+        for name, behind in zip(pieces[1::2], pieces[2::2], strict=True):
+            column = _cast(batch.column(name), pa.string())
+            if wrong is not None:
+                _note(wrong, name, column, _judge_token)
+            parts += [column, pa.scalar(behind, pa.string())]
         return pc.binary_join_element_wise(*parts, "")
 
-    def _judge(self, subject: str) -> str:
+    def _judge(self, subject: str | None) -> str:
         """Say what is wrong with a subject, and remember it where nothing is."""
+        if subject is None:
+            return "is null"
+        if subject in self._known:
+            return ""
         if not _SUBJECT.fullmatch(subject):
             return f"is {subject!r}, which is no subject to publish to"
         if is_marker(subject) or not any(item.fullmatch(subject) for item in self._patterns):
@@ -252,9 +216,8 @@ class Shape:
 
     # -- headers --------------------------------------------------------------------------------------------------
 
-    def _headers(self, batch: pa.RecordBatch, wrong: dict[int, tuple[str, str]]) -> tuple[Any, Any]:
-        names = batch.schema.names
-        column = batch.column("headers") if "headers" in names else None
+    def _headers(self, batch: pa.RecordBatch, wrong: Wrong) -> tuple[Any, Any]:
+        column = batch.column("headers") if "headers" in batch.schema.names else None
         if column is not None and (pa.types.is_null(column.type) or column.null_count == len(column)):
             column = None
         options = self.options
@@ -262,8 +225,7 @@ class Shape:
             return None, 0
         rows: list[list[tuple[str, list[str]]]] = []
         given = [None] * batch.num_rows if column is None else column.to_pylist()
-        ids = self._texts(batch, options.id_column)
-        ttls = self._texts(batch, options.ttl_column)
+        ids, ttls = _texts(batch, options.id_column), _texts(batch, options.ttl_column)
         sizes = np.zeros(batch.num_rows, dtype=np.int64)
         for row, (entries, own_id, ttl) in enumerate(zip(given, ids, ttls, strict=True)):
             try:
@@ -271,7 +233,7 @@ class Shape:
                 if own_id is not None:
                     found.append((MSG_ID, [_header_value(options.id_column or "", own_id)]))
                 if ttl is not None or options.ttl is not None:
-                    lives = options.ttl if ttl is None else parse_ttl(ttl, option="ttlColumn")
+                    lives = options.ttl if ttl is None else read_ttl("ttlColumn", ttl)
                     found.append((TTL, [lives or ""]))
             except InputError as error:
                 column_name = str(getattr(error, "column", None) or getattr(error, "option", None) or "headers")
@@ -281,10 +243,7 @@ class Shape:
             sizes[row] = sum(len(name) + len(value.encode()) + 4 for name, values in found for value in values)
         return (pa.array(rows, HEADERS) if any(rows) else None), sizes
 
-    def _texts(self, batch: pa.RecordBatch, name: str | None) -> list[str | None]:
-        return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
-
-    def _check_sizes(self, data: Any, header_sizes: Any, wrong: dict[int, tuple[str, str]]) -> None:
+    def _check_sizes(self, data: Any, header_sizes: Any, wrong: Wrong) -> None:
         room = self.target.limit - OWN_HEADERS
         sizes = np.diff(np.frombuffer(offsets(data), dtype=np.int32)).astype(np.int64) + header_sizes
         if len(sizes) and int(sizes.max()) > room:
@@ -294,7 +253,7 @@ class Shape:
 
     # -- dead letters ---------------------------------------------------------------------------------------------
 
-    def _dead_letters(self, subjects: Any, data: Any, wrong: Mapping[int, tuple[str, str]]) -> Messages:
+    def _dead_letters(self, subjects: Any, data: Any, wrong: Wrong) -> Messages:
         names, payloads, headers = [], [], []
         for row, (column, what) in sorted(wrong.items()):
             subject, payload = subjects[row].as_py(), data[row].as_py()
@@ -308,6 +267,20 @@ class Shape:
             payloads.append(payload or b"")
             headers.append(entries)
         return Messages(pa.array(names, pa.string()), pa.array(payloads, pa.binary()), pa.array(headers, HEADERS))
+
+
+def _judge_token(item: str | None) -> str:
+    fits = item is not None and _TOKEN.fullmatch(item)
+    return "" if fits else f"is {item!r}, which is no token of a subject"
+
+
+def _note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
+    """Note the rows of which a column cannot be written; a value that many of them have is judged once."""
+    bad = {item: what for item in column.unique().to_pylist() if (what := judge(item))}
+    if bad:
+        for row, item in enumerate(column.to_pylist()):
+            if item in bad:
+                wrong.setdefault(row, (name, bad[item]))
 
 
 def _plain(text: str) -> str:
@@ -339,13 +312,11 @@ def _header_value(column: str, value: str) -> str:
     return value.strip()
 
 
+def _texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
+    return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
+
+
 def _cast(column: Any, kind: pa.DataType) -> Any:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column if column.type.equals(kind) else column.cast(kind)
-
-
-def _nulls(column: Any) -> Any:
-    if column.null_count == 0:
-        return np.zeros(0, dtype=bool)
-    return column.is_null().to_numpy(zero_copy_only=False)

@@ -56,15 +56,12 @@ class Mark:
     def from_json(cls, content: Any) -> Mark:
         """Read a mark; InputError where it is none."""
         try:
-            numbers = content["from"], content["next"], content.get("skipped", 0)
-            if (
-                not all(type(number) is int and number >= 0 for number in numbers)
-                or type(content["created"]) is not str
-            ):
-                raise TypeError(content)
+            created, numbers = content["created"], (content["from"], content["next"], content.get("skipped", 0))
         except (KeyError, TypeError, AttributeError):
             raise _broken(content) from None
-        return cls(content["created"], *numbers)
+        if type(created) is not str or not all(type(number) is int and number >= 0 for number in numbers):
+            raise _broken(content)
+        return cls(created, *numbers)
 
 
 @dataclass(frozen=True, order=True)

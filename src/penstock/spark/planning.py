@@ -7,29 +7,18 @@ same rows, so a wrong guess costs balance, never data.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from penstock.spark.offsets import Range
+from penstock.spark.options import SourceOptions
 
-__all__ = ["Point", "Profile", "TaskLimits", "cut", "how_many", "share", "spread"]
+__all__ = ["Point", "Profile", "cut", "how_many", "share", "spread"]
 
 # What a message costs beside its payload: subject, headers, a row. A million empty messages do not weigh nothing.
 ROW_BYTES = 100
-
-
-@dataclass(frozen=True)
-class TaskLimits:
-    """How large a task may be."""
-
-    least: int = 1
-    """The least number of tasks, where there are messages for so many."""
-    records: int | None = None
-    """The most messages in a task."""
-    bytes: int = 128 * 2**20
-    """How many bytes a task should have."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,7 @@ class Profile:
         """Give a number that the messages between two sequences certainly do not exceed."""
         sequences = [point.sequence for point in self.points]
         low = max(0, bisect_right(sequences, start) - 1)
-        high = next((number for number, place in enumerate(sequences) if place >= end), len(sequences) - 1)
+        high = min(bisect_left(sequences, end), len(sequences) - 1)
         return min(end - start, self.points[high].before - self.points[low].before)
 
     def with_point(self, point: Point) -> Profile:
@@ -93,13 +82,11 @@ class Profile:
         return Profile(sorted({*self.points, point}, key=lambda item: item.sequence))
 
 
-def how_many(profile: Profile, limits: TaskLimits) -> int:
+def how_many(profile: Profile, options: SourceOptions) -> int:
     """Tell how many tasks a range is worth."""
-    if profile.count == 0:
-        return 0
-    wanted = max(limits.least, -(-profile.weight // limits.bytes))
-    if limits.records is not None:
-        wanted = max(wanted, -(-profile.count // limits.records))
+    wanted = max(options.min_partitions or 1, -(-profile.weight // options.max_bytes_per_partition))
+    if options.max_records_per_partition is not None:
+        wanted = max(wanted, -(-profile.count // options.max_records_per_partition))
     return min(wanted, profile.count)
 
 

@@ -30,13 +30,6 @@ class Position:
         """Give the time that this position means, if it means one."""
         return now - timedelta(seconds=self.ago) if self.ago is not None else self.time
 
-    def __str__(self) -> str:
-        if self.time is not None:
-            from penstock.model import format_time  # only here: every Python worker of Spark imports this module
-
-            return format_time(self.time)
-        return f"{self.ago:g}s ago" if self.ago is not None else str(self.sequence or self.kind)
-
 
 def parse_position(text: str, *, option: str) -> Position:
     """Read a position; OptionError names the option."""
@@ -46,7 +39,7 @@ def parse_position(text: str, *, option: str) -> Position:
     if re.fullmatch(r"[0-9]{1,19}", word) and 0 < int(word) < 2**63:
         return Position("sequence", sequence=int(word))
     if re.match(r"[0-9]{4}-", word):
-        from penstock.model import parse_time
+        from penstock.model import parse_time  # only here: every Python worker of Spark imports this module
 
         try:
             return Position("time", time=parse_time(word))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError
@@ -14,27 +13,15 @@ from penstock.spark.messages import SinkStream
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
+from penstock.wire.subjects import covers, overlaps
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["prepare"]
 
 ATOMIC = (2, 12)  # the server that first had atomic batches
 SMALLEST = 4096  # bytes that the largest message must have room for, so that journals fit
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What the tasks must know of the stream, as it is now."""
-
-    target: SinkStream
-    keep: bool
-    """Whether markers must say that they never expire, because the stream's messages do."""
-    fast: bool
-    """Whether the stream takes fast ingest."""
-    dead_letter_stream: str | None
-    """The stream of the dead letters, where it is another one."""
-
-
-def prepare(bulk: TaskConnection, options: SinkOptions) -> Prepared:
+def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
     """Check the stream, change it where it is allowed to, and give what the tasks must know."""
     name = options.stream
     try:
@@ -59,8 +46,10 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> Prepared:
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
     subjects = tuple(item for item in config.get("subjects") or () if not item.startswith(f"{MARKER_ROOT}."))
-    return Prepared(
-        SinkStream(name, subjects, limit),
+    return SinkStream(
+        name,
+        subjects,
+        limit,
         keep=bool(config.get("max_age")) and bool(config.get("allow_msg_ttl")),
         fast=bool(config.get("allow_batched")),
         dead_letter_stream=_dead_letter_stream(bulk, options),
@@ -77,6 +66,7 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
             f"The server is nats-server {bulk.version}, and atomic batches came with 2.12: exactly-once needs them.",
             remedy=f"Update the server. {other}",
         )
+    transform = config.get("subject_transform")  # without a source it is for all subjects
     reasons = {
         "interest retention drops the sink's markers at once": config.get("retention") == "interest",
         "in a work queue whoever consumes everything would remove the sink's markers": config.get("retention")
@@ -86,7 +76,8 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
         "it forbids to purge, and the sink must remove its markers": config.get("deny_purge"),
         "it refuses new messages of a subject at a limit, markers too": config.get("discard_new_per_subject"),
         "it acknowledges before it writes": config.get("persist_mode") == "async",
-        "it renames the subjects of the sink's markers": _renames(config),
+        "it renames the subjects of the sink's markers": transform
+        and overlaps(transform.get("src") or ">", f"{MARKER_ROOT}.>"),
         f"it takes no messages of {SMALLEST} bytes": 0 < config.get("max_msg_size", -1) < SMALLEST,
     }
     for reason, holds in reasons.items():
@@ -97,28 +88,18 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
             raise InputError(f"Stream {name} cannot be written to exactly once: {reason}.", remedy=f"{remedy}. {other}")
 
 
-def _renames(config: dict[str, Any]) -> bool:
-    source = (config.get("subject_transform") or {}).get("src") or ""
-    first = source.split(".")[0]
-    return bool(source) and first in (">", "*", MARKER_ROOT)
-
-
 def _missing(config: dict[str, Any], options: SinkOptions) -> dict[str, Any]:
     """Give the changes that the write needs."""
     changes: dict[str, Any] = {}
+    subjects, markers = config.get("subjects") or [], marker_filter(config["name"])
     if options.exactly_once and not config.get("allow_atomic"):
         changes["allow_atomic"] = True
-    if options.exactly_once and not _covers(config.get("subjects") or [], config["name"]):
-        changes["subjects"] = [*(config.get("subjects") or []), marker_filter(config["name"])]
+    if options.exactly_once and not any(covers(item, markers) for item in subjects):
+        changes["subjects"] = [*subjects, markers]
     expires = bool(config.get("max_age")) and options.exactly_once  # then markers must say that they do not
     if not config.get("allow_msg_ttl") and (expires or options.ttl or options.ttl_column):
         changes["allow_msg_ttl"] = True
     return changes
-
-
-def _covers(subjects: list[str], name: str) -> bool:
-    wanted = {">", f"{MARKER_ROOT}.>", marker_filter(name), f"*.{name}.>", "*.>", "*.*.>"}
-    return any(item in wanted for item in subjects)
 
 
 def _mend(
@@ -143,8 +124,8 @@ def _mend(
 
 def _lay_origin(bulk: TaskConnection, name: str) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
-    subject = origin_subject(name)
-    answer = bulk.request(subject, origin_body(), headers={EXPECTED_LAST_SUBJECT_SEQUENCE: "0"})
+    headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
+    answer = bulk.request(origin_subject(name), origin_body(), headers=headers)
     try:
         confirm(answer.payload, answer.status, name)
     except JetStreamError as error:

@@ -13,6 +13,7 @@ the latest offset. `ProgressListener` turns them into lag a stream, rates and sk
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,18 @@ from penstock.errors import InputError
 from penstock.spark.offsets import Offset
 
 __all__ = ["Progress", "ProgressListener", "StreamProgress", "read_progress"]
+
+# Gauges for Prometheus: what each says, and the fact of a Progress or of a StreamProgress that it shows.
+BY_QUERY = {
+    "penstock_query_batch": ("The number of the last micro-batch.", "batch"),
+    "penstock_query_batch_seconds": ("How long the last micro-batch took.", "seconds"),
+    "penstock_query_input_rows_per_second": ("Rows that came in a second.", "input_rate"),
+    "penstock_query_processed_rows_per_second": ("Rows that were processed in a second.", "process_rate"),
+}
+BY_STREAM = {
+    "penstock_query_lag_messages": ("Sequences between the query and the end of the stream.", "lag"),
+    "penstock_query_skipped_messages": ("Sequences that were gone before they were read.", "skipped"),
+}
 
 
 @dataclass(frozen=True)
@@ -95,10 +108,9 @@ def read_progress(content: Mapping[str, Any]) -> Progress:
             latest = Offset.from_json(source.get("latestOffset"))
         except InputError:
             latest = end  # Spark reports none before the first batch
-        lag = end.lag(latest)
         for name, mark in end.marks.items():
             newest = latest.marks.get(name, mark)
-            streams[name] = StreamProgress(mark.next, newest.next, lag.get(name, 0), mark.skipped)
+            streams[name] = StreamProgress(mark.next, newest.next, end.range(name, newest).width, mark.skipped)
         rows += int(source.get("numInputRows") or 0)
         input_rate += _number(source.get("inputRowsPerSecond"))
         process_rate += _number(source.get("processedRowsPerSecond"))
@@ -119,7 +131,7 @@ def read_progress(content: Mapping[str, Any]) -> Progress:
 def _number(value: Any) -> float:
     # The rate of an empty batch is NaN or missing.
     number = float(value or 0)
-    return number if number == number and number not in (float("inf"), float("-inf")) else 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 class ProgressListener(StreamingQueryListener):
@@ -130,8 +142,7 @@ class ProgressListener(StreamingQueryListener):
         self._lock = threading.Lock()
         self._latest: dict[str, Progress] = {}
         self._rows: dict[str, int] = {}
-        self._running: dict[str, bool] = {}
-        self._names: dict[str, str] = {}
+        self._running: dict[str, str] = {}  # the name of the query by the id of its run
 
     @property
     def latest(self) -> dict[str, Progress]:
@@ -141,8 +152,7 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         with self._lock:
-            self._names[str(event.runId)] = name = event.name or str(event.id)
-            self._running[name] = True
+            self._running[str(event.runId)] = event.name or str(event.id)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self.update(json.loads(event.progress.json))
@@ -152,8 +162,7 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         with self._lock:
-            if name := self._names.pop(str(event.runId), None):
-                self._running[name] = False
+            self._running.pop(str(event.runId), None)
 
     def update(self, content: Mapping[str, Any]) -> None:
         """Take one progress event as JSON."""
@@ -168,68 +177,29 @@ class ProgressListener(StreamingQueryListener):
 
     def collector(self) -> Any:
         """Give a collector to register with prometheus_client."""
-        return _Collector(self)
-
-    def figures(self) -> tuple[dict[str, Progress], dict[str, int], dict[str, bool]]:
-        """Give the latest progress, all rows so far and whether each query runs."""
-        with self._lock:
-            return dict(self._latest), dict(self._rows), dict(self._running)
-
-
-class _Collector:
-    """The figures of a listener, as prometheus_client asks for them."""
-
-    def __init__(self, listener: ProgressListener) -> None:
-        self.listener = listener
+        return self
 
     def collect(self) -> Iterator[Any]:
+        """Give the figures as prometheus_client asks for them."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        latest, rows, running = self.listener.figures()
-        by_query: dict[str, tuple[str, dict[str, float]]] = {
-            "penstock_query_running": (
-                "Whether the query runs.",
-                {name: float(running.get(name, False)) for name in latest},
-            ),
-            "penstock_query_batch": (
-                "The number of the last micro-batch.",
-                {name: float(item.batch) for name, item in latest.items()},
-            ),
-            "penstock_query_batch_seconds": (
-                "How long the last micro-batch took.",
-                {name: item.seconds for name, item in latest.items()},
-            ),
-            "penstock_query_input_rows_per_second": (
-                "Rows that came in a second.",
-                {name: item.input_rate for name, item in latest.items()},
-            ),
-            "penstock_query_processed_rows_per_second": (
-                "Rows that were processed in a second.",
-                {name: item.process_rate for name, item in latest.items()},
-            ),
-        }
-        for name, (text, values) in by_query.items():
-            family = GaugeMetricFamily(name, text, labels=["query"])
-            for query, value in values.items():
-                family.add_metric([query], value)
-            yield family
+        with self._lock:
+            latest, rows, running = dict(self._latest), dict(self._rows), set(self._running.values())
+        is_running = GaugeMetricFamily("penstock_query_running", "Whether the query runs.", labels=["query"])
         total = CounterMetricFamily("penstock_query_rows", "Rows that came from NATS.", labels=["query"])
-        for query, count in rows.items():
-            total.add_metric([query], count)
+        for query in latest:
+            is_running.add_metric([query], float(query in running))
+            total.add_metric([query], rows[query])
+        yield is_running
         yield total
-        lag = GaugeMetricFamily(
-            "penstock_query_lag_messages",
-            "Sequences between the query and the end of the stream.",
-            labels=["query", "stream"],
-        )
-        skipped = GaugeMetricFamily(
-            "penstock_query_skipped_messages",
-            "Sequences that were gone before they were read.",
-            labels=["query", "stream"],
-        )
-        for query, item in latest.items():
-            for stream, place in item.streams.items():
-                lag.add_metric([query, stream], place.lag)
-                skipped.add_metric([query, stream], place.skipped)
-        yield lag
-        yield skipped
+        for name, (text, fact) in BY_QUERY.items():
+            family = GaugeMetricFamily(name, text, labels=["query"])
+            for query, item in latest.items():
+                family.add_metric([query], float(getattr(item, fact)))
+            yield family
+        for name, (text, fact) in BY_STREAM.items():
+            family = GaugeMetricFamily(name, text, labels=["query", "stream"])
+            for query, item in latest.items():
+                for stream, place in item.streams.items():
+                    family.add_metric([query, stream], getattr(place, fact))
+            yield family

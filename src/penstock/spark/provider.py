@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from penstock import contexts, credentials
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
-from penstock.spark.options import CONNECTION, SOURCE, SourceOptions, connection_fields, refuse_unknown
+from penstock.spark.options import CONNECTION, SOURCE, SourceOptions, connection_fields, refuse_unknown, renamed
 from penstock.spark.sink_options import SINK, SinkOptions
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class NatsDataSource(DataSource):
                 "The format nats needs pyarrow, and this Python does not have it.",
                 remedy="Run: pip install 'penstock[spark]', on the driver and on every executor.",
             )
-        refuse_unknown([name for name in options if name.lower() not in OF_SPARK], KNOWN)
+        refuse_unknown(renamed(self._own()), KNOWN)
         connection_fields(options)
 
     @classmethod
@@ -80,7 +80,9 @@ class NatsDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.spark.writers import NatsStreamWriter
 
-        return NatsStreamWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
+        sink = SinkOptions.parse(self._own())
+        sink.check_stream()
+        return NatsStreamWriter(self._write_connection(), sink, schema, overwrite)
 
     def _own(self) -> dict[str, str]:
         return {name: value for name, value in self.options.items() if name.lower() not in OF_SPARK}

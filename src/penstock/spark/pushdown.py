@@ -7,12 +7,12 @@ Pure: filters in, a `Pushed` out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from penstock.wire.subjects import covers, overlaps
+from penstock.wire.subjects import covers, overlaps, subject_fault
 
 __all__ = ["Pushed", "narrow", "prefix_to_subject", "push", "without_overlap"]
 
@@ -44,62 +44,59 @@ def push(pushed: Pushed, filters: Iterable[Any]) -> Pushed:
     return pushed
 
 
-def _sequence(pushed: Pushed, kind: str, value: Any) -> Pushed:
-    lows = {"EqualTo": 0, "EqualNullSafe": 0, "GreaterThan": 1, "GreaterThanOrEqual": 0}
-    highs = {"EqualTo": 1, "EqualNullSafe": 1, "LessThan": 0, "LessThanOrEqual": 1}
+_EQUAL = ("EqualTo", "EqualNullSafe", "In")
+
+
+def _bounds(kind: str, value: Any, fits: Callable[[Any], bool]) -> tuple[Any, Any]:
+    """Give the lowest and the highest value that a filter names; None where it sets no such bound."""
     values = value if kind == "In" else (value,)
-    if not values or not all(type(item) is int for item in values):
-        return pushed
-    if kind == "In" or kind in lows:
-        pushed = replace(pushed, start=max(pushed.start, min(values) + lows.get(kind, 0)))
-    if kind == "In" or kind in highs:
-        end = max(values) + highs.get(kind, 1)
+    if not values or not all(fits(item) for item in values):
+        return None, None
+    low = min(values) if kind in (*_EQUAL, "GreaterThan", "GreaterThanOrEqual") else None
+    return low, max(values) if kind in (*_EQUAL, "LessThan", "LessThanOrEqual") else None
+
+
+def _sequence(pushed: Pushed, kind: str, value: Any) -> Pushed:
+    low, high = _bounds(kind, value, lambda item: type(item) is int)
+    if low is not None:
+        pushed = replace(pushed, start=max(pushed.start, low + (kind == "GreaterThan")))
+    if high is not None:
+        end = high + (kind != "LessThan")
         pushed = replace(pushed, end=end if pushed.end is None else min(pushed.end, end))
     return pushed
 
 
 def _time(pushed: Pushed, kind: str, value: Any) -> Pushed:
-    values = value if kind == "In" else (value,)
-    if not values or not all(isinstance(item, datetime) and item.tzinfo for item in values):
-        return pushed
-    if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "In"):
-        low = min(values)
+    low, high = _bounds(kind, value, lambda item: isinstance(item, datetime) and item.tzinfo is not None)
+    if low is not None:
         pushed = replace(pushed, since=low if pushed.since is None else max(pushed.since, low))
-    if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "In"):
-        high = max(values)
+    if high is not None:
         pushed = replace(pushed, until=high if pushed.until is None else min(pushed.until, high))
     return pushed
 
 
+def _words(kind: str, value: Any) -> tuple[str, ...]:
+    """Give the only words that pass a filter; nothing where it says something else."""
+    values = value if kind == "In" else (value,)
+    return tuple(dict.fromkeys(values)) if kind in _EQUAL and all(isinstance(item, str) for item in values) else ()
+
+
 def _subject(pushed: Pushed, kind: str, value: Any) -> Pushed:
     if kind == "StringStartsWith" and isinstance(value, str):
-        return _subjects(pushed, tuple(prefix_to_subject(value)))
-    values = value if kind == "In" else (value,) if kind in ("EqualTo", "EqualNullSafe") else ()
-    if values and all(isinstance(item, str) and is_literal(item) for item in values):
-        return _subjects(pushed, tuple(dict.fromkeys(values)))
+        return replace(pushed, subjects=narrow(pushed.subjects, tuple(prefix_to_subject(value))))
+    subjects = _words(kind, value)
+    if subjects and not any(subject_fault(item, literal=True) for item in subjects):
+        return replace(pushed, subjects=narrow(pushed.subjects, subjects))
     return pushed
 
 
 def _stream(pushed: Pushed, kind: str, value: Any) -> Pushed:
-    values = value if kind == "In" else (value,) if kind in ("EqualTo", "EqualNullSafe") else ()
-    if not values or not all(isinstance(item, str) for item in values):
+    if not (streams := _words(kind, value)):
         return pushed
-    streams = tuple(dict.fromkeys(item for item in values if pushed.streams is None or item in pushed.streams))
-    return replace(pushed, streams=streams)
+    return replace(pushed, streams=tuple(item for item in streams if pushed.streams is None or item in pushed.streams))
 
 
 _COLUMNS = {"sequence": _sequence, "time": _time, "subject": _subject, "stream": _stream}
-
-
-def _subjects(pushed: Pushed, subjects: tuple[str, ...]) -> Pushed:
-    found = narrow(pushed.subjects, subjects)
-    return replace(pushed, subjects=found)
-
-
-def is_literal(subject: str) -> bool:
-    """Tell a subject without wildcards, as a message has one, from anything else."""
-    tokens = subject.split(".")
-    return all(token and not any(mark in token for mark in "*> \t\r\n") for token in tokens)
 
 
 def prefix_to_subject(prefix: str) -> list[str]:
@@ -109,7 +106,7 @@ def prefix_to_subject(prefix: str) -> list[str]:
     there is no whole token, nothing is gained.
     """
     whole, dot, _ = prefix.rpartition(".")
-    return [f"{whole}.>"] if dot and is_literal(whole) else [">"]
+    return [f"{whole}.>"] if dot and not subject_fault(whole, literal=True) else [">"]
 
 
 def narrow(old: tuple[str, ...] | None, new: tuple[str, ...]) -> tuple[str, ...]:

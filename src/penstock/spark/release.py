@@ -14,33 +14,27 @@ Spark tells what its checkpoint has one batch late, so a replay never needs what
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError
 from penstock.spark.offsets import Mark
 from penstock.spark.options import SourceOptions
-from penstock.spark.survey import StreamState
-from penstock.wire.bulk import BulkConnection
+from penstock.spark.survey import Survey
 
 __all__ = ["Release"]
-
-log = logging.getLogger("penstock.spark")
 
 
 class Release:
     """What one query holds of one stream."""
 
-    def __init__(
-        self, bulk: BulkConnection, state: StreamState, options: SourceOptions, subjects: tuple[str, ...] | None
-    ) -> None:
-        self.bulk = bulk
-        self.stream = state.name
-        self.kind = state.retention
+    def __init__(self, survey: Survey, options: SourceOptions) -> None:
+        self.bulk = survey.bulk
+        self.stream = survey.name
+        self.kind = survey.retention
         self.options = options
-        self.subjects = subjects
+        self.subjects = survey.subjects
         self.held: int | None = None
-        self._check(state)
+        self._check(survey)
 
     @property
     def is_needed(self) -> bool:
@@ -56,27 +50,24 @@ class Release:
             self.held = mark.next
             return
         there = self._bookmarks()
-        if is_new and not there:
-            self._bookmark(mark.next)
-            there = [mark.next]
         if not there or min(there) > mark.next:
-            self._lose(mark.next)
+            if there or not is_new:
+                self._lose(mark.next)
             self._bookmark(mark.next)
             there = [*there, mark.next]
         self.held = min(there)
 
     def _lose(self, place: int) -> None:
-        error = DataLossError(
-            f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this query's "
-            f"place at {place} is gone.",
-            remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
-            "false to go on with what there is.",
-            stream=self.stream,
-            start=place,
+        self.options.lose(
+            DataLossError(
+                f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this "
+                f"query's place at {place} is gone.",
+                remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
+                "false to go on with what there is.",
+                stream=self.stream,
+                start=place,
+            )
         )
-        if self.options.fail_on_data_loss:
-            raise error
-        log.warning("%s", error.what)
 
     def commit(self, mark: Mark) -> None:
         """Release everything below a mark, which Spark's checkpoint has."""
@@ -85,7 +76,7 @@ class Release:
         if self.kind == "workqueue":
             for subject in self.subjects or (None,):
                 body = {"seq": mark.next} | ({"filter": subject} if subject else {})
-                self.bulk.api(f"STREAM.PURGE.{self.stream}", body)
+                self.bulk.ask(f"STREAM.PURGE.{self.stream}", body)
         else:
             there = self._bookmarks()
             if not there or (self.held is not None and min(there) > self.held):
@@ -93,60 +84,47 @@ class Release:
             self._bookmark(mark.next)
             for place in there:
                 if place < mark.next:
-                    self.bulk.api(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
+                    self.bulk.ask(f"CONSUMER.DELETE.{self.stream}.{self._name(place)}")
         self.held = mark.next
 
     # -- what can be kept safe ------------------------------------------------------------------------------------
 
-    def _check(self, state: StreamState) -> None:
+    def _check(self, stream: Survey) -> None:
         asked = self.options.ack == "commit"
-        if state.retention == "limits":
-            if asked:
-                raise InputError(
-                    f"The option ack is given, and the stream {state.name} removes nothing by acks.",
-                    remedy="Leave ack and consumer out: limits alone decide what it keeps.",
-                )
-            return
-        if not asked:
+        if asked and not self.is_needed:
             raise InputError(
-                f"The stream {state.name} has {state.retention} retention: it removes what is acknowledged, and a "
+                f"The option ack is given, and the stream {stream.name} removes nothing by acks.",
+                remedy="Leave ack and consumer out: limits alone decide what it keeps.",
+            )
+        if self.is_needed and not asked:
+            raise InputError(
+                f"The stream {stream.name} has {stream.retention} retention: it removes what is acknowledged, and a "
                 "replay could find it gone.",
                 remedy='Set .option("ack", "commit").option("consumer", "my-query"), so that the query keeps what its '
                 "checkpoint has not; or read a mirror of it.",
             )
-        if state.retention == "workqueue" and state.deny_purge:
+        if stream.retention == "workqueue" and stream.config.get("deny_purge"):
             raise InputError(
-                f"The stream {state.name} denies purges, so what was read cannot be released.",
+                f"The stream {stream.name} denies purges, so what was read cannot be released.",
                 remedy="Let it allow them, or read a mirror of it without ack.",
             )
-        if state.retention == "workqueue" and not state.allow_direct:
+        if stream.retention == "workqueue" and not stream.allow_direct:
             raise InputError(
-                f"The stream {state.name} is a work queue without direct get, so it cannot be read twice.",
-                remedy=f"Allow it: penstock stream edit {state.name} --allow-direct.",
+                f"The stream {stream.name} is a work queue without direct get, so it cannot be read twice.",
+                remedy=f"Allow it: penstock stream edit {stream.name} --allow-direct.",
             )
 
     # -- consumers ------------------------------------------------------------------------------------------------
 
-    def _name(self, place: int) -> str:
+    def _name(self, place: int | str) -> str:
         return f"{self.options.consumer}-{place}"
 
     def _bookmarks(self) -> list[int]:
         """Give the places of this query's bookmarks."""
-        prefix, places = f"{self.options.consumer}-", []
-        for name in self._consumer_names():
-            rest = name.removeprefix(prefix)
-            if name.startswith(prefix) and rest.isdecimal():
-                places.append(int(rest))
-        return sorted(places)
-
-    def _consumer_names(self) -> list[str]:
-        names: list[str] = []
-        while True:
-            answer = self.bulk.api(f"CONSUMER.NAMES.{self.stream}", {"offset": len(names)})
-            found = answer.get("consumers") or []
-            names += found
-            if not found or len(names) >= answer.get("total", 0):
-                return names
+        prefix = self._name("")
+        names = self.bulk.list_names(f"CONSUMER.NAMES.{self.stream}", "consumers")
+        places = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        return sorted(int(place) for place in places if place.isdecimal())
 
     def _bookmark(self, place: int) -> None:
         self._make(self._name(place), {"deliver_policy": "by_start_sequence", "opt_start_seq": place})
@@ -165,12 +143,12 @@ class Release:
                 "max_waiting": 1,
             },
         }
-        self.bulk.api(f"CONSUMER.DURABLE.CREATE.{self.stream}.{name}", body)
+        self.bulk.ask(f"CONSUMER.DURABLE.CREATE.{self.stream}.{name}", body)
 
     def _claim(self) -> None:
         name = str(self.options.consumer)
         try:
-            self.bulk.api(f"CONSUMER.INFO.{self.stream}.{name}")
+            self.bulk.ask(f"CONSUMER.INFO.{self.stream}.{name}")
         except NotFoundError:
             try:
                 self._make(name, {"deliver_policy": "all"})

@@ -6,9 +6,10 @@ offsets is a convenience and may be lost: after a restart the offsets alone say 
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,54 +22,43 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.errors import DataLossError, InputError
+from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.options import ConnectionOptions
-from penstock.spark.batch_reader import check_there, limits, loss, partition_of
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark, Offset, Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.partition import PATIENCE, NatsPartition, read_partition
+from penstock.spark.partition import NatsPartition, PartitionReader
 from penstock.spark.planning import share
 from penstock.spark.release import Release
-from penstock.spark.schema import check_schema
-from penstock.spark.survey import StreamState, Survey, utc_now
+from penstock.spark.survey import Survey, stream_names
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = ["NatsStreamReader"]
-
-log = logging.getLogger("penstock.spark")
 
 # A query whose subjects get nothing moves on now and then, with an empty batch: its offset must not fall behind what
 # the stream's limits remove, or that would look like a loss.
 IDLE_SECONDS = 60.0
 
 
-class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams as micro-batches: each sequence in exactly one of them."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema)
-        self.connection = connection
-        self.options = options
-        self.wanted = schema
+        super().__init__(connection, options, schema)
         self._bulk: TaskConnection | None = None
-        self._states: dict[str, StreamState] = {}
-        self._target: dict[str, StreamState] | None = None
+        self._streams: dict[str, Survey] = {}
+        self._target: dict[str, Survey] | None = None
         self._moved = time.monotonic()
         self._releases: dict[str, Release] = {}
         # Where nothing of a stream was waiting for us, and when that was so.
         self._caught_up: dict[str, tuple[int, float]] = {}
         self._vetted: dict[str, int] = {}  # from where each stream was looked at for losses
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Tasks get the options; the connection and the memory stay on the driver.
-        return {"connection": self.connection, "options": self.options, "wanted": self.wanted}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["connection"], state["options"], state["wanted"])  # type: ignore[misc]  # a fresh reader
+        return type(self), (self.connection, self.options, self.wanted)
 
     # -- where a query begins and how far it may go ---------------------------------------------------------------
 
@@ -82,24 +72,27 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         # Spark takes one limit; the others are applied beside it, because they are ours to know.
         options = self.options
-        if options.max_messages_per_trigger is not None:
-            return ReadMaxRows(options.max_messages_per_trigger)
-        if options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        if options.min_messages_per_trigger is not None:
-            return ReadMinRows(options.min_messages_per_trigger)
+        for kind, number in (
+            (ReadMaxRows, options.max_messages_per_trigger),
+            (ReadMaxBytes, options.max_bytes_per_trigger),
+            (ReadMinRows, options.min_messages_per_trigger),
+        ):
+            if number is not None:
+                return kind(number)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = Offset.from_json(start)
-        states = self._look(begin)
-        marks = {name: mark for name in begin.marks if (mark := self._mark(name, begin, states)) is not None}
-        for name, state in states.items():
-            if name not in marks and self._is_wanted(state):
-                marks[name] = self._first_mark(state, begin)
-        waiting = {name: item for name, mark in marks.items() if (item := self._waiting(mark, states.get(name)))}
+        streams = self._look(begin)
+        marks = {name: self._mark(name, mark, streams.get(name)) for name, mark in begin.marks.items()}
+        for name, stream in streams.items():
+            if name not in marks and (self._target is None or name in self._target):
+                marks[name] = self._first_mark(stream, begin)
+        waiting = {name: item for name, mark in marks.items() if (item := self._waiting(mark, streams.get(name)))}
         idle = {name for name, item in waiting.items() if not self._has_some(item)}
-        self._note(marks, waiting.keys() - idle)
+        self._caught_up = {
+            name: (mark.next, time.monotonic()) for name, mark in marks.items() if name not in waiting or name in idle
+        }
         if idle == waiting.keys() and time.monotonic() - self._moved < IDLE_SECONDS:
             waiting = {}  # nothing that came is for us, and a micro-batch is not worth its cost yet
         if not isinstance(limit, ReadAllAvailable):
@@ -112,11 +105,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         # What latestOffset saw a moment ago: no request of its own for every trigger.
-        states, marks = self._states or self._look(None), {}
-        for name, state in states.items():
+        marks = {}
+        for name, stream in (self._streams or self._look(None)).items():
             # What came and is not for us is nothing to be behind of.
-            place, _ = self._caught_up.get(name, (state.next, 0.0))
-            marks[name] = Mark(state.created, state.first, place)
+            place, _ = self._caught_up.get(name, (stream.next, 0.0))
+            marks[name] = Mark(stream.created, stream.first, place)
         return Offset(marks).to_json()
 
     # -- what the tasks of a micro-batch are ----------------------------------------------------------------------
@@ -129,22 +122,16 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for task in self._tasks(wanted, goal.marks[wanted.stream])
         ]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self.connection, self.options, self.wanted, partition)
-
     def _tasks(self, wanted: Range, mark: Mark) -> Iterator[NatsPartition]:
-        state = self._states.get(wanted.stream)
-        if state is None or state.next < wanted.end or state.created != mark.created:
-            state = self._state(wanted.stream, mark)
-        if state is None or state.created != mark.created:
-            if self.options.fail_on_data_loss:
-                raise self._vanished(wanted.stream, wanted.start, wanted.end, state)
-            log.warning("The stream %s is not the one that was read: [%d, %d) are skipped.", *_fields(wanted))
+        stream = self._streams.get(wanted.stream)
+        if stream is None or stream.next < wanted.end or stream.created != mark.created:
+            stream = self._survey(wanted.stream, mark)
+        if stream is None or stream.created != mark.created:
+            self.options.lose(self._vanished(wanted.stream, wanted.start, wanted.end, stream))
             return
         if self._vetted.get(wanted.stream) != wanted.start:  # a replay, which latestOffset has not looked at
-            check_there(self._survey(), state, wanted, self.options)
-        for item in self._survey().cut(state, wanted, limits(self.options)):
-            yield partition_of(self._survey(), state, item)
+            stream.check_there(wanted, self.options)
+        yield from stream.tasks(wanted, self.options)
 
     # -- what is safe ---------------------------------------------------------------------------------------------
 
@@ -152,9 +139,9 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.ack != "commit":
             return
         for name, mark in Offset.from_json(end).marks.items():
-            state = self._states.get(name) or self._state(name, mark)
-            if state is not None and state.created == mark.created:
-                self._release(state).commit(mark)
+            stream = self._streams.get(name) or self._survey(name, mark)
+            if stream is not None and stream.created == mark.created:
+                self._release(stream).commit(mark)
 
     def stop(self) -> None:
         if self._bulk is not None:
@@ -163,132 +150,94 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- streams --------------------------------------------------------------------------------------------------
 
-    def _survey(self) -> Survey:
+    def _connected(self) -> TaskConnection:
         if self._bulk is None:
             self._bulk = TaskConnection(self.connection, self.options.patience)
-        return Survey(self._bulk, self.options.subjects)
+        return self._bulk
 
-    def _look(self, begin: Offset | None) -> dict[str, StreamState]:
+    def _look(self, begin: Offset | None) -> dict[str, Survey]:
         """Ask for the state of every stream of this query, and remember it."""
-        survey = self._survey()
-        states = {}
-        for name in survey.names(self.options):
-            state = self._state(name, begin.marks.get(name) if begin is not None else None)
-            if state is not None:
-                states[name] = state
-        self._states = states
-        return states
+        found = {
+            name: self._survey(name, begin.marks.get(name) if begin is not None else None)
+            for name in stream_names(self._connected(), self.options)
+        }
+        self._streams = {name: stream for name, stream in found.items() if stream is not None}
+        return self._streams
 
-    def _state(self, name: str, mark: Mark | None) -> StreamState | None:
-        """Ask for a stream's state; None where a stream that we know is gone.
+    def _survey(self, name: str, mark: Mark | None) -> Survey | None:
+        """Ask for a stream's state; None where a stream that we know is gone."""
+        try:
+            return Survey(self._connected(), name, self.options.subjects, mark)
+        except (InputError, NotFoundError):
+            if mark is None:
+                raise
+            return None
 
-        A leader that was just chosen may not know yet all that the one before it knew: it gets a little time.
-        """
-        survey, deadline = self._survey(), time.monotonic() + PATIENCE
-        while True:
-            try:
-                state = survey.state(name)
-            except InputError:
-                if mark is None:
-                    raise
-                return None
-            if mark is None or state.next >= mark.next or state.created != mark.created or time.monotonic() > deadline:
-                return state
-            time.sleep(0.2)
-
-    def _release(self, state: StreamState) -> Release:
+    def _release(self, stream: Survey) -> Release:
         """Give what keeps and releases the messages of a stream; it refuses what cannot be kept safe."""
-        if state.name not in self._releases:
-            self._survey()
-            assert self._bulk is not None
-            self._releases[state.name] = Release(self._bulk, state, self.options, self._survey().subjects_of(state))
-        return self._releases[state.name]
-
-    def _is_wanted(self, state: StreamState) -> bool:
-        return self._target is None or state.name in self._target
+        return self._releases.setdefault(stream.name, Release(stream, self.options))
 
     # -- from where to where --------------------------------------------------------------------------------------
 
-    def _mark(self, name: str, begin: Offset, states: dict[str, StreamState]) -> Mark | None:
+    def _mark(self, name: str, mark: Mark, stream: Survey | None) -> Mark:
         """Give where a stream is read from now on, which is further on where messages are gone and may be."""
-        mark, state = begin.marks[name], states.get(name)
-        fails = self.options.fail_on_data_loss
-        if state is None or state.created != mark.created:
-            if fails:
-                raise self._vanished(name, mark.next, None, state)
-            if state is None:
+        if stream is None or stream.created != mark.created:
+            self.options.lose(self._vanished(name, mark.next, None, stream))
+            if stream is None:
                 return mark
-            log.warning("The stream %s was made anew; it is read from %d on.", name, state.first)
-            anew = Mark(state.created, state.first, state.first, mark.skipped)
+            anew = Mark(stream.created, stream.first, stream.first, mark.skipped)
             self._releases.pop(name, None)  # what it held was held of another stream
-            self._release(state).hold(anew, is_new=True)
+            self._release(stream).hold(anew, is_new=True)
             return anew
-        self._release(state).hold(mark, is_new=False)
+        self._release(stream).hold(mark, is_new=False)
         self._vetted[name] = mark.next
-        if self._survey().lacks(state, mark.next) and not self._only_markers_lie_between(mark, state):
-            if fails:
-                raise loss(state, mark.next, state.first)
-            log.warning("[%d, %d) of the stream %s are gone and skipped.", mark.next, state.first, name)
-            return mark.moved(state.first, skipped=state.first - mark.next)
-        if state.next < mark.next:
-            if fails:
-                raise self._vanished(name, mark.next, None, state)
-            log.warning("The stream %s ends with %d, before %d, where we were.", name, state.last, mark.next)
-            return mark.moved(state.next)
+        if stream.lacks(mark.next) and not self._only_markers_lie_between(mark, stream):
+            self.options.lose(stream.loss(mark.next, stream.first))
+            return mark.moved(stream.first, skipped=stream.first - mark.next)
+        if stream.next < mark.next:
+            self.options.lose(self._vanished(name, mark.next, None, stream))
+            return mark.moved(stream.next)
         return mark
 
-    def _note(self, marks: dict[str, Mark], busy: set[str]) -> None:
-        """Remember of which streams nothing is waiting for us."""
-        now = time.monotonic()
-        for name, mark in marks.items():
-            if name in busy:
-                self._caught_up.pop(name, None)
-            else:
-                self._caught_up[name] = (mark.next, now)
-
-    def _only_markers_lie_between(self, mark: Mark, state: StreamState) -> bool:
+    def _only_markers_lie_between(self, mark: Mark, stream: Survey) -> bool:
         """Tell whether a stream whose first data lies ahead of us has lost none, in so far as we have watched it.
 
         Where nothing was waiting for us a moment ago, less than the stream's age limit, nothing can have expired since.
         """
-        place, when = self._caught_up.get(state.name, (0, 0.0))
-        if state.data_subjects is None or place != mark.next:
+        place, when = self._caught_up.get(stream.name, (0, 0.0))
+        if stream.data_subjects is None or place != mark.next:
             return False
-        limited = state.config.get("max_msgs", -1) > 0 or state.config.get("max_bytes", -1) > 0
-        age = state.config.get("max_age", 0) / 1e9 or float("inf")
-        return time.monotonic() - when < age and (state.head <= mark.next or not limited)
+        limited = stream.config.get("max_msgs", -1) > 0 or stream.config.get("max_bytes", -1) > 0
+        age = stream.config.get("max_age", 0) / 1e9 or float("inf")
+        return time.monotonic() - when < age and (stream.head <= mark.next or not limited)
 
-    def _first_mark(self, state: StreamState, begin: Offset) -> Mark:
+    def _first_mark(self, stream: Survey, begin: Offset) -> Mark:
         """Give where a stream that is new to the query is read from: a new query's start, or its first message."""
-        place = state.first
-        if begin.fresh:
-            position = self.options.position("start", state.name, "all")
-            place = self._survey().place(state, position, self.options.start_strategy, utc_now())
-        mark = Mark(state.created, place, place)
-        self._release(state).hold(mark, is_new=True)
-        self._vetted[state.name] = place
-        if not self._survey().lacks(state, place):
+        place = stream.start_place(self.options, datetime.now(UTC)) if begin.fresh else stream.first
+        mark = Mark(stream.created, place, place)
+        self._release(stream).hold(mark, is_new=True)
+        self._vetted[stream.name] = place
+        if not stream.lacks(place):
             return mark
-        if self.options.fail_on_data_loss:
-            raise loss(state, place, state.first)
-        return mark.moved(state.first, skipped=state.first - place)
+        self.options.lose(stream.loss(place, stream.first))
+        return mark.moved(stream.first, skipped=stream.first - place)
 
-    def _waiting(self, mark: Mark, state: StreamState | None) -> Range | None:
+    def _waiting(self, mark: Mark, stream: Survey | None) -> Range | None:
         """Give what a stream has for us, up to where it was when AvailableNow began."""
-        if state is None or state.created != mark.created:
+        if stream is None or stream.created != mark.created:
             return None
-        end = state.next
+        end = stream.next
         if self._target is not None:
-            goal = self._target.get(state.name)
-            end = min(end, goal.next) if goal is not None and goal.created == state.created else mark.next
-        return Range(state.name, mark.next, end) if end > mark.next else None
+            goal = self._target.get(stream.name)
+            end = min(end, goal.next) if goal is not None and goal.created == stream.created else mark.next
+        return Range(stream.name, mark.next, end) if end > mark.next else None
 
     def _count(self, item: Range) -> int:
-        return self._survey().count(self._states[item.stream], item.start, item.end)
+        return self._streams[item.stream].count(item.start, item.end)
 
     def _has_some(self, item: Range) -> bool:
         """Tell whether a range surely or possibly holds a message for us."""
-        return self._survey().subjects_of(self._states[item.stream]) is None or self._count(item) > 0
+        return self._streams[item.stream].subjects is None or self._count(item) > 0
 
     def _is_too_little(self, ends: dict[str, Range]) -> bool:
         least = self.options.min_messages_per_trigger
@@ -299,31 +248,25 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(self._count(item) for item in ends.values()) < least
 
     def _limited(self, ends: dict[str, Range]) -> dict[str, Range]:
-        survey, states = self._survey(), self._states
-        most = self.options.max_messages_per_trigger
+        most, volume = self.options.max_messages_per_trigger, self.options.max_bytes_per_trigger
         if most is not None and sum(item.width for item in ends.values()) > most:
             shares = share({name: self._count(item) for name, item in ends.items()}, most)
-            ends = {
-                name: Range(name, item.start, survey.seek(states[name], item.start, item.end, shares[name]))
-                for name, item in ends.items()
-            }
-        volume = self.options.max_bytes_per_trigger
+            ends = {name: self._shortened(item, Survey.seek, shares[name]) for name, item in ends.items()}
         if volume is not None:
-            weights = {name: item.width * states[name].mean_size for name, item in ends.items()}
-            shares = share(weights, volume)
-            ends = {
-                name: Range(name, item.start, survey.seek_bytes(states[name], item.start, item.end, shares[name]))
-                for name, item in ends.items()
-            }
+            shares = share({name: item.width * self._streams[name].mean_size for name, item in ends.items()}, volume)
+            ends = {name: self._shortened(item, Survey.seek_bytes, shares[name]) for name, item in ends.items()}
         return ends
 
-    def _vanished(self, name: str, start: int, end: int | None, state: StreamState | None) -> DataLossError:
-        if state is None:
+    def _shortened(self, item: Range, seek: Callable[[Survey, int, int, int], int], most: int) -> Range:
+        return replace(item, end=seek(self._streams[item.stream], item.start, item.end, most))
+
+    def _vanished(self, name: str, start: int, end: int | None, stream: Survey | None) -> DataLossError:
+        if stream is None:
             what = f"The stream {name} is gone"
-        elif self._states.get(name) is not None and state.next < start:
-            what = f"The stream {name} ends with {state.last}, before {start}, where this query is"
+        elif name in self._streams and stream.next < start:
+            what = f"The stream {name} ends with {stream.last}, before {start}, where this query is"
         else:
-            what = f"The stream {name} was deleted and made again at {state.created}"
+            what = f"The stream {name} was deleted and made again at {stream.created}"
         upto = "" if end is None else f" up to {end}"
         return DataLossError(
             f"{what}; what it held from {start} on{upto} may be lost.",
@@ -331,10 +274,6 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stream=name,
             start=start,
             end=end,
-            first=state.first if state else None,
-            last=state.last if state else None,
+            first=stream.first if stream else None,
+            last=stream.last if stream else None,
         )
-
-
-def _fields(item: Range) -> tuple[str, int, int]:
-    return item.stream, item.start, item.end

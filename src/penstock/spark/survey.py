@@ -1,4 +1,4 @@
-"""What the driver finds out about streams before tasks read them: state, places in time, counts between sequences.
+"""What the driver finds out about a stream before tasks read it: its state, places in time, counts between sequences.
 
 Everything here is a request or two to the JetStream API. Counting uses direct get: asked for one message from a
 sequence on, the server says how many follow it. Where a stream does not allow that, a short-lived consumer tells.
@@ -9,20 +9,21 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from penstock.errors import InputError, NotFoundError
-from penstock.spark.markers import MARKER_ROOT
-from penstock.spark.offsets import Range
+from penstock.errors import DataLossError, InputError, NotFoundError
+from penstock.spark.connections import TaskConnection
+from penstock.spark.markers import MARKER_ROOT, is_marker
+from penstock.spark.offsets import Mark, Range
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import Point, Profile, TaskLimits, cut, how_many, spread
+from penstock.spark.partition import NatsPartition
+from penstock.spark.planning import Point, Profile, cut, how_many, spread
 from penstock.spark.positions import Position
-from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import direct, names
 from penstock.wire.subjects import overlaps
 
-__all__ = ["Probed", "StreamState", "Survey", "utc_now"]
+__all__ = ["Probed", "Survey", "stream_names"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
@@ -33,64 +34,20 @@ CLOSE_ENOUGH = 0.9
 EXACT = 100  # a smaller limit is met to the message
 
 
-@dataclass(frozen=True)
-class StreamState:
-    """A stream as the server describes it; `head` is its first message, `first` its first one that is data."""
+def stream_names(bulk: TaskConnection, options: SourceOptions) -> list[str]:
+    """Give the streams that the options name; those of a pattern are looked up."""
+    if options.stream is not None:
+        return [options.stream]
+    if options.channel is not None:
+        from penstock.channels.names import stream_name  # the package brings the whole gateway with it
 
-    name: str
-    created: str
-    head: int
-    first: int
-    last: int
-    messages: int
-    bytes: int
-    deleted: int
-    retention: str
-    allow_direct: bool
-    deny_purge: bool
-    config: dict[str, Any]
-
-    @classmethod
-    def from_info(cls, info: dict[str, Any]) -> StreamState:
-        """Read the answer of STREAM.INFO."""
-        config, state = info["config"], info["state"]
-        return cls(
-            name=config["name"],
-            created=info["created"],
-            head=max(1, state.get("first_seq", 0)),
-            first=max(1, state.get("first_seq", 0)),
-            last=state.get("last_seq", 0),
-            messages=state.get("messages", 0),
-            bytes=state.get("bytes", 0),
-            deleted=state.get("num_deleted", 0),
-            retention=config.get("retention", "limits"),
-            allow_direct=config.get("allow_direct", False),
-            deny_purge=config.get("deny_purge", False),
-            config=config,
-        )
-
-    @property
-    def data_subjects(self) -> tuple[str, ...] | None:
-        """The stream's subjects without those of the sink's markers; None where it has no markers."""
-        own = tuple(self.config.get("subjects") or ())
-        shown = tuple(subject for subject in own if not subject.startswith(f"{MARKER_ROOT}."))
-        return None if shown == own else shown
-
-    @property
-    def hides_markers(self) -> bool:
-        """Whether the sink's markers may lie among the data, so that only their subjects tell them from it."""
-        own = self.config.get("subjects") or (">",)  # a mirror has the subjects of whatever it copies
-        return any(overlaps(subject, f"{MARKER_ROOT}.>") for subject in own if not subject.startswith(MARKER_ROOT))
-
-    @property
-    def next(self) -> int:
-        """The sequence that the next message will get."""
-        return max(self.last + 1, self.first)
-
-    @property
-    def mean_size(self) -> int:
-        """How many bytes a message takes on the average, as it is stored."""
-        return self.bytes // self.messages if self.messages else 0
+        return [stream_name(options.cluster_id, options.channel)]
+    given = options.streams or ()
+    found = [name for name in given if not any(mark in name for mark in "*?")]
+    if len(found) < len(given):
+        there = bulk.list_names("STREAM.NAMES", "streams")
+        found += [name for pattern in given for name in there if fnmatch.fnmatchcase(name, pattern)]
+    return sorted(set(found))
 
 
 @dataclass(frozen=True)
@@ -103,199 +60,182 @@ class Probed:
 
 
 class Survey:
-    """Questions about streams, on one connection, with the subjects that the query reads."""
+    """A stream as the server described it, and questions about it, with the subjects that the query reads.
 
-    def __init__(self, bulk: BulkConnection, subjects: tuple[str, ...] | None) -> None:
+    `mark`: where the query stands in it. InputError where there is no such stream.
+    """
+
+    def __init__(
+        self, bulk: TaskConnection, name: str, subjects: tuple[str, ...] | None, mark: Mark | None = None
+    ) -> None:
+        try:
+            info = bulk.stream_info(name, mark.created, mark.next) if mark else bulk.stream_info(name)
+        except NotFoundError:
+            known = bulk.list_names("STREAM.NAMES", "streams")
+            more = " …" if len(known) > 10 else ""
+            shown = f"There are {', '.join(known[:10])}{more}." if known else "There is none."
+            raise InputError(
+                f"The stream {name} does not exist at {bulk.options.url}.",
+                remedy=f"{shown} Check the name, the account and the domain.",
+            ) from None
         self.bulk = bulk
-        self.subjects = subjects
+        self.name = name
+        self.created: str = info["created"]
+        self.config: dict[str, Any] = info["config"]
+        self.retention: str = self.config.get("retention", "limits")
+        self.allow_direct: bool = self.config.get("allow_direct", False)
+        state = info["state"]
+        self.last: int = state.get("last_seq", 0)
+        self.messages: int = state.get("messages", 0)
+        self.deleted: int = state.get("num_deleted", 0)
+        self.mean_size: int = state.get("bytes", 0) // self.messages if self.messages else 0
+        """How many bytes a message takes on the average, as it is stored."""
+        own = tuple(self.config.get("subjects") or ())
+        shown_subjects = tuple(subject for subject in own if not is_marker(subject))
+        self.data_subjects = None if shown_subjects == own else shown_subjects
+        """The stream's subjects without those of the sink's markers; None where it has no markers."""
+        self.subjects = self.data_subjects if subjects is None else subjects
+        """The subjects to read: those of the query, or all but the sink's markers; None for all."""
+        self.hides = _hides(own, subjects)
+        """Whether markers must be picked out of what is read."""
+        self.head: int = max(1, state.get("first_seq", 0))
+        """The first message."""
+        self.first: int = self.head
+        """The first message that is data."""
+        if self.data_subjects and self.config.get("max_age") and self.messages:
+            # A marker that never expires stands at the head, and says nothing about the data behind it.
+            self.first = self._first_data()
 
-    # -- which streams ------------------------------------------------------------------------------------------
+    @property
+    def next(self) -> int:
+        """The sequence that the next message will get."""
+        return max(self.last + 1, self.first)
 
-    def names(self, options: SourceOptions) -> list[str]:
-        """Give the streams that the options name; those of a pattern are looked up."""
-        if options.stream is not None:
-            return [options.stream]
-        if options.channel is not None:
-            from penstock.channels.names import stream_name  # the package brings the whole gateway with it
+    def _first_data(self) -> int:
+        """Ask the leader, which lags behind nobody, for the first message that is no marker."""
+        found = [self.bulk.following(self.name, subject, self.head) for subject in self.data_subjects or ()]
+        return min([self.next, *(item.sequence for item in found if item)])
 
-            return [stream_name(options.cluster_id, options.channel)]
-        given = options.streams or ()
-        found = [name for name in given if not any(mark in name for mark in "*?")]
-        if len(found) < len(given):
-            there = list(self._all_names())
-            found += [name for pattern in given for name in there if fnmatch.fnmatchcase(name, pattern)]
-        return sorted(set(found))
+    # -- losses -------------------------------------------------------------------------------------------------
 
-    def _all_names(self) -> Iterator[str]:
-        seen = 0
-        while True:
-            answer = self.bulk.api("STREAM.NAMES", {"offset": seen})
-            names = answer.get("streams") or []
-            yield from names
-            seen += len(names)
-            if not names or seen >= answer.get("total", 0):
-                return
-
-    def subjects_of(self, state: StreamState) -> tuple[str, ...] | None:
-        """Give the subjects to read of a stream: those of the query, or all but the sink's markers; None for all."""
-        return state.data_subjects if self.subjects is None else self.subjects
-
-    def lacks(self, state: StreamState, place: int) -> bool:
+    def lacks(self, place: int) -> bool:
         """Tell whether messages of ours from a place on are gone.
 
         Where acks remove messages and we read some subjects only, others' acks move the head of the stream; there the
         query's bookmark keeps ours, and the head says nothing.
         """
-        return state.first > place and (state.retention == "limits" or self.subjects_of(state) is None)
+        return self.first > place and (self.retention == "limits" or self.subjects is None)
 
-    def hides(self, state: StreamState) -> bool:
-        """Tell whether markers must be picked out of what is read; who names them by their root wants them."""
-        if self.subjects is None:
-            return state.hides_markers
-        named = any(item.startswith(MARKER_ROOT) for item in self.subjects)
-        return not named and any(overlaps(item, f"{MARKER_ROOT}.>") for item in self.subjects)
+    def loss(self, start: int, end: int) -> DataLossError:
+        """Say which messages are gone, and what to do."""
+        return DataLossError(
+            f"The messages [{start}, {end}) of the stream {self.name} are gone before they were read; it holds "
+            f"[{self.first}, {self.next}).",
+            remedy="Limits, a purge or a deletion took them. Raise the stream's limits or read faster; to go on "
+            "without them, set failOnDataLoss to false, and they are skipped and counted.",
+            stream=self.name,
+            start=start,
+            end=end,
+            first=self.first,
+            last=self.last,
+        )
 
-    def state(self, name: str) -> StreamState:
-        """Ask for a stream's state; InputError where it does not exist."""
-        try:
-            state = StreamState.from_info(self.bulk.api(f"STREAM.INFO.{name}"))
-            if state.data_subjects and state.config.get("max_age") and state.messages:
-                # A marker that never expires stands at the head, and says nothing about the data behind it.
-                state = replace(state, first=self._first_data(state))
-            return state
-        except NotFoundError:
-            known = list(self._all_names())
-            shown = (
-                f"There are {', '.join(known[:10])}{' …' if len(known) > 10 else ''}." if known else "There is none."
-            )
-            raise InputError(
-                f"The stream {name} does not exist at {self.bulk.options.url}.",
-                remedy=f"{shown} Check the name, the account and the domain.",
-            ) from None
-
-    def _first_data(self, state: StreamState) -> int:
-        """Ask the leader, which lags behind nobody, for the first message that is no marker."""
-        found = [state.next]
-        for subject in state.data_subjects or ():
-            body = direct.question(state.head, subject=subject)
-            try:
-                found.append(direct.read_message(self.bulk.api(names.message_get(state.name), body)).sequence)
-            except NotFoundError:
-                continue
-        return min(found)
+    def check_there(self, wanted: Range, options: SourceOptions) -> None:
+        """Refuse a range whose beginning is gone, unless the loss is allowed."""
+        if options.fail_on_data_loss and self.lacks(wanted.start):
+            raise self.loss(wanted.start, min(wanted.end, self.first))
 
     # -- places -------------------------------------------------------------------------------------------------
 
-    def place(self, state: StreamState, position: Position, strategy: str, now: datetime) -> int:
-        """Turn a position into a sequence."""
-        if position.kind == "all":
-            return state.first
-        if position.kind == "new":
-            return state.next
-        if position.kind == "last":
-            return self._last(state)
-        if position.sequence is not None:
-            if position.sequence > state.next:
-                raise InputError(
-                    f"The option start is {position.sequence}, and the stream {state.name} ends with {state.last}.",
-                    remedy=f"Give a sequence up to {state.next}, or new.",
-                )
-            return position.sequence
+    def start_place(self, options: SourceOptions, now: datetime) -> int:
+        """Turn the start of a read into a sequence."""
+        position = options.position("start", self.name, "all")
         time = position.at(now)
-        assert time is not None
-        if time > now:
+        if time is not None and time > now:
             raise InputError(
                 f"The option start is {_written(time)}, which is yet to come.",
                 remedy="Give a time that has passed, or new.",
             )
-        found = self._at_time(state, time)
-        if found is None and strategy == "error":
+        found = self._place(position, time)
+        if time is not None and found is None and options.start_strategy == "error":
             raise InputError(
-                f"The stream {state.name} holds no message from {_written(time)} on.",
+                f"The stream {self.name} holds no message from {_written(time)} on.",
                 remedy="Give an earlier start, or let startStrategy be latest, which begins with the next message.",
             )
-        return state.next if found is None else found
+        if position.sequence is not None and position.sequence > self.next:
+            raise InputError(
+                f"The option start is {position.sequence}, and the stream {self.name} ends with {self.last}.",
+                remedy=f"Give a sequence up to {self.next}, or new.",
+            )
+        return self.next if found is None else found
 
-    def end_place(self, state: StreamState, position: Position, now: datetime) -> int:
+    def end_place(self, options: SourceOptions, now: datetime) -> int:
         """Turn the end of a batch into a sequence, exclusive; what is not there yet is left out."""
-        if position.kind == "new":
-            return state.next
-        if position.kind == "last":
-            return self._last(state)
-        if position.sequence is not None:
-            return min(position.sequence, state.next)
-        time = position.at(now)
-        assert time is not None
-        found = self._at_time(state, time)
-        return state.next if found is None else found
+        position = options.position("end", self.name, "new")
+        found = self._place(position, position.at(now))
+        return self.next if found is None else min(found, self.next)
 
-    def at_time(self, state: StreamState, time: datetime) -> int:
-        """Give the first sequence stored at a time or later, the next one where there is none."""
-        found = self._at_time(state, time)
-        return state.next if found is None else found
+    def _place(self, position: Position, time: datetime | None) -> int | None:
+        if time is not None:
+            return self.at_time(time)
+        if position.kind == "all":
+            return self.first
+        return self._last() if position.kind == "last" else position.sequence
 
-    def _last(self, state: StreamState) -> int:
-        subjects = self.subjects_of(state)
-        if subjects is None:
-            return max(state.last, state.first)
-        found = []
-        for subject in subjects:
-            try:
-                answer = self.bulk.api(names.message_get(state.name), direct.question(last=subject))
-                found.append(direct.read_message(answer).sequence)
-            except NotFoundError:
-                continue
-        return max(found, default=state.next)
+    def _last(self) -> int:
+        if self.subjects is None:
+            return max(self.last, self.first)
+        found = [self.bulk.last(self.name, subject) for subject in self.subjects]
+        return max((item.sequence for item in found if item), default=self.next)
 
-    def _at_time(self, state: StreamState, time: datetime) -> int | None:
-        if state.messages == 0:
+    def at_time(self, time: datetime) -> int | None:
+        """Give the first sequence stored at a time or later; None where there is none."""
+        if self.messages == 0:
             return None
-        if state.allow_direct:
-            found = self._direct(state.name, {"start_time": _written(time), "batch": 1})
+        if self.allow_direct:
+            found = self._direct({"start_time": _written(time), "batch": 1})
             return None if found is None else found.sequence
-        made = self._consumer(state, {"deliver_policy": "by_start_time", "opt_start_time": _written(time)})
+        made = self._consumer({"deliver_policy": "by_start_time", "opt_start_time": _written(time)})
         return int(made["delivered"]["stream_seq"]) + 1 if made["num_pending"] else None
 
     # -- counting -----------------------------------------------------------------------------------------------
 
-    def probe(self, state: StreamState, sequence: int) -> Probed | None:
+    def probe(self, sequence: int) -> Probed | None:
         """Find the first message at a sequence or behind it that the query reads; None where there is none."""
-        if not state.allow_direct:
-            return self._probe_by_consumer(state, sequence)
-        hits = []
-        subjects = self.subjects_of(state)
-        for subject in (None,) if subjects is None else subjects:
-            body = direct.question(sequence, subject=subject or None, batch=1)
-            if hit := self._direct(state.name, body):
-                hits.append(hit)
-        if not hits:
+        if not self.allow_direct:
+            made = self._consumer({"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
+            return Probed(sequence, self.mean_size, int(made["num_pending"])) if made["num_pending"] else None
+        asked = (None,) if self.subjects is None else self.subjects
+        hits = [self._direct(direct.question(sequence, subject=subject, batch=1)) for subject in asked]
+        found = [hit for hit in hits if hit is not None]
+        if not found:
             return None
-        first = min(hits, key=lambda hit: hit.sequence)
-        return Probed(first.sequence, first.size, sum(hit.remaining for hit in hits))
+        first = min(found, key=lambda hit: hit.sequence)
+        return replace(first, remaining=sum(hit.remaining for hit in found))
 
-    def count(self, state: StreamState, start: int, end: int) -> int:
+    def count(self, start: int, end: int) -> int:
         """Count the messages of a range that the query reads."""
-        if self.is_dense(state) and start >= state.first:
-            return max(0, min(end, state.next) - start)
-        return self._remaining(state, start) - self._remaining(state, end)
+        if self._is_dense(start):
+            return max(0, min(end, self.next) - start)
+        return self._remaining(start) - self._remaining(end)
 
-    def is_dense(self, state: StreamState) -> bool:
-        """Tell whether every sequence of the stream is a message that the query reads."""
-        return self.subjects_of(state) is None and state.deleted == 0
+    def _is_dense(self, start: int) -> bool:
+        """Tell whether every sequence from a place on is a message that the query reads."""
+        return self.subjects is None and self.deleted == 0 and start >= self.first
 
-    def seek(self, state: StreamState, start: int, end: int, count: int, *, exact: bool = False) -> int:
+    def seek(self, start: int, end: int, count: int, *, exact: bool = False) -> int:
         """Give a place such that `count` messages or a little less lie between `start` and it; `end` if fewer do."""
         if end - start <= count:
             return end
-        if self.is_dense(state) and start >= state.first:
+        if self._is_dense(start):
             return min(end, start + count)
-        base = self._remaining(state, start)
-        if base - self._remaining(state, end) <= count:
+        base = self._remaining(start)
+        high, high_count = end, base - self._remaining(end)
+        if high_count <= count:
             return end
-        low, low_count, high, high_count = start, 0, end, base - self._remaining(state, end)
         # Every sequence is at most one message, so the first `count` sequences are always within the limit.
         low = start + count
-        low_count = base - self._remaining(state, low)
+        low_count = base - self._remaining(low)
         enough = count if exact or count < EXACT else int(count * CLOSE_ENOUGH)
         for number in range(64):
             if low_count >= enough or high - low <= 1:
@@ -304,103 +244,98 @@ class Survey:
             guess = low + (high - low) * (count - low_count) // max(1, high_count - low_count)
             middle = (low + high) // 2 if number % 3 == 2 else guess
             middle = min(max(middle, low + 1), high - 1)
-            found = base - self._remaining(state, middle)
+            found = base - self._remaining(middle)
             if found <= count:
                 low, low_count = middle, found
             else:
                 high, high_count = middle, found
         return low
 
-    def seek_bytes(self, state: StreamState, start: int, end: int, volume: int) -> int:
+    def seek_bytes(self, start: int, end: int, volume: int) -> int:
         """Give a place such that about `volume` bytes lie between `start` and it, one message at the least."""
         if start >= end:
             return start
-        size = max(1, state.mean_size)
+        size = max(1, self.mean_size)
         for _ in range(3):
-            stop = max(start + 1, self.seek(state, start, end, max(1, volume // size)))
-            sampled = self._mean_size(state, start, stop)
+            stop = max(start + 1, self.seek(start, end, max(1, volume // size)))
+            sampled = self._sampled_size(start, stop)
             if sampled <= size:
                 break
             size = sampled
         return stop
 
-    def _mean_size(self, state: StreamState, start: int, end: int) -> int:
-        if not state.allow_direct:
-            return state.mean_size
-        found = [hit for place in (start, *spread(start, end, SAMPLES)) if (hit := self.probe(state, place))]
+    def _sampled_size(self, start: int, end: int) -> int:
+        if not self.allow_direct:
+            return self.mean_size
+        found = [hit for place in (start, *spread(start, end, SAMPLES)) if (hit := self.probe(place))]
         sizes = [hit.size for hit in found if hit.sequence < end]
-        return sum(sizes) // len(sizes) if sizes else state.mean_size
+        return sum(sizes) // len(sizes) if sizes else self.mean_size
 
-    def _remaining(self, state: StreamState, sequence: int) -> int:
-        if sequence >= state.next:
-            return 0
-        found = self.probe(state, sequence)
+    def _remaining(self, sequence: int) -> int:
+        found = self.probe(sequence) if sequence < self.next else None
         return 0 if found is None else found.remaining
 
     # -- cutting ------------------------------------------------------------------------------------------------
 
-    def cut(self, state: StreamState, wanted: Range, limits: TaskLimits) -> list[Range]:
+    def tasks(self, wanted: Range, options: SourceOptions) -> Iterator[NatsPartition]:
         """Cut a range into tasks, balanced by what is really there."""
-        start, end = max(wanted.start, state.first), min(wanted.end, state.next)
+        held = self.retention != "limits" and self.subjects is not None
+        for item in self._cut(wanted, options):
+            yield NatsPartition(self.name, item.start, item.end, self.created, self.subjects, self.hides, held)
+
+    def _cut(self, wanted: Range, options: SourceOptions) -> list[Range]:
+        start, end = max(wanted.start, self.first), min(wanted.end, self.next)
         if start >= end:
             return [wanted] if wanted.width else []
-        profile = Profile.even(start, end, self.count(state, start, end), state.mean_size)
-        parts = how_many(profile, limits)
+        profile = Profile.even(start, end, self.count(start, end), self.mean_size)
+        parts = how_many(profile, options)
         if parts > 1:
-            profile = self._look_closer(state, profile, parts)
-            parts = how_many(profile, limits)
-        ranges = cut(wanted.stream, profile, parts) or [Range(wanted.stream, start, end)]
-        if limits.records is not None:
-            ranges = [piece for item in ranges for piece in self._within(state, profile, item, limits.records)]
+            profile = self._look_closer(start, end, profile.count, parts)
+            parts = how_many(profile, options)
+        ranges = cut(self.name, profile, parts) or [Range(self.name, start, end)]
+        if (records := options.max_records_per_partition) is not None:
+            ranges = [piece for item in ranges for piece in self._within(profile, item, records)]
         # What is gone already belongs to the first task, which reports it.
-        return [Range(wanted.stream, wanted.start, ranges[0].end), *ranges[1:]]
+        return [replace(ranges[0], start=wanted.start), *ranges[1:]]
 
-    def _look_closer(self, state: StreamState, profile: Profile, parts: int) -> Profile:
-        start, end = profile.points[0].sequence, profile.points[-1].sequence
-        total, probes = profile.count, min(4 * parts, MOST_PROBES // 2)
-        points, size = [], state.mean_size
-        for sequence in spread(start, end, probes):
-            found = self.probe(state, sequence)
-            before = total if found is None else total - (found.remaining - self._beyond(state, end))
-            size = size if found is None else found.size
-            points.append(Point(sequence, min(max(before, 0), total), size))
-        first = points[0].size if points else size
-        profile = Profile([Point(start, 0, first), *points, Point(end, total, size)])
+    def _look_closer(self, start: int, end: int, total: int, parts: int) -> Profile:
+        beyond = self._remaining(end)
+
+        def point(sequence: int, left: Point, most: int) -> Point:
+            found = self.probe(sequence)
+            before = total if found is None else total - (found.remaining - beyond)
+            return Point(sequence, min(max(before, left.before), most), left.size if found is None else found.size)
+
+        points = [Point(start, 0, self.mean_size)]
+        for sequence in spread(start, end, min(4 * parts, MOST_PROBES // 2)):
+            points.append(point(sequence, points[-1], total))
+        profile = Profile([Point(start, 0, points[1].size), *points[1:], Point(end, total, points[-1].size)])
         while len(profile.points) < MOST_PROBES:
             number = profile.heaviest(above=profile.weight // (2 * parts))
             if number is None:
                 break
             left, right = profile.points[number], profile.points[number + 1]
             middle = (left.sequence + right.sequence) // 2
-            if middle in (left.sequence, right.sequence):
+            if middle == left.sequence:
                 break
-            found = self.probe(state, middle)
-            before = total if found is None else total - (found.remaining - self._beyond(state, end))
-            before = min(max(before, left.before), right.before)
-            profile = profile.with_point(Point(middle, before, left.size if found is None else found.size))
+            profile = profile.with_point(point(middle, left, right.before))
         return profile
 
-    def _beyond(self, state: StreamState, end: int) -> int:
-        """Tell how many messages lie behind a range; asked once a range."""
-        if getattr(self, "_beyond_memory", (None, 0))[0] != (state, end):
-            self._beyond_memory = ((state, end), self._remaining(state, end))
-        return self._beyond_memory[1]
-
-    def _within(self, state: StreamState, profile: Profile, item: Range, records: int) -> Iterator[Range]:
+    def _within(self, profile: Profile, item: Range, records: int) -> Iterator[Range]:
         start = item.start
         while start < item.end:
             if profile.most_between(start, item.end) <= records:
                 stop = item.end
             else:
-                stop = self.seek(state, start, item.end, records, exact=True)
+                stop = self.seek(start, item.end, records, exact=True)
             yield Range(item.stream, start, stop)
             start = stop
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _direct(self, stream: str, body: dict[str, Any]) -> Probed | None:
-        get = direct.DirectGet(stream, body)
-        answer = self.bulk.request(f"{self.bulk.options.js_prefix}.{names.direct_get(stream)}", get.payload)
+    def _direct(self, body: dict[str, Any]) -> Probed | None:
+        get = direct.DirectGet(self.name, body)
+        answer = self.bulk.request(f"{self.bulk.options.js_prefix}.{names.direct_get(self.name)}", get.payload)
         get.hear(answer.payload, answer.header)
         for content, block in get.result():
             found = direct.read_found(content, block)
@@ -408,29 +343,28 @@ class Survey:
             return Probed(found.sequence, len(content) + own, 1 + (found.pending or 0))
         return None
 
-    def _probe_by_consumer(self, state: StreamState, sequence: int) -> Probed | None:
-        made = self._consumer(state, {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence})
-        return Probed(sequence, state.mean_size, int(made["num_pending"])) if made["num_pending"] else None
-
-    def _consumer(self, state: StreamState, config: dict[str, Any]) -> dict[str, Any]:
-        stream, subjects = state.name, self.subjects_of(state)
-        filters: dict[str, Any] = {"filter_subjects": list(subjects)} if subjects else {}
+    def _consumer(self, config: dict[str, Any]) -> dict[str, Any]:
         config = {
             **config,
-            **filters,
+            **({"filter_subjects": list(self.subjects)} if self.subjects else {}),
             "ack_policy": "none",
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": 5_000_000_000,
         }
-        made = self.bulk.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
-        self.bulk.api(f"CONSUMER.DELETE.{stream}.{made['name']}")
+        made = self.bulk.ask(f"CONSUMER.CREATE.{self.name}", {"stream_name": self.name, "config": config})
+        self.bulk.ask(f"CONSUMER.DELETE.{self.name}.{made['name']}")
         return made
 
 
-def utc_now() -> datetime:
-    """Give the time on this machine's clock."""
-    return datetime.now(UTC)
+def _hides(own: tuple[str, ...], wanted: tuple[str, ...] | None) -> bool:
+    """Tell whether markers may lie among the data, so that only their subjects tell them from it.
+
+    Who names them by their root wants them. A mirror has the subjects of whatever it copies.
+    """
+    asked = [item for item in own or (">",) if not item.startswith(MARKER_ROOT)] if wanted is None else wanted
+    named = any(item.startswith(MARKER_ROOT) for item in asked)
+    return not named and any(overlaps(item, f"{MARKER_ROOT}.>") for item in asked)
 
 
 def _written(time: datetime) -> str:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.errors import InputError, MarkerError
+from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection, borrow
-from penstock.spark.dead_letters import DeadLetterWriter
 from penstock.spark.exactly_once import Task, TaskOutcome
-from penstock.spark.markers import MarkerSubjects
-from penstock.spark.messages import Messages, Shape, check_columns
-from penstock.spark.prepare import Prepared, prepare
-from penstock.spark.query_markers import Epoch, QueryMarkers
+from penstock.spark.markers import DIGEST_SIZE, Head
+from penstock.spark.messages import Messages, Shape, SinkStream, check_columns
+from penstock.spark.prepare import prepare
+from penstock.spark.query_markers import QueryMarkers
 from penstock.spark.sink_options import SinkOptions
+from penstock.wire.arrow import HEADERS
+from penstock.wire.jetstream.names import MSG_ID
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = ["NatsStreamWriter", "NatsWriter", "Report"]
@@ -39,79 +40,70 @@ class Report(WriterCommitMessage):
     query: str
     batch: int
     run: str
-    epoch: Epoch | None
-    stored: int
-    found: int
-    duplicates: int
-    dead: int
+    outcome: TaskOutcome
 
 
 class _Writing:
     """What writing a batch and writing a stream share. Made on the driver, carried to the tasks."""
 
+    waits: ClassVar[bool]
+    """Whether a server that is away is waited for on the driver."""
+    no_overwriting: ClassVar[tuple[str, str]]
+    """Why a stream cannot be overwritten, and what to do."""
+
     def __init__(
-        self, connection: ConnectionOptions, options: SinkOptions, schema: StructType, patience: float
+        self, connection: ConnectionOptions, options: SinkOptions, schema: StructType, overwrite: bool
     ) -> None:
+        if overwrite:
+            what, remedy = self.no_overwriting
+            raise InputError(what, remedy=remedy)
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
         self.connection = connection
         self.options = options
         # A name for this execution of the batch: the tasks of a later one know by it that they replace us.
         self.run = secrets.token_hex(8)
+        patience = options.patience if self.waits else 0.0
         with borrow(connection, patience) as bulk:
             # Every step of it may be done twice, and the connection may be one that died since the last batch.
-            self.prepared: Prepared = bulk.patiently(
+            self.prepared: SinkStream = bulk.patiently(
                 lambda: prepare(bulk, options), max(patience, connection.connect_timeout), nobody=True
             )
-
-    def _markers(self, bulk: TaskConnection, query: str, batch: int, run: str) -> QueryMarkers:
-        return QueryMarkers(
-            bulk,
-            MarkerSubjects(self.options.stream, query),
-            batch=batch,
-            run=run,
-            keep=self.prepared.keep,
-            start_anew=self.options.on_missing_markers == "start",
-            patience=self.options.patience,
-        )
 
     # -- on an executor -------------------------------------------------------------------------------------------
 
     def _write(self, batches: Iterable[pa.RecordBatch], query: str, batch: int) -> Report:
         context = TaskContext.get()
         assert context is not None
-        partition, task = context.partitionId(), context.taskAttemptId()
-        shape = Shape(self.options, self.prepared.target)
-        with ExitStack() as stack:
-            bulk = stack.enter_context(borrow(self.connection, self.options.patience))
-            letters = DeadLetterWriter(
-                self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}"
-            )
-            stack.callback(letters.close)
-            rows = _shaped(batches, shape, letters)
+        partition = context.partitionId()
+        rows = self._shaped(batches, f"{query}-{batch}-{partition}")
+        with borrow(self.connection, self.options.patience) as bulk:
             if self.options.exactly_once:
-                markers = self._markers(bulk, query, batch, self.run)
-                outcome = Task(
-                    markers,
-                    partition=partition,
-                    task=task,
-                    rows=self.options.atomic_rows,
-                    size=self.options.atomic_bytes,
-                    lanes=self.options.in_flight,
-                    limit=self.prepared.target.limit,
-                    keep=self.prepared.keep,
-                ).write(rows)
+                markers = QueryMarkers(bulk, self.options, self.prepared, query, batch, self.run)
+                outcome = Task(markers, partition, context.taskAttemptId()).write(rows)
             else:
-                outcome = _publish(bulk, rows, self.options, self.prepared)
-        return Report(
-            query,
-            batch,
-            self.run,
-            outcome.epoch,
-            stored=outcome.stored,
-            found=outcome.found,
-            duplicates=outcome.duplicates,
-            dead=shape.dead,
-        )
+                outcome = self._publish(bulk, rows)
+        return Report(query, batch, self.run, outcome)
+
+    def _shaped(self, batches: Iterable[pa.RecordBatch], name: str) -> Iterator[Messages]:
+        """Give the messages of all rows; dead letters for the same stream are messages among the others."""
+        shape, elsewhere, seen = Shape(self.options, self.prepared), self.prepared.dead_letter_stream, Counter[bytes]()
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            messages, dead = shape.messages(batch)
+            yield messages
+            if dead is not None and elsewhere is not None:
+                with borrow(self.connection) as bulk:  # another one: that of the rows has batches under way
+                    bulk.publish(elsewhere, _identified(dead, name, seen).to_batch(), mode="acks")
+            elif dead is not None:
+                yield dead
+
+    def _publish(self, bulk: TaskConnection, rows: Iterator[Messages]) -> TaskOutcome:
+        """Store the rows at least once, as fast as the stream allows."""
+        batches: Iterator[Any] = (messages.to_batch() for messages in rows)
+        mode = "fast" if self.prepared.fast else "acks"
+        published = bulk.publish(self.options.stream, batches, mode=mode, timeout=self.options.patience)
+        return TaskOutcome(stored=published.rows - published.duplicates, duplicates=published.duplicates)
 
     # -- on the driver --------------------------------------------------------------------------------------------
 
@@ -120,9 +112,9 @@ class _Writing:
         if not reports or not self.options.exactly_once:
             return
         first = reports[0]
-        epochs = {report.epoch for report in reports if report.epoch is not None}
+        epochs = {report.outcome.epoch for report in reports if report.outcome.epoch is not None}
         with borrow(self.connection, self.options.patience) as bulk:
-            markers = self._markers(bulk, first.query, first.batch, first.run)
+            markers = QueryMarkers(bulk, self.options, self.prepared, first.query, first.batch, first.run)
             if len(epochs) > 1:
                 raise markers.fenced(None)
             # A batch without a single row must be known as done, too, or the next one would seem to follow on nothing.
@@ -132,54 +124,45 @@ class _Writing:
                     self._compare(markers, epoch)
                 markers.finish(epoch)
             if forget:
-                markers.forget()
+                markers.clear()
         log.info(
             "Batch %d into %s: %d rows stored, %d were there.",
             first.batch,
             self.options.stream,
-            sum(report.stored for report in reports),
-            sum(report.found for report in reports),
+            sum(report.outcome.stored for report in reports),
+            sum(report.outcome.found for report in reports),
         )
 
-    def _compare(self, markers: QueryMarkers, epoch: Epoch) -> None:
+    def _compare(self, markers: QueryMarkers, epoch: Head) -> None:
         """Find rows that earlier runs stored and this one, having computed the batch again, does not have."""
-        stored = sum(len(journal.digests) for journal in markers.journals(epoch)) // 16
+        stored = sum(len(journal.digests) for journal in markers.journals(epoch)) // DIGEST_SIZE
         claims, _ = markers.claims(epoch)
         claimed = sum(sum(rows) for taken in claims.values() for rows in taken.values())
         if stored == claimed:
             return
         what = (
             f"Batch {markers.batch} was computed again, and {stored - claimed} of the {stored} rows that were stored "
-            f"before in stream {markers.subjects.stream} are not in it any more."
+            f"before in stream {self.options.stream} are not in it any more."
         )
         if self.options.on_changed_rows == "keep":
             log.warning("%s They stay.", what)
             return
-        raise MarkerError(
+        raise markers.broken(
             what,
-            remedy="The query is not deterministic (rand, uuid, a lookup that changed), or its code was changed in the "
+            "The query is not deterministic (rand, uuid, a lookup that changed), or its code was changed in the "
             'middle of a batch. To keep those rows and go on, set .option("onChangedRows", "keep") for one start.',
-            stream=markers.subjects.stream,
-            query=markers.subjects.query,
-            batch=markers.batch,
         )
 
 
 class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query."""
 
-    def __init__(
-        self, connection: ConnectionOptions, options: SinkOptions, schema: StructType, overwrite: bool
-    ) -> None:
-        if overwrite:
-            raise InputError(
-                "A stream cannot be overwritten, and the output mode complete would write all results anew each time.",
-                remedy='Use .outputMode("append") with a watermark; or .outputMode("update") and foreachBatch, writing '
-                "each frame with the options writeId and batchId.",
-            )
-        options.check_stream()
-        # This runs at every micro-batch: a query outlives a server that is away between two of them.
-        super().__init__(connection, options, schema, options.patience)
+    waits = True  # it is made at every micro-batch: a query outlives a server that is away between two of them
+    no_overwriting = (
+        "A stream cannot be overwritten, and the output mode complete would write all results anew each time.",
+        'Use .outputMode("append") with a watermark; or .outputMode("update") and foreachBatch, writing '
+        "each frame with the options writeId and batchId.",
+    )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
         context = TaskContext.get()
@@ -203,19 +186,14 @@ class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
 class NatsWriter(_Writing, DataSourceArrowWriter):
     """Writes a DataFrame once: tasks that are tried again add nothing, nor does the same write under its `writeId`."""
 
-    def __init__(
-        self, connection: ConnectionOptions, options: SinkOptions, schema: StructType, overwrite: bool
-    ) -> None:
-        if overwrite:
-            raise InputError(
-                "A stream cannot be overwritten: what is stored is there for its other readers.",
-                remedy='Use .mode("append"); to begin anew, purge the stream first.',
-            )
-        super().__init__(connection, options, schema, patience=0.0)  # whoever waits for it learns at once
-        self.query = f"write-{options.write_id or secrets.token_hex(8)}"
+    waits = False  # whoever waits for it learns at once
+    no_overwriting = (
+        "A stream cannot be overwritten: what is stored is there for its other readers.",
+        'Use .mode("append"); to begin anew, purge the stream first.',
+    )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
-        return self._write(iterator, self.query, self.options.batch_id or 0)
+        return self._write(iterator, f"write-{self.options.write_id or self.run}", self.options.batch_id or 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages, forget=self.options.write_id is None)
@@ -224,21 +202,13 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
         """Leave everything as it is: rows that are stored stay stored, and a write with a `writeId` may go on."""
 
 
-def _shaped(batches: Iterable[pa.RecordBatch], shape: Shape, letters: DeadLetterWriter) -> Iterator[Messages]:
-    """Give the messages of all rows; dead letters for the same stream are messages among the others."""
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        messages, dead = shape.messages(batch)
-        yield messages
-        if dead is not None and not letters.send(dead):
-            yield dead
-
-
-def _publish(bulk: TaskConnection, rows: Iterator[Messages], options: SinkOptions, prepared: Prepared) -> TaskOutcome:
-    """Store the rows at least once, as fast as the stream allows."""
-    batches: Iterator[Any] = (messages.to_batch() for messages in rows)
-    published = bulk.publish(
-        options.stream, batches, mode="fast" if prepared.fast else "acks", timeout=options.patience
-    )
-    return TaskOutcome(None, stored=published.rows - published.duplicates, duplicates=published.duplicates)
+def _identified(letters: Messages, name: str, seen: Counter[bytes]) -> Messages:
+    """Give dead letters their ids. The same letter of the same batch has the same one, so that within the duplicate
+    window of their stream a replay adds nothing.
+    """
+    digests, headers = letters.digests(), []
+    for place, own in enumerate(letters.headers.to_pylist()):
+        digest = digests[place * DIGEST_SIZE : (place + 1) * DIGEST_SIZE]
+        seen[digest] += 1
+        headers.append([*own, (MSG_ID, [f"{name}-{digest.hex()}-{seen[digest]}"])])
+    return replace(letters, headers=pa.array(headers, HEADERS))

@@ -242,6 +242,7 @@ class BulkConnection:
         payloads: bool = True,
         timeout: float = 30.0,
         on_loss: Callable[[DataLossError], None] | None = None,
+        info: dict[str, Any] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Give the messages with `start <= sequence < end` that match `subjects`, in order, once each.
 
@@ -254,6 +255,7 @@ class BulkConnection:
 
         Messages of the range that are gone from the stream raise DataLossError; with `on_loss`, that is called with
         the error instead, and the read goes on. Single messages that were deleted from the middle are skipped.
+        `info`: what the stream said of itself a moment ago, if the caller asked already.
         """
         check_name(stream)
         options = reading.ReadOptions(
@@ -268,6 +270,7 @@ class BulkConnection:
             payloads=payloads,
             timeout=timeout,
             on_loss=on_loss,
+            info=info,
         )
         return reading.Reading(self, options).batches()
 

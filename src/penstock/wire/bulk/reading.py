@@ -72,6 +72,7 @@ class ReadOptions:
     payloads: bool
     timeout: float
     on_loss: Callable[[DataLossError], None] | None
+    info: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.start < 1:
@@ -216,7 +217,7 @@ class Reading:
 
     def _begin(self) -> None:
         """Look at the stream, hold the range against what it has, and choose the way."""
-        info = self._look()
+        info = self.plan.info or self._look()
         self.created = info.get("created")
         first, last = _bounds(info)
         start, end = self.options.start, self.options.end if self.options.end is not None else last + 1

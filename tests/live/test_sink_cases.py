@@ -51,7 +51,7 @@ def torn(seed: int, share: float):
 
         def unsteady(stream, ticket, deadline):
             if dice.random() < share:
-                task.bulk.link.close()
+                task.bulk.wire.close()
             return settle(stream, ticket, deadline)
 
         task.bulk.settle = unsteady

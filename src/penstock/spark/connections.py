@@ -121,7 +121,7 @@ class TaskConnection(BulkConnection):
     ) -> str:
         """Send a batch whose first frames are ready and whose last message, `number`, commits it; give its ticket."""
         deadline = Deadline(self.options.request_timeout)
-        self.link.send(frames, deadline)
+        self.wire.send(frames, deadline)
         header = protocol.encode_headers({**atomic.marks(batch_id, number, commit=True), **headers})
         return self.send_request(subject, payload, deadline, header)
 

@@ -217,7 +217,7 @@ class Reading:
 
     def _begin(self) -> None:
         """Look at the stream, hold the range against what it has, and choose the way."""
-        info = self.plan.info or self._look()
+        info = self.options.info or self._look()
         self.created = info.get("created")
         first, last = _bounds(info)
         start, end = self.options.start, self.options.end if self.options.end is not None else last + 1

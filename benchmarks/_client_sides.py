@@ -344,28 +344,64 @@ def raw_consume(each: bool) -> Callable[[str, int], Result]:
     return run
 
 
-async def raw_acked(url: str, count: int) -> float:
-    """Whoever published waits for a future, which any ack serves, and then publishes again."""
-    raw = await raw_open(url)
-    frame = frames(1, reply="r.a")
-    waiting: deque[asyncio.Future[None]] = deque()
+def raw_acked(ids: bool) -> Callable[[str, int], Result]:
+    """Whoever published waits for a future, which the ack on its own subject serves, and then publishes again.
 
-    def acked(found: int) -> None:
-        for _ in range(found):
-            waiting.popleft().set_result(None)
+    With `ids` every message has the headers that `jetstream.Publisher` gives it: an id, and the id before it.
+    """
 
-    async def worker() -> None:
-        for _ in range(count // ACKS):
-            future = asyncio.get_running_loop().create_future()
-            waiting.append(future)
-            raw.write_soon(frame)
+    async def run(url: str, count: int) -> float:
+        raw = await raw_open(url)
+        replies = [f"r.{number:03}" for number in range(ACKS)]
+        waiting: dict[bytes, asyncio.Future[bytes]] = {}
+        number = 0
+        rest = b""
+
+        def take(data: bytes) -> None:
+            nonlocal rest
+            data = rest + data if rest else data
+            place = 0
+            while (line := data.find(b"\r\n", place)) >= 0:
+                if data.startswith(PING, place):
+                    place += len(PING)
+                    continue
+                end = line + 2 + int(data[data.rfind(b" ", place, line) + 1 : line])
+                if end + 2 > len(data):
+                    break
+                key = data[place + 4 : place + 9]  # MSG r.000 1 ...
+                waiting[key].set_result(data[line + 2 : end])
+                place = end + 2
+            rest = data[place:]
+
+        def headed(reply: bytes) -> bytes:
+            nonlocal number
+            number += 1
+            block = b"NATS/1.0\r\nNats-Msg-Id: raw.%d\r\nNats-Expected-Last-Msg-Id: raw.%d\r\n\r\n" % (
+                number,
+                number - 1,
+            )
+            head, total = len(block), len(block) + SIZE
+            return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (SUBJECT.encode(), reply, head, total, block, PAYLOAD)
+
+        async def worker(reply: str) -> None:
+            content, key = frames(1, reply=reply), reply.encode()
+            for _ in range(count // ACKS):
+                waiting[key] = future = asyncio.get_running_loop().create_future()
+                raw.write_soon(headed(key) if ids else content)
+                assert b'"seq"' in await future
+
+        raw.take = take
+        raw.transport.write(b"SUB r.* 1\r\n")
+        if ids:  # what the first of them expects before it
+            future = waiting[b"r.000"] = asyncio.get_running_loop().create_future()
+            block = b"NATS/1.0\r\nNats-Msg-Id: raw.0\r\n\r\n"
+            raw.transport.write(b"HPUB %b r.000 %d %d\r\n%b\r\n" % (SUBJECT.encode(), len(block), len(block), block))
             await future
+        begun = time.perf_counter()
+        await asyncio.gather(*(worker(reply) for reply in replies))
+        return time.perf_counter() - begun
 
-    raw.take = counting(b'"seq"', acked)
-    raw.transport.write(b"SUB r.* 1\r\n")
-    begun = time.perf_counter()
-    await asyncio.gather(*(worker() for _ in range(ACKS)))
-    return time.perf_counter() - begun
+    return run
 
 
 async def bytes_acked(url: str, count: int) -> float:
@@ -694,14 +730,14 @@ SIDES: dict[str, dict[str, Callable[[str, int], Result]]] = {
         "ours": both(ours_acked, _ours),
         "nats_py": both(nats_py_acked, _nats_py),
         "natsrpy": natsrpy_acked,
-        "raw": raw_acked,
+        "raw": raw_acked(ids=True),
         "bytes": bytes_acked,
     },
     "acked_each": {
         "ours": both(acked_each, _ours),
         "nats_py": both(acked_each, _nats_py),
         "natsrpy": natsrpy_acked,
-        "raw": raw_acked,
+        "raw": raw_acked(ids=False),
     },
 }
 

@@ -135,9 +135,9 @@ def test_markers_of_the_spark_sink_are_hidden(browser: Browser, server: Server, 
         await assets.add_stream(client, Stream(name=name, subjects=subjects, allow_atomic=True))
         for number in range(5):
             await client.jetstream().publish(f"{name}.rows", str(number).encode())
-            await client.publish(places.lane(1, number, 1), b"{}")
+            await client.publish(places.of_task(1, number, 1), b"{}")
         for number in range(500):
-            await client.publish(places.lane(2, number, 1), b"{}")
+            await client.publish(places.of_task(2, number, 1), b"{}")
         await client.jetstream().publish(places.head, Head(7, "run", "done", past=("older",)).body())
 
     fill(server.url, work)

@@ -179,17 +179,20 @@ class Job:
         waits = patience is not None
         while True:
             event = wire.parser.next_event()
-            if event is None:
-                if waits:
-                    end.check()
-                    wire.receive(end)
-                elif end.left == 0 or not wire.receive_some():
-                    return
-            elif not isinstance(event, protocol.Message):
-                wire.handle(event, self.deadline)
-            elif event.sid == sid:
+            if isinstance(event, protocol.Message) and event.sid == sid:
                 waits = False
                 take(event)
+                continue
+            if waits:
+                end.check()
+            elif end.left == 0:
+                return
+            if event is not None:
+                wire.handle(event, self.deadline)
+            elif waits:
+                wire.receive(end)
+            elif not wire.receive_some():
+                return
 
     @property
     def has_time(self) -> bool:

@@ -406,19 +406,19 @@ class Reading:
             raise _BrokenError("a delivery is missing")
         event = parser.next_event()
         try:
-            if event is None:
+            if not isinstance(event, protocol.Message) or event.sid not in (1, columns.sid):
                 # Not only the waiting counts: what comes without end and is none of ours is silence, too.
                 self.silence.check()
-                self.wire.receive(self.silence)
-            if event is None or self.wire.handle(event, self.silence) or not isinstance(event, protocol.Message):
+                if event is None:
+                    self.wire.receive(self.silence)
+                else:
+                    self.wire.handle(event, self.silence)
                 return None
         except DeadlineError:
             raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
         if event.sid == 1:
             self._hear_about_gap(event)
             return None
-        if event.sid != columns.sid:
-            return None  # of a consumer that we gave up
         if event.header is None or (event.status is None and not columns.direct):
             raise RemoteProtocolError(
                 f"A delivery of {self.options.stream} that does not say its sequence: reply {event.reply!r}.",

@@ -46,6 +46,7 @@ __all__ = [
     "consumer_delete",
     "consumer_info",
     "consumer_next",
+    "consumer_unpin",
     "direct_get",
     "message_delete",
     "message_get",
@@ -140,6 +141,7 @@ message_delete = _method("STREAM.MSG.DELETE")
 direct_get = _method("DIRECT.GET")  # messages, from any replica
 consumer_info = _method("CONSUMER.INFO")
 consumer_delete = _method("CONSUMER.DELETE")
+consumer_unpin = _method("CONSUMER.UNPIN")  # takes the pin from the client that holds it
 consumer_next = _method("CONSUMER.MSG.NEXT")  # pulls messages
 
 

@@ -213,10 +213,9 @@ class Outbox:
     def take(self) -> bytes | bytearray:
         """Give what waits, and begin anew."""
         self.size = 0
-        if self.out.used <= _ROOM:  # copying a little is less work than making room anew
+        if self.out.used <= _ROOMY:  # copying is less work than making room anew, and clearing it
             copied: bytes = self.out.copy()
             return copied
         taken: bytearray = self.out.take()
-        if self.out.room > _ROOMY:  # what waited for a connection was much; what follows is not
-            self.out = Bytes(_ROOM)
+        self.out = Bytes(_ROOM)  # what waited for a connection was much; what follows is not
         return taken

@@ -125,7 +125,10 @@ class Delivery(Msg):
 
     async def ack(self) -> None:
         """Say that it is done; the server may not hear it, and then delivers it again."""
-        await self._answer(b"+ACK")
+        self._settle()
+        connection = self._connection  # as `_answer` has it, without a coroutine more for each message
+        if connection.is_full(connection.send_checked(self._reply, b"+ACK")):
+            await connection.written()
 
     async def ack_sync(self, *, timeout: str | float = 30.0) -> None:
         """Say that it is done, and wait until the server has confirmed it: it is never delivered again."""

@@ -46,7 +46,7 @@ class Outgoing:
 
     def __post_init__(self) -> None:
         _check_subject(self.subject)
-        if not isinstance(self.data, bytes | bytearray | memoryview):
+        if type(self.data) is not bytes and not isinstance(self.data, bytes | bytearray | memoryview):
             raise InputError(f"The payload for {self.subject} is {type(self.data).__name__}.", remedy="Give bytes.")
         if self.headers or self.id is not None or self.ttl is not None or self.expects:
             self._check()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.durations import parse_duration
@@ -196,10 +196,14 @@ class Publisher:
             first, self._in_flight.failures = self._in_flight.failures[0], []
             raise first
 
-    async def _send(self, out: Outgoing, *, awaited: bool) -> Pending:
+    def _send(self, out: Outgoing, *, awaited: bool) -> Coroutine[Any, Any, Pending]:
         self._check_open()
         if not self._captures(out.subject):
-            await self._look()  # the stream may have been edited
+            return self._look_and_send(out, awaited=awaited)
+        return self._in_flight.send(out, self._checked_id(out), awaited=awaited)
+
+    async def _look_and_send(self, out: Outgoing, *, awaited: bool) -> Pending:
+        await self._look()  # the stream may have been edited
         return await self._in_flight.send(out, self._checked_id(out), awaited=awaited)
 
     def _check_open(self) -> None:

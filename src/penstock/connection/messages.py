@@ -11,7 +11,7 @@ from penstock.wire.protocol import decode_headers, decode_status
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["LARGE", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text", "is_lasting"]
+__all__ = ["LARGE", "UNREAD", "HeaderValues", "Msg", "Payload", "as_bytes", "as_text", "is_lasting"]
 
 Payload = bytes | bytearray | memoryview
 
@@ -19,7 +19,8 @@ LARGE = 128 * 1024  # bytes of a payload that is not put together with others
 
 HeaderValues = Mapping[str, str | Iterable[str]]
 
-_UNREAD: dict[str, str] = {}
+UNREAD: dict[str, str] = {}
+"""What stands for headers that nobody has asked for yet."""
 
 
 def as_text(raw: bytes) -> str:
@@ -61,7 +62,7 @@ class Msg:
         self._reply = reply
         self.data = data
         self.header_block = block
-        self._headers: dict[str, str] | None = _UNREAD
+        self._headers: dict[str, str] | None = UNREAD
 
     @property
     def subject(self) -> str:
@@ -76,7 +77,7 @@ class Msg:
     @property
     def headers(self) -> dict[str, str] | None:
         """The headers, of a repeated one the last; a status stands under Status and Description. None without any."""
-        if self._headers is _UNREAD:
+        if self._headers is UNREAD:
             self._headers = None if self.header_block is None else _read(self.header_block)
         return self._headers
 

@@ -171,11 +171,15 @@ class Deliveries:
         with suppress(StopAsyncIteration):
             while True:
                 await self._more()
-                while queue and self._due > 0:
-                    self._due -= 1
-                    self._given += 1
-                    self._current = found = queue.popleft()
-                    await handler(found)
+                given = 0
+                try:
+                    while queue and given < self._due:
+                        given += 1
+                        self._current = found = queue.popleft()
+                        await handler(found)
+                finally:
+                    self._given += given
+                    self._due -= given
 
     async def _more(self) -> None:
         """Ask for more if it is time to, and wait until there is a delivery; StopAsyncIteration if none will be."""

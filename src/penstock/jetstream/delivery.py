@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.connection import Msg
-from penstock.connection.messages import as_bytes
+from penstock.connection.messages import UNREAD, as_bytes
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError, RemoteProtocolError
 from penstock.wire.jetstream import pull
@@ -80,7 +80,9 @@ class Delivery(Msg):
     __slots__ = ("_place", "settled")
 
     def __init__(self, client: Connection, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
-        super().__init__(client, 0, subject, reply, data, block)
+        # As a message has it, without a call more for each of them.
+        self._connection, self.sid, self._subject, self._reply = client, 0, subject, reply
+        self.data, self.header_block, self._headers = data, block, UNREAD
         self._place: Place | None = None
         self.settled = False
         """Whether it was acknowledged, refused or given back."""

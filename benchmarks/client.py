@@ -181,7 +181,7 @@ def main() -> None:
         for case in given.only:
             count = CASES[case][0] // 50 // sides.ACKS * sides.ACKS if given.quick else CASES[case][0]
             rounds = 1 if given.quick else given.rounds
-            report["cases"][case] = measure(case, server.url, rounds, max(count, 500), with_uvloop)
+            report["cases"][case] = measure(case, server.url, rounds, max(count, sides.BATCH), with_uvloop)
             show(case, report["cases"][case])
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(json.dumps(report, indent=2) + "\n")

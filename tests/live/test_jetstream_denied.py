@@ -9,14 +9,17 @@ import pytest
 
 from penstock.connection import Connection, connect
 from penstock.errors import DeniedError
-from penstock.jetstream import Deliveries, Outgoing, Publisher, assets
+from penstock.jetstream import Deliveries, Outgoing, Publisher, Samples, assets
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 
 CONFIG = """
 authorization { users: [
     { user: all, password: p }
-    { user: some, password: p, permissions: { publish: { deny: ["S.secret.>", "$JS.API.CONSUMER.MSG.NEXT.>"] } } }
+    { user: some, password: p, permissions: {
+        publish: { deny: ["S.secret.>", "$JS.API.CONSUMER.MSG.NEXT.>"] }
+        subscribe: { deny: ["$JS.EVENT.ADVISORY.>"] }
+    } }
 ] }
 """
 AT_ONCE = 3.0  # seconds; patience is many times that
@@ -70,3 +73,11 @@ async def test_deliveries(nc: Connection):
     async with asyncio.timeout(AT_ONCE), Deliveries(nc, "S", "c") as deliveries:
         with pytest.raises(DeniedError, match=r"CONSUMER\.MSG\.NEXT\.S\.c"):
             await anext(deliveries)
+
+
+async def test_samples(nc: Connection):
+    """Who may not hear advisories is told when listening begins, and does not wait for what never comes."""
+    async with asyncio.timeout(AT_ONCE):
+        with pytest.raises(DeniedError, match=r"\$JS\.EVENT\.ADVISORY"):
+            async with Samples(nc, "S", "c"):
+                pass

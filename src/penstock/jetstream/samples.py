@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.connection.subscription import served
 from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.times import parse_time
@@ -163,7 +164,7 @@ class Samples:
         for subject in about:
             heard = f"{subject}.{self.stream}.{self.consumer}"
             self._subscriptions.append(await self._client.subscribe(heard, cb=self._heard))
-        await self._client.flush()
+        await served(*self._subscriptions)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -130,10 +130,10 @@ def test_missing_arguments_of_a_list_are_refused():
 
 
 def test_plain_values_load_no_validator():
-    """Text, lists of text and defaults are taken without loading pydantic; a number is not."""
-    assert "pydantic" not in imported("bus", "--help")
-    program = ["stream", "size", "--messages", "1", "--payload", "5", "--subject", "a"]
-    assert "pydantic" in imported(*program)
+    """Text, lists of text and defaults are taken without loading pydantic."""
+    loaded = imported("bus", "--help")
+    assert "typer" in loaded
+    assert "pydantic" not in loaded
 
 
 # -- help --------------------------------------------------------------------------------------------------------------

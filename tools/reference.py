@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import connection_page
+import guarantees_page
 import typer.main
 
 from penstock import errors, model, options
@@ -26,6 +27,7 @@ from penstock.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
+GUARANTEES = ROOT / "docs" / "why" / "guarantees.md"
 PUBLIC_NAMES = ROOT / "tests" / "golden" / "public_names.json"
 
 
@@ -40,6 +42,7 @@ def pages() -> dict[Path, str]:
         FOLDER / "spark-source.md": spark_source(),
         FOLDER / "spark-sink.md": spark_sink(),
         FOLDER / "console.md": console(),
+        GUARANTEES: guarantees_page.page(GUARANTEES),
     }
 
 

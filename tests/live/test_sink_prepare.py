@@ -69,6 +69,25 @@ def test_the_first_sequence_of_a_stream_stays(bulk, unique):
     assert state["subjects"] == {origin_subject(name): 1}
 
 
+def test_a_mirror_takes_no_rows(bulk, unique):
+    """A mirror is refused for either guarantee; a stream with sources takes rows, unless markers come with them."""
+    origin, name = unique("ORIGIN"), unique("PLAIN")
+    bulk.api(f"STREAM.CREATE.{origin}", {"name": origin, "subjects": [f"{origin}.>"]})
+    bulk.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": origin}})
+    for guarantee in ("exactly-once", "at-least-once"):
+        with pytest.raises(InputError, match="is a mirror"):
+            prepare(bulk, SinkOptions(stream=name, prepare=True, guarantee=guarantee))
+    for number, source in enumerate(({"name": origin}, {"name": "", "external": {"api": "$JS.far.API"}})):
+        joined = f"{name}_{number}"
+        sources = [{**source, "name": source["name"] or joined}]
+        bulk.api(f"STREAM.CREATE.{joined}", {"name": joined, "subjects": [f"{joined}.>"], "sources": sources})
+        if number == 0:
+            assert prepare(bulk, SinkOptions(stream=joined, prepare=True)).stream == joined
+        else:
+            with pytest.raises(InputError, match="sources a stream of the same name"):
+                prepare(bulk, SinkOptions(stream=joined, prepare=True))
+
+
 def test_an_old_server_is_refused(bulk, unique, monkeypatch):
     """A server without atomic batches cannot be written to exactly once, and that is the reason given."""
     name = unique("PLAIN")

@@ -205,8 +205,13 @@ class Task:
 
     def _doubt(self, error: PenstockError) -> None:
         """Find out what became of everything under way, and send again what was not stored."""
-        if self._patience.left == 0 or not (may_ask_again(error) or isinstance(error, JetStreamError)):
+        refusals = self.markers.refusals
+        if not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
+        if self._patience.left == 0:
+            if isinstance(error, DeadlineError):
+                raise refusals.late(f"store rows of partition {self.partition}", self._patience.seconds, error)
+            raise refusals.no_room(error) if isinstance(error, JetStreamError) else error
         self.bulk.drop_after(error)
         stored = {journal.batch_id for journal in self._open(again=True)}
         waiting, self._under_way = self._under_way, deque()

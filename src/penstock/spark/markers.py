@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from penstock.errors import RemoteProtocolError
+from penstock.wire.jetstream.names import TTL
 
 __all__ = [
     "DIGEST_SIZE",
@@ -56,6 +57,7 @@ __all__ = [
     "is_marker",
     "journal_body",
     "marker_filter",
+    "marker_headers",
     "opening_body",
     "origin_body",
     "origin_subject",
@@ -89,6 +91,11 @@ def origin_subject(stream: str) -> str:
 def origin_body() -> bytes:
     """Write that marker."""
     return _line()
+
+
+def marker_headers(keep: bool) -> dict[str, str]:
+    """Give the headers of every marker; `keep`: it must outlive an age limit of the stream."""
+    return {TTL: "never"} if keep else {}
 
 
 def is_marker(subject: str) -> bool:

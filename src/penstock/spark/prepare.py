@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.spark.connections import TaskConnection
-from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
+from penstock.spark.markers import MARKER_ROOT, marker_filter, marker_headers, origin_body, origin_subject
 from penstock.spark.messages import SinkStream
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.acked import confirm
@@ -40,8 +40,9 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         _refuse_unsafe(bulk, config)
     if changes := _missing(config, options):
         config = _mend(bulk, config, changes, options)
+    keep = bool(config.get("max_age")) and bool(config.get("allow_msg_ttl"))
     if options.exactly_once and info["state"]["messages"] == 0:
-        _lay_origin(bulk, name)
+        _lay_origin(bulk, name, marker_headers(keep))
     limit = bulk.max_payload
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
@@ -50,7 +51,7 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         name,
         subjects,
         limit,
-        keep=bool(config.get("max_age")) and bool(config.get("allow_msg_ttl")),
+        keep=keep,
         fast=bool(config.get("allow_batched")),
         dead_letter_stream=_dead_letter_stream(bulk, options),
     )
@@ -67,6 +68,7 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
             remedy=f"Update the server. {other}",
         )
     transform = config.get("subject_transform")  # without a source it is for all subjects
+    own = [item for item in config.get("sources") or () if item.get("name") == name]  # in another domain or account
     reasons = {
         "interest retention drops the sink's markers at once": config.get("retention") == "interest",
         "in a work queue whoever consumes everything would remove the sink's markers": config.get("retention")
@@ -78,6 +80,9 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
         "it acknowledges before it writes": config.get("persist_mode") == "async",
         "it renames the subjects of the sink's markers": transform
         and overlaps(transform.get("src") or ">", f"{MARKER_ROOT}.>"),
+        "it sources a stream of the same name, whose markers would be taken for its own": any(
+            overlaps(item.get("filter_subject") or ">", marker_filter(name)) for item in own
+        ),
         f"it takes no messages of {SMALLEST} bytes": 0 < config.get("max_msg_size", -1) < SMALLEST,
     }
     for reason, holds in reasons.items():
@@ -122,9 +127,9 @@ def _mend(
     return found
 
 
-def _lay_origin(bulk: TaskConnection, name: str) -> None:
+def _lay_origin(bulk: TaskConnection, name: str, headers: dict[str, str]) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
-    headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
+    headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0", **headers}
     answer = bulk.request(origin_subject(name), origin_body(), headers=headers)
     try:
         confirm(answer.payload, answer.status, name)

@@ -23,6 +23,7 @@ from penstock.spark.markers import (
     anchor_body,
     claim_bodies,
     fence_body,
+    marker_headers,
     opening_body,
     read_claim,
     read_lane,
@@ -32,7 +33,7 @@ from penstock.spark.messages import SinkStream
 from penstock.spark.refusals import Refusals
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.direct import Found
-from penstock.wire.jetstream.names import CONDITION_FAILED, TTL
+from penstock.wire.jetstream.names import CONDITION_FAILED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
@@ -70,6 +71,8 @@ class QueryMarkers:
     """The start of the query that this run belongs to; nothing where nobody knows."""
     series: bool = True
     """Whether batches follow each other, so that the markers of one stay until the next begins."""
+    trouble: PenstockError | None = field(default=None, init=False, repr=False)
+    """What kept the last write of a marker from being stored, if it was no condition."""
 
     @cached_property
     def subjects(self) -> MarkerSubjects:
@@ -79,7 +82,7 @@ class QueryMarkers:
     @property
     def keep(self) -> dict[str, str]:
         """The headers of every marker, which must outlive an age limit of the stream."""
-        return {TTL: "never"} if self.target.keep else {}
+        return marker_headers(self.target.keep)
 
     @cached_property
     def refusals(self) -> Refusals:
@@ -378,10 +381,11 @@ class QueryMarkers:
             wrong = isinstance(error, JetStreamError) and error.err_code in CONDITION_FAILED
             if not wrong and not may_ask_again(error):
                 raise (self.refusals.no_room(error) if isinstance(error, JetStreamError) else error) from None
+            self.trouble = None if wrong else error
             self.bulk.drop_after(error)
             time.sleep(random.uniform(0.005, 0.03))  # noqa: S311  # spreads retries only
             return None
 
     def late(self, what: str) -> DeadlineError:
         """Say that the time is over."""
-        return self.refusals.late(what, self.options.patience)
+        return self.refusals.late(what, self.options.patience, self.trouble)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError
+from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
 from penstock.spark.markers import Head, MarkerSubjects, Tally
 
 __all__ = ["WRITE", "Refusals"]
@@ -16,6 +16,7 @@ KEEP = '.option("onChangedRows", "keep") for one start'
 # store, of which the first that fits counts.
 ROOM = {
     10002: "The account has no room left: raise its limits, or remove what it does not need.",
+    10023: "The server has no room left for streams: raise its limits, or remove what it does not need.",
     10028: "The server has no memory left for streams: raise max_mem, or remove what it does not need.",
     10047: "The server has no room left for streams: raise max_file, or remove what it does not need.",
     10054: "The stream's max_msg_size is smaller: raise it, or write smaller rows.",
@@ -107,8 +108,8 @@ class Refusals:
         """Say that markers are gone which nobody replaced."""
         return self.broken(
             f"Stream {self.stream} has dropped markers of batch {self.batch} while it was being written.",
-            "A purge or a limit of the stream took them: a batch must fit into the stream's limits several "
-            f"times over. Rows may come twice if the query goes on; to accept that, set {START}.",
+            "A purge or a limit of the stream took them, or it was made anew: a batch must fit into the stream's "
+            f"limits several times over. Rows may come twice if the query goes on; to accept that, set {START}.",
         )
 
     def went_back(self) -> MarkerError:
@@ -120,11 +121,14 @@ class Refusals:
             "if it has not.",
         )
 
-    def late(self, what: str, seconds: float) -> DeadlineError:
-        """Say that the time is over."""
+    def late(self, what: str, seconds: float, trouble: PenstockError | None) -> DeadlineError:
+        """Say that the time is over, and what was the trouble all the time."""
+        remedy = "Many writers at once, or a cluster without a leader: try again, or raise the option patience."
+        if isinstance(trouble, JetStreamError):
+            remedy = self.no_room(trouble).remedy or remedy
         return DeadlineError(
-            f"Could not {what} in stream {self.stream} within {seconds:g} s.",
-            remedy="Many writers at once, or a cluster without a leader: try again, or raise the option patience.",
+            f"Could not {what} in stream {self.stream} within {seconds:g} s{f': {trouble.what}' if trouble else '.'}",
+            remedy=remedy,
             seconds=seconds,
         )
 

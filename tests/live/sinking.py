@@ -117,10 +117,17 @@ class Writer:
         finally:
             bulk.close()
 
-    def whole_batch(self, partitions: Sequence[Sequence[bytes]], *, batch: int = 0, run: str = "r1") -> int:
+    def whole_batch(
+        self,
+        partitions: Sequence[Sequence[bytes]],
+        *,
+        batch: int = 0,
+        run: str = "r1",
+        around: Callable[[Task], Any] | None = None,
+    ) -> int:
         """Write all partitions and commit; give how many rows were stored."""
         outcomes = [
-            self.attempt(rows, batch=batch, run=run, partition=number, task=number + 100)
+            self.attempt(rows, batch=batch, run=run, partition=number, task=number + 100, around=around)
             for number, rows in enumerate(partitions)
         ]
         self.commit(outcomes, batch=batch, run=run)

@@ -88,6 +88,22 @@ def test_a_mirror_takes_no_rows(bulk, unique):
                 prepare(bulk, SinkOptions(stream=joined, prepare=True))
 
 
+def test_at_least_once_is_refused_where_rows_would_be_lost(bulk, unique):
+    """A stream that sends no acks, or drops what no consumer wants and has none, takes no rows at least once."""
+    options = SinkOptions(stream=unique("PLAIN"), guarantee="at-least-once")
+    name = options.stream
+    config = {"name": name, "subjects": [f"{name}.>"], "retention": "interest"}
+    bulk.api(f"STREAM.CREATE.{name}", config)
+    with pytest.raises(InputError, match="has no consumer: it would drop every row at once"):
+        prepare(bulk, options)
+    consumer = {"durable_name": "c", "ack_policy": "explicit"}
+    bulk.api(f"CONSUMER.DURABLE.CREATE.{name}.c", {"stream_name": name, "config": consumer})
+    assert prepare(bulk, options).stream == name
+    bulk.api(f"STREAM.UPDATE.{name}", {**config, "no_ack": True})
+    with pytest.raises(InputError, match="sends no acks"):
+        prepare(bulk, options)
+
+
 def test_an_old_server_is_refused(bulk, unique, monkeypatch):
     """A server without atomic batches cannot be written to exactly once, and that is the reason given."""
     name = unique("PLAIN")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.errors import DeadlineError, DeniedError, FencedError, JetStreamError, MarkerError
+from penstock.errors import DeadlineError, DeniedError, FencedError, JetStreamError, MarkerError, PenstockError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.spark import query_markers
@@ -218,6 +218,26 @@ def test_a_permission_that_is_taken_within_a_batch_is_told(tmp_path):
     with served("nothing") as server, TaskConnection(writer(server).options) as bulk:
         writer(server).whole_batch([rows], run="r3")
         assert stored(bulk, "S") == Counter(rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"subject_transform": {"src": ">", "dest": "moved.>"}}, "renames the subjects of the sink's markers"),
+        ({"subjects": ["{}.>"]}, "it lacks subjects"),
+        ({"sealed": True}, r"in stream {} could not be stored: .*sealed stream \(10109\)"),
+        ({"retention": "interest"}, "has dropped markers of batch 1"),
+    ],
+)
+def test_a_stream_that_is_changed_within_a_batch_says_what_is_wrong(server, writer, bulk, stream, change, told):
+    """A configuration that no batch would have begun with stops the one that has, and is the reason given."""
+    writer.asked(patience=1.0)
+    writer.whole_batch([numbered(5)])
+    config = bulk.api(f"STREAM.INFO.{stream}")["config"] | change
+    config["subjects"] = [subject.format(stream) for subject in config["subjects"]]
+    changing = before_sending(lambda: bulk.api(f"STREAM.UPDATE.{stream}", config))
+    with pytest.raises(PenstockError, match=told.format(stream)):
+        writer.whole_batch([numbered(40)], batch=1, run="r2", around=changing)
 
 
 # -- restored, replaced, copied ---------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_at_least_once_needs_nothing_of_the_stream(spark, streams, stored, save,
         ({}, {}, "penstock stream edit"),
         ({"retention": "interest"}, {}, "drops the sink's markers"),
         ({"retention": "workqueue"}, {}, "work queue"),
-        ({"no_ack": True}, {}, "no acks"),
+        ({"no_ack": True}, {}, "sends no acks"),
         ({"deny_purge": True}, {}, "forbids to purge"),
         ({"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}, {}, "at a limit"),
         ({"subject_transform": {"src": ">", "dest": "x.>"}}, {}, "renames the subjects"),
@@ -281,6 +281,7 @@ def test_a_stream_flows_into_a_stream(flow, streams, stored, read):
     assert ids(stored(flow.sink)) == Counter(range(600))
     heads = [row["data"] for row in stored(flow.sink, markers=True) if row["subject"].endswith(".head")]
     assert len({json.loads(head)["start"] for head in heads} - {""}) == 1  # that of the query, as Spark names it
+    assert all(json.loads(head)["starts"] == [] for head in heads)  # both batches are of one start
     assert read(flow.sink).filter(F.col("subject").startswith(MARKER_ROOT)).count() == 0
 
 

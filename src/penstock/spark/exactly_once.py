@@ -184,7 +184,7 @@ class Task:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
                 self.markers.check_lane(self._epoch, self.partition, self.task, batch.lane)
             elif not may_ask_again(error):
-                raise self.markers.refusals.no_room(error) from None
+                raise self.markers.refusals.not_stored(error) from None
             self._doubt(error)
         except (LinkError, DeadlineError) as error:
             self._doubt(error)
@@ -205,13 +205,11 @@ class Task:
 
     def _doubt(self, error: PenstockError) -> None:
         """Find out what became of everything under way, and send again what was not stored."""
-        refusals = self.markers.refusals
         if not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
         if self._patience.left == 0:
-            if isinstance(error, DeadlineError):
-                raise refusals.late(f"store rows of partition {self.partition}", self._patience.seconds, error)
-            raise refusals.no_room(error) if isinstance(error, JetStreamError) else error
+            self.markers.trouble = error
+            raise self.markers.late(f"store rows of partition {self.partition}") from error
         self.bulk.drop_after(error)
         stored = {journal.batch_id for journal in self._open(again=True)}
         waiting, self._under_way = self._under_way, deque()

@@ -36,8 +36,18 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         raise InputError(f"Stream {name} is a mirror, which takes no messages.", remedy="Write to what it mirrors.")
     if config.get("sealed"):
         raise InputError(f"Stream {name} is sealed, for ever.", remedy="Write to another one.")
+    if config.get("no_ack"):
+        raise InputError(
+            f"Stream {name} sends no acks, so that nobody would know whether a row is stored.",
+            remedy="Let it send them, or write to another one.",
+        )
     if options.exactly_once:
         _refuse_unsafe(bulk, config)
+    elif config.get("retention") == "interest" and not info["state"].get("consumer_count"):
+        raise InputError(
+            f"Stream {name} keeps what a consumer wants, and has no consumer: it would drop every row at once.",
+            remedy="Make the consumer first.",
+        )
     if changes := _missing(config, options):
         config = _mend(bulk, config, changes, options)
     keep = bool(config.get("max_age")) and bool(config.get("allow_msg_ttl"))
@@ -73,7 +83,6 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
         "interest retention drops the sink's markers at once": config.get("retention") == "interest",
         "in a work queue whoever consumes everything would remove the sink's markers": config.get("retention")
         == "workqueue",
-        "it sends no acks": config.get("no_ack"),
         "its messages are counters": config.get("allow_msg_counter"),
         "it forbids to purge, and the sink must remove its markers": config.get("deny_purge"),
         "it refuses new messages of a subject at a limit, markers too": config.get("discard_new_per_subject"),

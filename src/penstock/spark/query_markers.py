@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
+from penstock.errors import FencedError, InputError, JetStreamError, MarkerError, PenstockError
 from penstock.spark.connections import TaskConnection
 from penstock.spark.digests import tally
 from penstock.spark.markers import (
@@ -30,6 +30,7 @@ from penstock.spark.markers import (
     seal_body,
 )
 from penstock.spark.messages import SinkStream
+from penstock.spark.prepare import prepare
 from penstock.spark.refusals import Refusals
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.direct import Found
@@ -371,7 +372,7 @@ class QueryMarkers:
         try:
             return self.bulk.patiently(action, self.options.patience, nobody=True)
         except JetStreamError as error:
-            raise self.refusals.no_room(error) from None
+            raise self.refusals.not_stored(error) from None
 
     def _attempt(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
@@ -380,12 +381,18 @@ class QueryMarkers:
         except PenstockError as error:
             wrong = isinstance(error, JetStreamError) and error.err_code in CONDITION_FAILED
             if not wrong and not may_ask_again(error):
-                raise (self.refusals.no_room(error) if isinstance(error, JetStreamError) else error) from None
+                raise (self.refusals.not_stored(error) if isinstance(error, JetStreamError) else error) from None
             self.trouble = None if wrong else error
             self.bulk.drop_after(error)
             time.sleep(random.uniform(0.005, 0.03))  # noqa: S311  # spreads retries only
             return None
 
-    def late(self, what: str) -> DeadlineError:
-        """Say that the time is over."""
+    def late(self, what: str) -> PenstockError:
+        """Say that the time is over; or what became of the stream meanwhile, so that it cannot be written to."""
+        try:
+            prepare(self.bulk, replace(self.options, prepare=False))
+        except InputError as error:
+            return error
+        except PenstockError as error:
+            self.trouble = self.trouble or error
         return self.refusals.late(what, self.options.patience, self.trouble)

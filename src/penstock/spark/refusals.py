@@ -125,7 +125,7 @@ class Refusals:
         """Say that the time is over, and what was the trouble all the time."""
         remedy = "Many writers at once, or a cluster without a leader: try again, or raise the option patience."
         if isinstance(trouble, JetStreamError):
-            remedy = self.no_room(trouble).remedy or remedy
+            remedy = self.not_stored(trouble).remedy or remedy
         return DeadlineError(
             f"Could not {what} in stream {self.stream} within {seconds:g} s{f': {trouble.what}' if trouble else '.'}",
             remedy=remedy,
@@ -182,26 +182,26 @@ class Refusals:
             "again, the query compares the rows of all partitions.",
         )
 
-    # -- no room --------------------------------------------------------------------------------------------------
+    # -- what the server refuses ----------------------------------------------------------------------------------
 
-    def no_room(self, error: JetStreamError) -> JetStreamError:
-        """Name the stream and a remedy where the server could not store a batch of rows; give other errors as they are.
+    def not_stored(self, error: JetStreamError) -> JetStreamError:
+        """Name the batch and the stream in what the server said, and what to do where that is known.
 
         What is stored stays: the next start stores the rest.
         """
-        if error.err_code not in ROOM:
+        if error.err_code is None:
             return error
         said = str(error.description)
         limit = next((limit for words, limit in LIMITS.items() if words in said), None)
-        remedy = ROOM[error.err_code]
+        remedy = ROOM.get(error.err_code, error.remedy)
         if limit is not None:
             remedy = (
                 f"The stream has reached its {limit} and discards what is new: raise it (penstock stream edit), or "
                 "make room."
             )
-        return JetStreamError(
+        return type(error)(
             f"{self._name(self.batch)} could not be stored: {said} ({error.err_code}).",
-            remedy=f"{remedy} Then start again: what is stored is not stored a second time.",
+            remedy=f"{remedy} Then start again: what is stored is not stored a second time." if remedy else "",
             code=error.code,
             err_code=error.err_code,
             description=error.description,

@@ -180,10 +180,10 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
 def _start_of(context: TaskContext) -> str:
     """Give the start of the streaming query that a task works for; nothing where it works for none.
 
-    Spark names the jobs of a start by its run id; a name that a program chose for its jobs says nothing.
+    Spark names the jobs of a start by its run id. A name that a program chose for its jobs says nothing.
     """
-    group = context.getLocalProperty("spark.jobGroup.id")
-    return group.replace("-", "")[:16] if group and _RUN_ID.fullmatch(group) else ""
+    query, group = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "spark.jobGroup.id"))
+    return group.replace("-", "")[:16] if query and group and _RUN_ID.fullmatch(group) else ""
 
 
 def _identified(letters: Messages, name: str, seen: Counter[bytes]) -> Messages:

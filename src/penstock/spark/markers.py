@@ -13,7 +13,12 @@ together. For stream S and query Q::
     $PENSTOCK.S.Q.<epoch>.claims.last  the fence of the claims
 
 The epoch is the sequence of the head under which a run writes. No subject needs more than its last message, so that
-streams work which keep no more. A body is one line of JSON and, behind it, bytes::
+streams work which keep no more. The markers of the last batch stay until the next one begins.
+
+A head of version 1 has neither starts nor a tally (`rows`, `sum`, `lacks`), and left no journals behind when it was
+done. It is read, and never written: a Penstock that knows no more than that refuses a head of version 2, and says so.
+
+A body is one line of JSON and, behind it, bytes::
 
     origin    {"v":1}
     head      {"v":2,"batch":7,"run":"...","state":"done","since":41,"past":[],"start":"...","starts":[],
@@ -25,10 +30,6 @@ streams work which keep no more. A body is one line of JSON and, behind it, byte
     fence     {"v":1,"kind":"claims","partition":3}
     claim     {"v":1,"kind":"claim","partition":3,"part":1,"parts":1,"rows":40}
               + for each journal: its sequence (8 bytes), its rows (2 bytes), a bit a row; little endian
-
-A head of version 1 has neither starts nor a tally (`rows`, `sum`, `lacks`), and left no journals behind when it was
-done. It is read, and never written: a Penstock that knows no more than that refuses a head of version 2, and says so.
-The markers of the last batch stay until the next one begins.
 
 docs/why/exactly-once.md says why, with the diagram of states.
 """

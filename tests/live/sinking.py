@@ -78,13 +78,14 @@ class Writer:
         self.keep = False
         self.start = ""
         self.series = True
+        self.domain: str | None = None
 
     def asked(self, **options: Any) -> None:
         """Set options of the sink, as for a new start of the query."""
         self.sink = replace(self.sink, **options)
 
     def markers(self, bulk: TaskConnection, batch: int, run: str) -> QueryMarkers:
-        target = SinkStream(self.stream, (), 2**20, keep=self.keep)
+        target = SinkStream(self.stream, (), 2**20, keep=self.keep, domain=self.domain)
         return QueryMarkers(bulk, self.sink, target, self.query, batch, run, self.start, self.series)
 
     def attempt(

@@ -49,10 +49,10 @@ def torn(seed: int, share: float):
     def wrap(task: Task) -> None:
         settle = task.bulk.settle
 
-        def unsteady(stream, ticket, deadline):
+        def unsteady(*given):
             if dice.random() < share:
                 task.bulk.wire.close()
-            return settle(stream, ticket, deadline)
+            return settle(*given)
 
         task.bulk.settle = unsteady
 
@@ -325,12 +325,12 @@ def test_a_server_that_is_away_for_a_while(unique, tmp_path):
         def shaken(task: Task) -> None:
             settle = task.bulk.settle
 
-            def count(stream, ticket, deadline):
+            def count(*given):
                 settled.append(1)
                 if len(settled) in (5, 20):
                     server.nodes[0].kill()
                     server.nodes[0].start()
-                return settle(stream, ticket, deadline)
+                return settle(*given)
 
             task.bulk.settle = count
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from penstock.errors import DeadlineError, DeniedError, FencedError, JetStreamError, MarkerError, PenstockError
+from penstock.errors import (
+    DeadlineError,
+    DeniedError,
+    FencedError,
+    JetStreamError,
+    MarkerError,
+    NoRespondersError,
+    PenstockError,
+)
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.spark import query_markers
@@ -321,6 +331,37 @@ def test_two_starts_within_a_batch_leave_one(server, bulk, stream, kind):
 
 def cut_in_two(rows: list[bytes]) -> list[list[bytes]]:
     return [rows[::2], rows[1::2]]
+
+
+# -- moved ------------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_stream_of_the_same_name_in_another_domain_is_not_taken_for_ours(eventually):
+    """Where a leaf node has a stream that takes the same subjects, its acks are not those of the stream we mean."""
+    port = free_port()
+    ours = f"jetstream {{ domain: hub }}\nleafnodes {{ listen: 127.0.0.1:{port} }}"
+    theirs = f"jetstream {{ domain: leaf }}\nleafnodes {{ remotes: [ {{ url: nats-leaf://127.0.0.1:{port} }} ] }}"
+    with Server(sync="2m", auth=False, config=ours) as hub, Server(sync="2m", auth=False, config=theirs) as leaf:
+        writer = Writer(f"nats://{leaf.nodes[0].address}", "S")
+        with TaskConnection(writer.options) as near, TaskConnection(ConnectionOptions(hub.url)) as far:
+            make_stream(near, "S")
+            far.api("STREAM.CREATE.S", {"name": "S", "subjects": ["other.>"], "allow_atomic": True})
+            writer.options, writer.domain = replace(writer.options, domain="hub"), "hub"
+
+            def is_joined() -> bool:
+                with suppress(NoRespondersError), TaskConnection(writer.options) as joined:
+                    return joined.api("INFO")["domain"] == "hub"
+                return False
+
+            eventually(is_joined)
+            with pytest.raises(JetStreamError, match="domain leaf stored a batch that was meant for the domain hub"):
+                writer.attempt(numbered(3))
 
 
 # -- of another version -----------------------------------------------------------------------------------------------

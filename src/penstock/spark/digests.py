@@ -32,8 +32,8 @@ def from_bytes(digests: bytes) -> Any:
 def tally(digests: bytes) -> Tally:
     """Count digests that stand one behind the other, and add them up."""
     words = np.frombuffer(digests, dtype="<u4").reshape(-1, DIGEST_SIZE // 4)
-    sums = words.sum(axis=0, dtype=np.uint64).tolist()  # room for four billion rows
-    return Tally(len(words)) + Tally(0, sum(int(word) << (32 * place) for place, word in enumerate(sums)))
+    sums = [int(words[:, place].sum(dtype=np.uint64)) for place in range(DIGEST_SIZE // 4)]  # room for billions of rows
+    return Tally(len(words)) + Tally(0, sum(word << (32 * place) for place, word in enumerate(sums)))
 
 
 class Bag:

@@ -174,7 +174,8 @@ class Task:
         try:
             if batch.failure is not None:
                 raise batch.failure
-            self.bulk.settle(self.markers.target.stream, batch.ticket, Deadline(2 * self.bulk.options.request_timeout))
+            target, deadline = self.markers.target, Deadline(2 * self.bulk.options.request_timeout)
+            self.bulk.settle(target.stream, batch.ticket, deadline, target.domain)
         except JetStreamError as error:
             if error.err_code == DUPLICATE_IN_BATCH:
                 self._under_way.popleft()

@@ -64,6 +64,7 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         keep=keep,
         fast=bool(config.get("allow_batched")),
         dead_letter_stream=_dead_letter_stream(bulk, options),
+        domain=info.get("domain"),
     )
 
 

@@ -224,7 +224,8 @@ class QueryMarkers:
         }
         seals = [(lane, self.keep, seal_body(self.run)) for lane in sorted(lanes)]
         for start in range(0, len(seals), MOST):
-            self._patiently(partial(self.bulk.store, self.target.stream, seals[start : start + MOST]))
+            part = seals[start : start + MOST]
+            self._patiently(partial(self.bulk.store, self.target.stream, part, self.target.domain))
 
     def gone(self, epoch: Head, partition: int | None = None) -> PenstockError:
         """Say why a run may not write under its head any more, or does not find what it stored."""
@@ -377,7 +378,7 @@ class QueryMarkers:
     def _attempt(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
         try:
-            return self.bulk.store(self.target.stream, messages)
+            return self.bulk.store(self.target.stream, messages, self.target.domain)
         except PenstockError as error:
             wrong = isinstance(error, JetStreamError) and error.err_code in CONDITION_FAILED
             if not wrong and not may_ask_again(error):

@@ -207,6 +207,22 @@ def test_a_server_without_room_is_told():
             writer.attempt([b"x" * 1000 + row for row in numbered(200)])
 
 
+def test_a_server_that_is_too_busy_is_told_and_the_batch_finished_later():
+    """A server that drops parts of batches is asked again, then named as the reason; with less at once it goes on."""
+    with (
+        Server(sync="2m", config="jetstream { max_buffered_msgs: 4 }") as server,
+        TaskConnection(ConnectionOptions(server.url)) as bulk,
+    ):
+        make_stream(bulk, "BUSY")
+        writer, rows = Writer(server.url, "BUSY", rows=500, lanes=2), numbered(2000)
+        writer.asked(patience=0.5)
+        with pytest.raises(DeadlineError, match=r"in stream BUSY within 0.5 s: .*(10176|10167|429)"):
+            writer.attempt(rows, step=1000)
+        writer.asked(patience=20.0, atomic_rows=1)
+        writer.whole_batch([rows[:40]], run="r2")
+        assert stored(bulk, "BUSY") == Counter(rows[:40])
+
+
 def test_a_permission_that_is_taken_within_a_batch_is_told(tmp_path):
     """Whoever may not publish markers any more learns which subject it was; given back, the batch is finished."""
     rows = numbered(40)

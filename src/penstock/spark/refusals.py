@@ -140,7 +140,8 @@ class Refusals:
             f"{self._name(self.batch)} was computed again, and {lacks} of the {stored} rows that were stored before "
             "are not in it any more. All its rows are stored now, and those, too; later starts write nothing.",
             "The query is not deterministic (rand, uuid, a lookup that changed), or its code was changed in the "
-            f"middle of a batch. To keep those rows and go on, set {KEEP}.",
+            "middle of a batch; or its checkpoint lost the batch and planned it anew with fewer rows, and then the "
+            f"others come again with the next batch. To keep what is stored and go on, set {KEEP}.",
         )
 
     def changed(self, head: Head) -> MarkerError:

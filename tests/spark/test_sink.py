@@ -330,9 +330,6 @@ def test_a_query_that_is_not_deterministic_adds_one_copy(flow, streams, stored, 
         flow.run(chance)
     flow.run(chance, onChangedRows="keep")
     assert len(stored(flow.sink)) == first + 600
-    streams.fill(flow.source, 3)
-    flow.run(chance)
-    assert len(stored(flow.sink)) == first + 603
 
 
 def test_a_checkpoint_one_batch_old_heals(flow, streams, stored):
@@ -343,9 +340,6 @@ def test_a_checkpoint_one_batch_old_heals(flow, streams, stored):
     flow.run()
     flow.restore(1)
     streams.fill(flow.source, [("x", b"%d" % number) for number in range(150, 175)])
-    flow.run()
-    assert ids(stored(flow.sink)) == Counter(range(175))
-    flow.restore(1)
     flow.run()
     assert ids(stored(flow.sink)) == Counter(range(175))
 

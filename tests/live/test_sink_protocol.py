@@ -82,6 +82,14 @@ def test_a_finished_batch_that_was_planned_anew_gets_the_rows_that_are_missing(w
     assert writer.whole_batch([numbered(5, "next")], batch=1, run="r4") == 5
 
 
+def test_rows_that_an_unfinished_plan_added_are_not_forgotten(writer, bulk, stream):
+    """A finished batch is planned anew with more rows and not finished; planned as at first it lacks them: told."""
+    writer.whole_batch([numbered(20)])
+    assert writer.attempt(numbered(40)[::-1], run="r2").stored == 20
+    with pytest.raises(MarkerError, match="20 of the 40 rows that were stored before are not in it any more"):
+        writer.whole_batch([numbered(20)], run="r3")  # with the next batch the others would come again
+
+
 def test_batches_follow_each_other(writer, bulk, stream):
     """The same row in two batches is two messages."""
     for batch in range(4):

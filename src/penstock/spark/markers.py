@@ -163,7 +163,7 @@ class Head:
     starts: tuple[str, ...] = ()
     """Earlier starts, which must not write any more."""
     tally: Tally | None = None
-    """The rows of the batch, once it was done or found changed; also while it is written again after that."""
+    """The rows of the batch, once it is done or found changed."""
     lacks: int = 0
     """Where rows changed: how many of those that are stored the last run did not have."""
     sequence: int = 0

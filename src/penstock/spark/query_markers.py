@@ -179,7 +179,7 @@ class QueryMarkers:
         """Give the head of this run that follows on another one of the same batch."""
         past = head.past if head.run == self.run else (*head.past, head.run)
         new = self._successor(head)
-        return replace(new, state=state, since=head.anchor, past=past, tally=tally or head.tally, lacks=lacks)
+        return replace(new, state=state, since=head.anchor, past=past, tally=tally, lacks=lacks)
 
     def _successor(self, head: Head | None) -> Head:
         """Give a head of this run; it shuts out every other start of the query that the stream knows of."""

@@ -257,8 +257,8 @@ def test_a_permission_that_is_taken_within_a_batch_is_told(tmp_path):
 )
 def test_a_stream_that_is_changed_within_a_batch_says_what_is_wrong(server, writer, bulk, stream, change, told):
     """A configuration that no batch would have begun with stops the one that has, and is the reason given."""
-    writer.asked(patience=1.0)
     writer.whole_batch([numbered(5)])
+    writer.asked(patience=0.5)
     config = bulk.api(f"STREAM.INFO.{stream}")["config"] | change
     config["subjects"] = [subject.format(stream) for subject in config["subjects"]]
     changing = before_sending(lambda: bulk.api(f"STREAM.UPDATE.{stream}", config))

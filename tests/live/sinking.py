@@ -13,8 +13,8 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
-from penstock.spark.exactly_once import Task, TaskOutcome
-from penstock.spark.markers import Head, MarkerSubjects, is_marker, marker_filter
+from penstock.spark.exactly_once import Task, TaskOutcome, commit
+from penstock.spark.markers import MarkerSubjects, is_marker, marker_filter
 from penstock.spark.messages import Messages, SinkStream
 from penstock.spark.prepare import prepare
 from penstock.spark.query_markers import QueryMarkers
@@ -75,13 +75,18 @@ class Writer:
         self.stream, self.query = stream, query
         self.subjects = MarkerSubjects(stream, query)
         self.sink = SinkOptions(stream=stream, atomic_rows=rows, in_flight=lanes, patience=20.0)
-        self.start_anew = False
         self.keep = False
+        self.start = ""
+        self.series = True
+        self.domain: str | None = None
+
+    def asked(self, **options: Any) -> None:
+        """Set options of the sink, as for a new start of the query."""
+        self.sink = replace(self.sink, **options)
 
     def markers(self, bulk: TaskConnection, batch: int, run: str) -> QueryMarkers:
-        options = replace(self.sink, on_missing_markers="start" if self.start_anew else "fail")
-        target = SinkStream(options.stream, (), 2**20, keep=self.keep)
-        return QueryMarkers(bulk, options, target, self.query, batch, run)
+        target = SinkStream(self.stream, (), 2**20, keep=self.keep, domain=self.domain)
+        return QueryMarkers(bulk, self.sink, target, self.query, batch, run, self.start, self.series)
 
     def attempt(
         self,
@@ -107,30 +112,23 @@ class Writer:
 
     def commit(self, outcomes: Iterable[TaskOutcome], *, batch: int = 0, run: str = "r1") -> None:
         """Do what the driver does when every task is through."""
-        epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
-        assert len(epochs) <= 1
         bulk = TaskConnection(self.options)
         try:
-            markers = self.markers(bulk, batch, run)
-            epoch = epochs.pop() if epochs else markers.join()
-            if epoch is not None:
-                assert self.unclaimed(markers, epoch) == 0
-                markers.finish(epoch)
+            commit(self.markers(bulk, batch, run), list(outcomes))
         finally:
             bulk.close()
 
-    def unclaimed(self, markers: QueryMarkers, epoch: Head) -> int:
-        """Count the rows of earlier runs that nobody claimed in a replay."""
-        if not epoch.replay:
-            return 0
-        claims, _ = markers.claims(epoch)
-        found = sum(len(journal.digests) // 16 for journal in markers.journals(epoch))
-        return found - sum(sum(rows) for taken in claims.values() for rows in taken.values())
-
-    def whole_batch(self, partitions: Sequence[Sequence[bytes]], *, batch: int = 0, run: str = "r1") -> int:
+    def whole_batch(
+        self,
+        partitions: Sequence[Sequence[bytes]],
+        *,
+        batch: int = 0,
+        run: str = "r1",
+        around: Callable[[Task], Any] | None = None,
+    ) -> int:
         """Write all partitions and commit; give how many rows were stored."""
         outcomes = [
-            self.attempt(rows, batch=batch, run=run, partition=number, task=number + 100)
+            self.attempt(rows, batch=batch, run=run, partition=number, task=number + 100, around=around)
             for number, rows in enumerate(partitions)
         ]
         self.commit(outcomes, batch=batch, run=run)

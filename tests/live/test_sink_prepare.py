@@ -69,6 +69,41 @@ def test_the_first_sequence_of_a_stream_stays(bulk, unique):
     assert state["subjects"] == {origin_subject(name): 1}
 
 
+def test_a_mirror_takes_no_rows(bulk, unique):
+    """A mirror is refused for either guarantee; a stream with sources takes rows, unless markers come with them."""
+    origin, name = unique("ORIGIN"), unique("PLAIN")
+    bulk.api(f"STREAM.CREATE.{origin}", {"name": origin, "subjects": [f"{origin}.>"]})
+    bulk.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": origin}})
+    for guarantee in ("exactly-once", "at-least-once"):
+        with pytest.raises(InputError, match="is a mirror"):
+            prepare(bulk, SinkOptions(stream=name, prepare=True, guarantee=guarantee))
+    for number, source in enumerate(({"name": origin}, {"name": "", "external": {"api": "$JS.far.API"}})):
+        joined = f"{name}_{number}"
+        sources = [{**source, "name": source["name"] or joined}]
+        bulk.api(f"STREAM.CREATE.{joined}", {"name": joined, "subjects": [f"{joined}.>"], "sources": sources})
+        if number == 0:
+            assert prepare(bulk, SinkOptions(stream=joined, prepare=True)).stream == joined
+        else:
+            with pytest.raises(InputError, match="sources a stream of the same name"):
+                prepare(bulk, SinkOptions(stream=joined, prepare=True))
+
+
+def test_at_least_once_is_refused_where_rows_would_be_lost(bulk, unique):
+    """A stream that sends no acks, or drops what no consumer wants and has none, takes no rows at least once."""
+    options = SinkOptions(stream=unique("PLAIN"), guarantee="at-least-once")
+    name = options.stream
+    config = {"name": name, "subjects": [f"{name}.>"], "retention": "interest"}
+    bulk.api(f"STREAM.CREATE.{name}", config)
+    with pytest.raises(InputError, match="has no consumer: it would drop every row at once"):
+        prepare(bulk, options)
+    consumer = {"durable_name": "c", "ack_policy": "explicit"}
+    bulk.api(f"CONSUMER.DURABLE.CREATE.{name}.c", {"stream_name": name, "config": consumer})
+    assert prepare(bulk, options).stream == name
+    bulk.api(f"STREAM.UPDATE.{name}", {**config, "no_ack": True})
+    with pytest.raises(InputError, match="sends no acks"):
+        prepare(bulk, options)
+
+
 def test_an_old_server_is_refused(bulk, unique, monkeypatch):
     """A server without atomic batches cannot be written to exactly once, and that is the reason given."""
     name = unique("PLAIN")

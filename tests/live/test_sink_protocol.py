@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.errors import FencedError, PenstockError
+from penstock.errors import FencedError, MarkerError, PenstockError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, origin_subject
@@ -44,19 +44,50 @@ def markers(bulk: TaskConnection, stream: str) -> dict[str, int]:
     return state.get("subjects") or {}
 
 
-def test_a_batch_is_stored_once_and_leaves_one_marker(writer, bulk, stream):
-    """After a batch the stream holds its rows and one message that says so."""
+def test_the_markers_of_a_batch_stay_until_the_next_begins(writer, bulk, stream):
+    """After a batch the stream holds its rows and what a replay of it needs; after the next, nothing of the first."""
     rows = numbered(50)
     assert writer.whole_batch([rows[:20], rows[20:]]) == 50
     assert stored(bulk, stream) == Counter(rows)
+    kept = markers(bulk, stream)
+    assert {origin_subject(stream): 1, writer.subjects.anchor: 1, writer.subjects.head: 2}.items() <= kept.items()
+    writer.whole_batch([[], []], batch=1, run="r2")
+    assert markers(bulk, stream) == {origin_subject(stream): 1, writer.subjects.anchor: 1, writer.subjects.head: 2}
+
+
+def test_a_write_that_nothing_follows_leaves_one_marker(writer, bulk, stream):
+    """A write that is no query has no next batch: once it is done, one message says so."""
+    writer.series = False
+    writer.whole_batch([numbered(20)])
     assert markers(bulk, stream) == {origin_subject(stream): 1, writer.subjects.head: 1}
 
 
 def test_a_finished_batch_is_not_written_again(writer, bulk, stream):
-    """A replay of a batch that was finished before Spark wrote it down adds nothing, whatever its rows are now."""
+    """A replay of a batch that was finished before Spark wrote it down adds nothing, in whatever partitions."""
+    rows = [*numbered(20), b"same", b"same"]
+    writer.whole_batch([rows])
+    for again in range(3):
+        parts = cut(rows, 3, random.Random(again))
+        assert writer.whole_batch(parts, run=f"again-{again}") == 0
+    assert stored(bulk, stream) == Counter(rows)
+
+
+def test_a_finished_batch_that_was_planned_anew_gets_the_rows_that_are_missing(writer, bulk, stream):
+    """A checkpoint that lost its last batch plans it again with more rows: just those are stored."""
+    rows = [*numbered(40), b"same", b"same"]
+    writer.whole_batch([rows[:10], rows[10:30]])
+    assert writer.whole_batch(cut(rows, 3, random.Random(4)), run="r2") == 12
+    assert writer.whole_batch([rows, [b"more"]], run="r3") == 1
+    assert stored(bulk, stream) == Counter([*rows, b"more"])
+    assert writer.whole_batch([numbered(5, "next")], batch=1, run="r4") == 5
+
+
+def test_rows_that_an_unfinished_plan_added_are_not_forgotten(writer, bulk, stream):
+    """A finished batch is planned anew with more rows and not finished; planned as at first it lacks them: told."""
     writer.whole_batch([numbered(20)])
-    assert writer.whole_batch([numbered(20, "other")], run="r2") == 0
-    assert stored(bulk, stream) == Counter(numbered(20))
+    assert writer.attempt(numbered(40)[::-1], run="r2").stored == 20
+    with pytest.raises(MarkerError, match="20 of the 40 rows that were stored before are not in it any more"):
+        writer.whole_batch([numbered(20)], run="r3")  # with the next batch the others would come again
 
 
 def test_batches_follow_each_other(writer, bulk, stream):
@@ -90,32 +121,72 @@ def test_a_replay_finds_its_rows_in_other_partitions(writer, bulk, stream):
     assert stored(bulk, stream) == Counter(rows)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_history_of_a_batch_ends_with_each_row_once(server, bulk, unique, seed):
-    """Runs, partitions, orders, attempts and crashes at random: in the end each row is there once."""
+    """Runs, partitions, orders, attempts and crashes at random, before and after the batch is done, which then comes
+    again with the same rows or with more: in the end each row is there once.
+    """
     stream = unique("SINK")
     make_stream(bulk, stream)
     dice = random.Random(seed)
-    writer = Writer(server.url, stream, rows=dice.choice([1, 2, 7, 50]), lanes=dice.choice([2, 4]))
+    writer = Writer(server.url, stream, rows=dice.choice([1, 2, 7, 50]))
     everything: Counter[bytes] = Counter()
     for batch in range(2):
         rows = [f"{dice.randrange(40)}".encode() for _ in range(dice.randrange(1, 90))]
+        for plan in range(dice.randrange(1, 3)):
+            if plan:
+                rows += [f"{dice.randrange(60)}".encode() for _ in range(dice.randrange(30))]
+            for history in range(dice.randrange(1, 4)):
+                run = f"{batch}-{plan}-{history}"
+                writer.asked(in_flight=dice.choice([2, 4]))
+                for number, part in enumerate(cut(rows, dice.randrange(1, 5), dice)):
+                    for task in range(dice.randrange(0, 3)):
+                        crash = dice.choice([None, dice.randrange(len(part) + 1)])
+                        shuffled = dice.sample(part, len(part))
+                        try:
+                            writer.attempt(
+                                shuffled, batch=batch, run=run, partition=number, task=task, crash_after=crash, step=3
+                            )
+                        except Crash:
+                            continue
+            for again in range(dice.randrange(1, 3)):
+                parts = cut(rows, dice.randrange(1, 5), dice)
+                writer.whole_batch(parts, batch=batch, run=f"{batch}-{plan}-last-{again}")
+                assert stored(bulk, stream) == everything + Counter(rows)
         everything.update(rows)
-        for history in range(dice.randrange(1, 4)):
-            run = f"{batch}-{history}"
-            parts = cut(rows, dice.randrange(1, 5), dice)
-            for number, part in enumerate(parts):
-                for task in range(dice.randrange(0, 3)):
-                    crash = dice.choice([None, dice.randrange(len(part) + 1)])
-                    shuffled = dice.sample(part, len(part))
-                    try:
-                        writer.attempt(
-                            shuffled, batch=batch, run=run, partition=number, task=task, crash_after=crash, step=3
-                        )
-                    except Crash:
-                        continue
-        writer.whole_batch(cut(rows, dice.randrange(1, 5), dice), batch=batch, run=f"{batch}-last")
-        assert stored(bulk, stream) == everything
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_history_that_contradicts_itself_is_known_from_then_on(server, bulk, unique, seed):
+    """Whatever rows a run computes, and however far it gets: once a contradiction was told, no start adds a row; kept,
+    the next batch follows.
+    """
+    stream = unique("SINK")
+    make_stream(bulk, stream)
+    dice = random.Random(seed)
+    writer = Writer(server.url, stream, rows=dice.choice([2, 7]))
+    rows = numbered(dice.randrange(10, 40))
+    lost = dice.sample(rows, dice.randrange(1, len(rows)))
+    if dice.random() < 0.5:
+        writer.whole_batch(cut([*rows, *lost], 2, dice))
+    else:
+        with pytest.raises(Crash):
+            writer.attempt([*lost, *lost, *rows], crash_after=2 * len(lost) + 8)
+    later = [*rows, *numbered(dice.randrange(5), "more")]
+    with pytest.raises(MarkerError, match="are not in it any more"):
+        writer.whole_batch(cut(later, 3, dice), run="r2")
+    before = stored(bulk, stream)
+    assert before > Counter(later)
+    for run in ("r3", "r4"):
+        with pytest.raises(MarkerError, match="Nothing was written by this start"):
+            writer.whole_batch(cut([*rows, *numbered(4, run)], dice.randrange(1, 4), dice), run=run)
+    assert stored(bulk, stream) == before
+    writer.asked(on_changed_rows="keep")
+    assert writer.whole_batch(cut(numbered(9, "r5"), 2, dice), run="r5") == 0
+    writer.asked(on_changed_rows="fail")
+    assert writer.whole_batch([later], run="r6") == 0  # what the stream was told to keep is no contradiction any more
+    assert stored(bulk, stream) == before
+    assert writer.whole_batch([numbered(3, "next")], batch=1, run="r7") == 3
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -48,6 +48,7 @@ FLOORS = {
     "penstock.spark.pushdown": 0,
     "penstock.spark.assembly_state": 0,
     "penstock.spark.markers": 0,
+    "penstock.spark.refusals": 0,
     "penstock.spark.sink_options": 0,
     "penstock.pipelines.outcome": 0,
     "penstock.console.access": 0,

@@ -345,7 +345,7 @@ class Audit:
             seen = min(seen, self._journals())
 
     def _journals(self) -> int:
-        """Count the batches of rows that are stored and not yet known as a part of a finished micro-batch."""
+        """Count the batches of rows of the last micro-batch that are stored: their journals stay until the next."""
         asked = {"subjects_filter": f"{MARKER_ROOT}.OUT.*.*.*.*"}
         found = self._api("STREAM.INFO.OUT", asked)["state"].get("subjects") or {}
         return sum(1 for subject in found if len(subject.rpartition(".")[2]) == 24)

@@ -72,6 +72,18 @@ def test_a_write_with_a_name_is_done_once(spark, streams, stored, save, unique):
     assert len(stored(name)) == 60
 
 
+def test_a_name_of_a_write_is_not_used_for_other_rows(spark, streams, stored, save, unique):
+    """Other rows under the writeId of a write that is done are refused, with when that was; nothing is dropped."""
+    name = streams.make(unique("OUT"))
+    save(numbers(spark, 30, f"{name}.x"), name, prepare=True, writeId="monday")
+    for other in (31, 29):
+        with pytest.raises(Exception, match=rf"The write monday .* was done .* 30 rows.*{other} rows"):
+            save(numbers(spark, other, f"{name}.x"), name, writeId="monday")
+    with pytest.raises(Exception, match="with other rows"):
+        save(numbers(spark, 30, f"{name}.y"), name, writeId="monday")
+    assert len(stored(name)) == 30
+
+
 def stumbling(url: str, stream: str) -> Callable[[Any], Any]:
     """Give a step that hands rows on, filled up so that no buffer hides them, and fails once some are stored."""
 
@@ -176,7 +188,7 @@ def test_at_least_once_needs_nothing_of_the_stream(spark, streams, stored, save,
         ({}, {}, "penstock stream edit"),
         ({"retention": "interest"}, {}, "drops the sink's markers"),
         ({"retention": "workqueue"}, {}, "work queue"),
-        ({"no_ack": True}, {}, "no acks"),
+        ({"no_ack": True}, {}, "sends no acks"),
         ({"deny_purge": True}, {}, "forbids to purge"),
         ({"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}, {}, "at a limit"),
         ({"subject_transform": {"src": ">", "dest": "x.>"}}, {}, "renames the subjects"),
@@ -267,7 +279,9 @@ def test_a_stream_flows_into_a_stream(flow, streams, stored, read):
     streams.fill(flow.source, 600)
     flow.run(prepare=True, size=300)
     assert ids(stored(flow.sink)) == Counter(range(600))
-    assert len([row for row in stored(flow.sink, markers=True) if row["subject"].endswith(".head")]) == 1
+    heads = [row["data"] for row in stored(flow.sink, markers=True) if row["subject"].endswith(".head")]
+    assert len({json.loads(head)["start"] for head in heads} - {""}) == 1  # that of the query, as Spark names it
+    assert all(json.loads(head)["starts"] == [] for head in heads)  # both batches are of one start
     assert read(flow.sink).filter(F.col("subject").startswith(MARKER_ROOT)).count() == 0
 
 
@@ -294,21 +308,40 @@ def test_a_batch_that_failed_halfway_is_finished(flow, streams, stored, small_ba
     assert ids(stored(flow.sink)) == Counter(range(2000))
 
 
-def test_a_query_that_is_not_deterministic_is_found_out(flow, streams, stored, small_batches):
-    """Rows of a batch that a replay does not have stop the query, unless it is told to keep them."""
+def test_a_query_that_is_not_deterministic_adds_one_copy(flow, streams, stored, small_batches):
+    """Rows of a batch that a replay does not have stop the query; later starts are stopped before they store a row,
+    unless the query is told to keep them all.
+    """
     streams.fill(flow.source, 600)
 
     def torn(rows: Any) -> Any:
         return rows.coalesce(1).mapInArrow(stumbling(flow.url, flow.sink), "subject string, data binary")
 
+    def chance(rows: Any) -> Any:
+        return rows.withColumn("data", F.concat("data", F.expr("uuid()").cast("binary")))
+
     with pytest.raises(Exception, match="on purpose"):
         flow.run(torn, prepare=True, atomicRows=30)
+    first = len(stored(flow.sink))
     with pytest.raises(Exception, match="are not in it any more"):
-        flow.run()  # the same rows, but for their padding
-    before = len(stored(flow.sink))
-    flow.run(onChangedRows="keep")
-    assert len(stored(flow.sink)) == before
-    assert set(ids(stored(flow.sink)).values()) == {1, 2}
+        flow.run(chance)
+    assert len(stored(flow.sink)) == first + 600
+    with pytest.raises(Exception, match="Nothing was written by this start"):
+        flow.run(chance)
+    flow.run(chance, onChangedRows="keep")
+    assert len(stored(flow.sink)) == first + 600
+
+
+def test_a_checkpoint_one_batch_old_heals(flow, streams, stored):
+    """Spark lost its word of the last batch and plans it anew with more rows: those that are missing are stored."""
+    streams.fill(flow.source, 100)
+    flow.run(prepare=True)
+    streams.fill(flow.source, [("x", b"%d" % number) for number in range(100, 150)])
+    flow.run()
+    flow.restore(1)
+    streams.fill(flow.source, [("x", b"%d" % number) for number in range(150, 175)])
+    flow.run()
+    assert ids(stored(flow.sink)) == Counter(range(175))
 
 
 def test_a_restored_checkpoint_is_found_out(flow, streams, stored):
@@ -354,4 +387,5 @@ def test_micro_batches_of_foreach_batch_are_written_once(spark, server, streams,
         query.stop()
     found = Counter((json.loads(row["data"])["n"], json.loads(row["data"])["count"]) for row in stored(sink))
     assert found == {("a", 2): 1, ("b", 1): 1, ("a", 3): 1}
-    assert len(stored(sink, markers=True)) == 2  # the origin, and one head
+    anchors = [row for row in stored(sink, markers=True) if row["subject"].endswith(".anchor")]
+    assert len(anchors) == 1  # of the last batch

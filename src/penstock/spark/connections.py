@@ -102,13 +102,18 @@ class TaskConnection(BulkConnection):
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def store(self, stream: str, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int:
-        """Store messages together or not at all, and give the sequence of the last; the others stand before it."""
+    def store(
+        self, stream: str, messages: Sequence[tuple[str, Mapping[str, str], bytes]], domain: str | None = None
+    ) -> int:
+        """Store messages together or not at all, and give the sequence of the last; the others stand before it.
+
+        `domain`: that of the stream, if it has one.
+        """
         self.connect(Deadline(self.options.request_timeout))
         batch_id = atomic.new_id()
         before = [(subject.encode(), atomic.lines(headers), body) for subject, headers, body in messages[:-1]]
         ticket = self.post(atomic.encode(before, batch_id), batch_id, len(messages), *messages[-1])
-        return self.settle(stream, ticket, Deadline(self.options.request_timeout))
+        return self.settle(stream, ticket, Deadline(self.options.request_timeout), domain)
 
     def post(
         self,
@@ -125,10 +130,18 @@ class TaskConnection(BulkConnection):
         header = protocol.encode_headers({**atomic.marks(batch_id, number, commit=True), **headers})
         return self.send_request(subject, payload, deadline, header)
 
-    def settle(self, stream: str, ticket: str, deadline: Deadline) -> int:
+    def settle(self, stream: str, ticket: str, deadline: Deadline, domain: str | None = None) -> int:
         """Wait for the ack of a batch and give the sequence of its last message; JetStreamError for a refusal."""
         event = self.answer([ticket], deadline)
-        return confirm(event.payload, event.status, stream).sequence
+        ack = confirm(event.payload, event.status, stream)
+        if domain and ack.domain != domain:
+            raise JetStreamError(
+                f"Stream {stream} of the domain {ack.domain} stored a batch that was meant for the domain {domain}.",
+                remedy="Streams of one name in two domains take the same subjects, and a leaf node carries these from "
+                "one to the other: give one of them other subjects.",
+                description=f"domain {ack.domain} took it",
+            )
+        return ack.sequence
 
 
 # -- kept from task to task ------------------------------------------------------------------------------------------

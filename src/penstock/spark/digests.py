@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.spark.markers import DIGEST_SIZE
+from penstock.spark.markers import DIGEST_SIZE, Tally
 
-__all__ = ["Bag", "digest", "from_bytes"]
+__all__ = ["Bag", "digest", "from_bytes", "tally"]
 
 _KIND = f"S{DIGEST_SIZE}"
 
@@ -27,6 +27,13 @@ def digest(head: bytes, data: bytes) -> bytes:
 def from_bytes(digests: bytes) -> Any:
     """See digests that stand one behind the other as an array."""
     return np.frombuffer(digests, dtype=_KIND)
+
+
+def tally(digests: bytes) -> Tally:
+    """Count digests that stand one behind the other, and add them up."""
+    words = np.frombuffer(digests, dtype="<u4").reshape(-1, DIGEST_SIZE // 4)
+    sums = [int(words[:, place].sum(dtype=np.uint64)) for place in range(DIGEST_SIZE // 4)]  # room for billions of rows
+    return Tally(len(words)) + Tally(0, sum(word << (32 * place) for place, word in enumerate(sums)))
 
 
 class Bag:

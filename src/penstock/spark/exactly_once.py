@@ -1,4 +1,5 @@
-"""One task of an exactly-once write: rows in, atomic batches out, each row once whatever was tried before.
+"""One task of an exactly-once write: rows in, atomic batches out, each row once whatever was tried before; and the
+driver's word when all tasks are through.
 
 A task takes the lanes of its partition and stores rows in atomic batches; the last message of each is a journal, fenced
 by a lane: it is stored only if our opening is still the last message there. Several batches are under way, each on a
@@ -8,10 +9,11 @@ the task takes its lanes again, which locks out everything still under way, and 
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import IO
 
@@ -19,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, PenstockError
-from penstock.spark.digests import Bag, from_bytes
-from penstock.spark.markers import DIGEST_SIZE, Head, journal_body
+from penstock.spark.digests import Bag, from_bytes, tally
+from penstock.spark.markers import DIGEST_SIZE, Head, Tally, journal_body
 from penstock.spark.messages import Messages
 from penstock.spark.query_markers import Journal, QueryMarkers, Taken
 from penstock.wire.jetstream.atomic import encode_rows, new_id
@@ -30,7 +32,9 @@ from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
-__all__ = ["Task", "TaskOutcome"]
+__all__ = ["Task", "TaskOutcome", "commit"]
+
+log = logging.getLogger("penstock.spark.sink")
 
 HELD_BYTES = 64 * 1024 * 1024  # of journals that a replaying task keeps instead of reading them twice
 
@@ -40,6 +44,9 @@ class TaskOutcome:
     """What a task did: rows it stored, rows that were stored before, and rows whose message id was known."""
 
     epoch: Head | None = None
+    """The head under which it wrote, or which says that all is stored; None where it had no row."""
+    tally: Tally = field(default_factory=Tally)
+    """All its rows."""
     stored: int = 0
     found: int = 0
     duplicates: int = 0
@@ -82,29 +89,40 @@ class Task:
         self._patience = Deadline(markers.options.patience)
 
     def write(self, rows: Iterable[Messages]) -> TaskOutcome:
-        """Store every row that no attempt stored before."""
+        """Store every row that no attempt stored before; just count them where all of them are."""
         later = (messages for messages in rows if len(messages))
         first = next(later, None)
         if first is None:
             return self.outcome
         given = chain([first], later)
-        epoch = self.outcome.epoch = self.markers.join()
-        if epoch is None:
-            self.outcome.found = sum(len(messages) for messages in given)
+        epoch = self.outcome.epoch = self._epoch = self.markers.join()
+        if not epoch.writable:
+            for messages in given:
+                self.outcome.tally += tally(messages.digests())
+            self.outcome.found = self.outcome.tally.rows
             return self.outcome
-        self._epoch = epoch
-        if epoch.replay:
-            with tempfile.TemporaryFile(prefix="penstock-replay-") as spool:
-                claimed = self._claim(epoch, _spool(spool, given))
-                self._store(_unspool(spool), claimed)
+        stored = [] if epoch.replay else self._open()
+        if stored or epoch.replay:
+            self._store_rest(epoch, given, [journal.digests for journal in stored])
         else:
-            self._store(given, [])
+            self._store(given, Bag())
         return self.outcome
 
-    def _store(self, rows: Iterator[Messages], claimed: list[bytes]) -> None:
-        known = Bag([*claimed, *(journal.digests for journal in self._open())])
+    def _store_rest(self, epoch: Head, rows: Iterable[Messages], stored: list[bytes]) -> None:
+        """Store what earlier attempts and runs did not, once it is clear that these rows hold all that they stored."""
+        with tempfile.TemporaryFile(prefix="penstock-replay-") as spool:
+            own = _spool(spool, rows)
+            if epoch.replay:
+                stored = [*self._claim(epoch, own), *(journal.digests for journal in self._open())]
+            known = Bag(stored)
+            if lacks := known.size - int(Bag(stored).take(from_bytes(own)).sum()):
+                raise self.markers.refusals.retried(self.partition, lacks)
+            self._store(_unspool(spool), known)
+
+    def _store(self, rows: Iterator[Messages], known: Bag) -> None:
         for messages in rows:
             digests = messages.digests()
+            self.outcome.tally += tally(digests)
             if known.size:
                 mine = ~known.take(from_bytes(digests))
                 self.outcome.found += len(messages) - int(mine.sum())
@@ -113,13 +131,6 @@ class Task:
             self._cut(messages, digests)
         while self._under_way:
             self._settle()
-        if known.size:
-            raise self.markers.broken(
-                f"Partition {self.partition} of batch {self.markers.batch} lacks {known.size} rows that an earlier "
-                "attempt at it stored.",
-                "The query is not deterministic, or Spark computed the stage anew in another order; started "
-                "again, the query compares the rows of all partitions.",
-            )
 
     # -- batches of rows ------------------------------------------------------------------------------------------
 
@@ -163,7 +174,8 @@ class Task:
         try:
             if batch.failure is not None:
                 raise batch.failure
-            self.bulk.settle(self.markers.target.stream, batch.ticket, Deadline(2 * self.bulk.options.request_timeout))
+            target, deadline = self.markers.target, Deadline(2 * self.bulk.options.request_timeout)
+            self.bulk.settle(target.stream, batch.ticket, deadline, target.domain)
         except JetStreamError as error:
             if error.err_code == DUPLICATE_IN_BATCH:
                 self._under_way.popleft()
@@ -173,7 +185,7 @@ class Task:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
                 self.markers.check_lane(self._epoch, self.partition, self.task, batch.lane)
             elif not may_ask_again(error):
-                raise
+                raise self.markers.refusals.not_stored(error) from None
             self._doubt(error)
         except (LinkError, DeadlineError) as error:
             self._doubt(error)
@@ -194,8 +206,11 @@ class Task:
 
     def _doubt(self, error: PenstockError) -> None:
         """Find out what became of everything under way, and send again what was not stored."""
-        if self._patience.left == 0 or not (may_ask_again(error) or isinstance(error, JetStreamError)):
+        if not (may_ask_again(error) or isinstance(error, JetStreamError)):
             raise error
+        if self._patience.left == 0:
+            self.markers.trouble = error
+            raise self.markers.late(f"store rows of partition {self.partition}") from error
         self.bulk.drop_after(error)
         stored = {journal.batch_id for journal in self._open(again=True)}
         waiting, self._under_way = self._under_way, deque()
@@ -234,6 +249,67 @@ class Task:
                 return found
             if deadline.left == 0:
                 raise self.markers.late(f"claim the rows of partition {self.partition}")
+
+
+# -- on the driver --------------------------------------------------------------------------------------------------
+
+
+def commit(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
+    """Say that a batch is done, when every task of it is through; MarkerError where its rows contradict the stream."""
+    epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
+    if len(epochs) > 1:
+        now = markers.head()
+        raise markers.gone(next(epoch for epoch in epochs if epoch != now))
+    # A batch without a single row must be known as done, too, or the next one would seem to follow on nothing.
+    epoch = epochs.pop() if epochs else markers.join()
+    rows = sum((outcome.tally for outcome in outcomes), Tally())
+    if epoch.writable:
+        _compare(markers, epoch, rows)
+        markers.finish(epoch, rows)
+    else:
+        _recognize(markers, epoch, rows)
+    log.info(
+        "Batch %d into %s: %d rows stored, %d were there.",
+        markers.batch,
+        markers.target.stream,
+        sum(outcome.stored for outcome in outcomes),
+        sum(outcome.found for outcome in outcomes),
+    )
+
+
+def _compare(markers: QueryMarkers, epoch: Head, rows: Tally) -> None:
+    """Find rows that earlier runs stored and this one, having computed the batch again, does not have."""
+    if not epoch.replay:
+        return
+    stored = sum(len(journal.digests) for journal in markers.journals(epoch)) // DIGEST_SIZE
+    claims, _ = markers.claims(epoch)
+    lacks = stored - sum(sum(mask) for taken in claims.values() for mask in taken.values())
+    if not lacks:
+        return
+    error = markers.refusals.lacking(lacks, stored)
+    if markers.options.on_changed_rows != "keep":
+        markers.note_change(epoch, rows, lacks)
+        raise error
+    log.warning("%s They stay.", error.what)
+
+
+def _recognize(markers: QueryMarkers, head: Head, rows: Tally) -> None:
+    """See whether the rows are those of a batch that is done, of which nothing was written now."""
+    if head.state == "changed":
+        log.warning("%s All rows stay.", markers.refusals.changed(head).what)
+        markers.finish(head, head.tally or rows)
+    elif head.tally is None:
+        log.warning("An older Penstock wrote this and did not note its rows: they are taken for the same.")
+    elif head.tally == rows:
+        log.warning("All rows were stored in %s at %s: nothing was added.", markers.target.stream, head.time)
+    else:
+        error = markers.refusals.unequal(head, rows)
+        if markers.options.on_changed_rows != "keep":
+            raise error
+        log.warning("%s What is stored stays.", error.what)
+
+
+# -- journals and rows ------------------------------------------------------------------------------------------------
 
 
 def _choose(journals: Iterable[Journal], own: Bag, claims: list[Taken]) -> tuple[Taken, list[bytes]]:

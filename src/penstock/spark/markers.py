@@ -13,10 +13,16 @@ together. For stream S and query Q::
     $PENSTOCK.S.Q.<epoch>.claims.last  the fence of the claims
 
 The epoch is the sequence of the head under which a run writes. No subject needs more than its last message, so that
-streams work which keep no more. A body is one line of JSON and, behind it, bytes::
+streams work which keep no more. The markers of the last batch stay until the next one begins.
+
+A head of version 1 has neither starts nor a tally (`rows`, `sum`, `lacks`), and left no journals behind when it was
+done. It is read, and never written: a Penstock that knows no more than that refuses a head of version 2, and says so.
+
+A body is one line of JSON and, behind it, bytes::
 
     origin    {"v":1}
-    head      {"v":1,"batch":7,"run":"...","state":"open","since":0,"past":[]}
+    head      {"v":2,"batch":7,"run":"...","state":"done","since":41,"past":[],"start":"...","starts":[],
+               "rows":998,"sum":"...","lacks":0}
     anchor    {"v":1,"batch":7}
     opening   {"v":1,"kind":"open","run":"...","task":4}
     journal   {"v":1,"kind":"rows","id":"...","rows":998}         + 16 bytes of digest a row
@@ -36,6 +42,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from penstock.errors import RemoteProtocolError
+from penstock.wire.jetstream.names import TTL
 
 __all__ = [
     "DIGEST_SIZE",
@@ -44,12 +51,14 @@ __all__ = [
     "Head",
     "MarkerSubjects",
     "State",
+    "Tally",
     "anchor_body",
     "claim_bodies",
     "fence_body",
     "is_marker",
     "journal_body",
     "marker_filter",
+    "marker_headers",
     "opening_body",
     "origin_body",
     "origin_subject",
@@ -60,11 +69,14 @@ __all__ = [
 
 MARKER_ROOT = "$PENSTOCK"
 VERSION = 1
+HEAD_VERSION = 2
 DIGEST_SIZE = 16
 PAST = 100  # how many replaced runs a head remembers; a batch that was tried more often has other troubles
+STARTS = 10  # how many starts of the query a head remembers besides the last one
 _CLAIM = struct.Struct("<QH")
+_MODULUS = 1 << (8 * DIGEST_SIZE)
 
-State = Literal["open", "sealing", "replay", "done"]
+State = Literal["open", "sealing", "replay", "done", "changed"]
 
 
 def marker_filter(stream: str) -> str:
@@ -80,6 +92,11 @@ def origin_subject(stream: str) -> str:
 def origin_body() -> bytes:
     """Write that marker."""
     return _line()
+
+
+def marker_headers(keep: bool) -> dict[str, str]:
+    """Give the headers of every marker; `keep`: it must outlive an age limit of the stream."""
+    return {TTL: "never"} if keep else {}
 
 
 def is_marker(subject: str) -> bool:
@@ -114,6 +131,18 @@ class MarkerSubjects:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """How many rows there are, and the sum of their digests, which is the same in any order."""
+
+    rows: int = 0
+    sum: int = 0
+    """Modulo 2¹²⁸, as whole numbers in little endian."""
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.rows + other.rows, (self.sum + other.sum) % _MODULUS)
+
+
+@dataclass(frozen=True)
 class Head:
     """Where a query is: the batch it writes, the run that writes it, and how far that is."""
 
@@ -123,13 +152,24 @@ class Head:
     """One execution of the batch: every start of it on the driver makes a new name."""
     state: State
     """`open`: being written for the first time. `sealing`: an earlier run left rows, and its tasks are being locked
-    out. `replay`: that is done, and the rest is being written. `done`: every row is stored."""
+    out. `replay`: that is done, and the rest is being written. `done`: every row is stored. `changed`: every row is
+    stored, and rows of an earlier run that this one did not have."""
     since: int = 0
     """The sequence of the batch's anchor; 0 in the head that came with it, which follows it."""
     past: tuple[str, ...] = ()
     """Runs of the same batch that were replaced."""
+    start: str = ""
+    """The start of the query that the run belongs to; a start has many batches."""
+    starts: tuple[str, ...] = ()
+    """Earlier starts, which must not write any more."""
+    tally: Tally | None = None
+    """The rows of the batch, once it is done or found changed."""
+    lacks: int = 0
+    """Where rows changed: how many of those that are stored the last run did not have."""
     sequence: int = 0
     """Where this head is stored; not part of its body."""
+    time: str = ""
+    """When it was stored, as the server writes it; not part of its body."""
 
     @property
     def anchor(self) -> int:
@@ -141,14 +181,23 @@ class Head:
         """Whether an earlier run may have written rows of this batch."""
         return self.state == "replay"
 
+    @property
+    def writable(self) -> bool:
+        """Whether rows are stored under this head; none are where all of them are."""
+        return self.state in ("open", "replay")
+
     def body(self) -> bytes:
         """Write the head."""
-        return _line(batch=self.batch, run=self.run, state=self.state, since=self.since, past=list(self.past[-PAST:]))
+        fields: dict[str, Any] = {"batch": self.batch, "run": self.run, "state": self.state, "since": self.since}
+        fields |= {"past": list(self.past[-PAST:]), "start": self.start, "starts": list(self.starts[-STARTS:])}
+        if self.tally is not None:
+            fields |= {"rows": self.tally.rows, "sum": f"{self.tally.sum:032x}", "lacks": self.lacks}
+        return _line(HEAD_VERSION, **fields)
 
     @classmethod
-    def read(cls, body: bytes, sequence: int) -> Head:
+    def read(cls, body: bytes, sequence: int, time: str = "") -> Head:
         """Read a head; RemoteProtocolError where it is none."""
-        fields, _ = _split(body)
+        fields, _ = _split(body, HEAD_VERSION)
         try:
             if fields["state"] not in get_args(State):
                 raise ValueError(fields)
@@ -158,7 +207,12 @@ class Head:
                 state=fields["state"],
                 since=int(fields["since"]),
                 past=tuple(str(item) for item in fields["past"]),
+                start=str(fields.get("start", "")),
+                starts=tuple(str(item) for item in fields.get("starts", ())),
+                tally=Tally(int(fields["rows"]), int(fields["sum"], 16)) if "rows" in fields else None,
+                lacks=int(fields.get("lacks", 0)),
                 sequence=sequence,
+                time=time,
             )
         except (KeyError, TypeError, ValueError):
             raise _strange("head") from None
@@ -239,11 +293,11 @@ def read_claim(body: bytes) -> tuple[dict[str, Any], dict[int, list[bool]]]:
     return fields, taken
 
 
-def _line(**fields: Any) -> bytes:
-    return json.dumps({"v": VERSION, **fields}, separators=(",", ":")).encode() + b"\n"
+def _line(version: int = VERSION, **fields: Any) -> bytes:
+    return json.dumps({"v": version, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
-def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
+def _split(body: bytes, newest: int = VERSION) -> tuple[dict[str, Any], bytes]:
     bulk, _, rest = body.partition(b"\n")
     try:
         fields = json.loads(bulk)
@@ -251,9 +305,9 @@ def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
         raise _strange("marker") from None
     if not isinstance(fields, dict):
         raise _strange("marker")
-    if fields.get("v") != VERSION:
+    if fields.get("v") not in range(VERSION, newest + 1):
         raise RemoteProtocolError(
-            f"A marker of the Spark sink has version {fields.get('v')!r}, and this Penstock knows {VERSION}.",
+            f"A marker of the Spark sink has version {fields.get('v')!r}, and this Penstock knows {newest}.",
             remedy="Run the query with the Penstock that wrote it, or a newer one.",
         )
     return fields, rest

@@ -47,6 +47,8 @@ class SinkStream:
     """Whether the stream takes fast ingest."""
     dead_letter_stream: str | None = None
     """The stream of the dead letters, where it is another one."""
+    domain: str | None = None
+    """The JetStream domain that the stream is in, if it has a name."""
 
 
 @dataclass(frozen=True)

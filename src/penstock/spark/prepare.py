@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.spark.connections import TaskConnection
-from penstock.spark.markers import MARKER_ROOT, marker_filter, origin_body, origin_subject
+from penstock.spark.markers import MARKER_ROOT, marker_filter, marker_headers, origin_body, origin_subject
 from penstock.spark.messages import SinkStream
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.acked import confirm
@@ -36,12 +36,23 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         raise InputError(f"Stream {name} is a mirror, which takes no messages.", remedy="Write to what it mirrors.")
     if config.get("sealed"):
         raise InputError(f"Stream {name} is sealed, for ever.", remedy="Write to another one.")
+    if config.get("no_ack"):
+        raise InputError(
+            f"Stream {name} sends no acks, so that nobody would know whether a row is stored.",
+            remedy="Let it send them, or write to another one.",
+        )
     if options.exactly_once:
         _refuse_unsafe(bulk, config)
+    elif config.get("retention") == "interest" and not info["state"].get("consumer_count"):
+        raise InputError(
+            f"Stream {name} keeps what a consumer wants, and has no consumer: it would drop every row at once.",
+            remedy="Make the consumer first.",
+        )
     if changes := _missing(config, options):
         config = _mend(bulk, config, changes, options)
+    keep = bool(config.get("max_age")) and bool(config.get("allow_msg_ttl"))
     if options.exactly_once and info["state"]["messages"] == 0:
-        _lay_origin(bulk, name)
+        _lay_origin(bulk, name, marker_headers(keep))
     limit = bulk.max_payload
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
@@ -50,9 +61,10 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         name,
         subjects,
         limit,
-        keep=bool(config.get("max_age")) and bool(config.get("allow_msg_ttl")),
+        keep=keep,
         fast=bool(config.get("allow_batched")),
         dead_letter_stream=_dead_letter_stream(bulk, options),
+        domain=info.get("domain"),
     )
 
 
@@ -67,17 +79,20 @@ def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
             remedy=f"Update the server. {other}",
         )
     transform = config.get("subject_transform")  # without a source it is for all subjects
+    own = [item for item in config.get("sources") or () if item.get("name") == name]  # in another domain or account
     reasons = {
         "interest retention drops the sink's markers at once": config.get("retention") == "interest",
         "in a work queue whoever consumes everything would remove the sink's markers": config.get("retention")
         == "workqueue",
-        "it sends no acks": config.get("no_ack"),
         "its messages are counters": config.get("allow_msg_counter"),
         "it forbids to purge, and the sink must remove its markers": config.get("deny_purge"),
         "it refuses new messages of a subject at a limit, markers too": config.get("discard_new_per_subject"),
         "it acknowledges before it writes": config.get("persist_mode") == "async",
         "it renames the subjects of the sink's markers": transform
         and overlaps(transform.get("src") or ">", f"{MARKER_ROOT}.>"),
+        "it sources a stream of the same name, whose markers would be taken for its own": any(
+            overlaps(item.get("filter_subject") or ">", marker_filter(name)) for item in own
+        ),
         f"it takes no messages of {SMALLEST} bytes": 0 < config.get("max_msg_size", -1) < SMALLEST,
     }
     for reason, holds in reasons.items():
@@ -122,9 +137,9 @@ def _mend(
     return found
 
 
-def _lay_origin(bulk: TaskConnection, name: str) -> None:
+def _lay_origin(bulk: TaskConnection, name: str, headers: dict[str, str]) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
-    headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
+    headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0", **headers}
     answer = bulk.request(origin_subject(name), origin_body(), headers=headers)
     try:
         confirm(answer.payload, answer.status, name)

@@ -12,23 +12,29 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from penstock.errors import DeadlineError, FencedError, JetStreamError, MarkerError, PenstockError
+from penstock.errors import FencedError, InputError, JetStreamError, MarkerError, PenstockError
 from penstock.spark.connections import TaskConnection
+from penstock.spark.digests import tally
 from penstock.spark.markers import (
     Head,
     MarkerSubjects,
+    State,
+    Tally,
     anchor_body,
     claim_bodies,
     fence_body,
+    marker_headers,
     opening_body,
     read_claim,
     read_lane,
     seal_body,
 )
 from penstock.spark.messages import SinkStream
+from penstock.spark.prepare import prepare
+from penstock.spark.refusals import Refusals
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.direct import Found
-from penstock.wire.jetstream.names import CONDITION_FAILED, TTL
+from penstock.wire.jetstream.names import CONDITION_FAILED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
@@ -62,6 +68,12 @@ class QueryMarkers:
     query: str
     batch: int
     run: str
+    start: str = ""
+    """The start of the query that this run belongs to; nothing where nobody knows."""
+    series: bool = True
+    """Whether batches follow each other, so that the markers of one stay until the next begins."""
+    trouble: PenstockError | None = field(default=None, init=False, repr=False)
+    """What kept the last write of a marker from being stored, if it was no condition."""
 
     @cached_property
     def subjects(self) -> MarkerSubjects:
@@ -71,17 +83,22 @@ class QueryMarkers:
     @property
     def keep(self) -> dict[str, str]:
         """The headers of every marker, which must outlive an age limit of the stream."""
-        return {TTL: "never"} if self.target.keep else {}
+        return marker_headers(self.target.keep)
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """What is said when the write stops."""
+        return Refusals(self.target.stream, self.query, self.batch, self.series)
 
     # -- the head -------------------------------------------------------------------------------------------------
 
     def head(self) -> Head | None:
         """Ask the stream's leader for the head."""
         found = self._last(self.subjects.head)
-        return None if found is None else Head.read(found.payload, found.sequence)
+        return None if found is None else Head.read(found.payload, found.sequence, found.time)
 
-    def join(self) -> Head | None:
-        """Get the right to write this batch, as the head that grants it; None where all of it is stored already.
+    def join(self) -> Head:
+        """Get the right to write this batch, as the head that grants it; a head that does not where all is stored.
 
         Its sequence is the epoch, which every lane's subject carries. FencedError where another run has it now,
         MarkerError where the stream and the query disagree.
@@ -89,45 +106,53 @@ class QueryMarkers:
         deadline, starts_anew = Deadline(self.options.patience), self.options.on_missing_markers == "start"
         while True:
             head = self.head()
+            if head is not None and self.start and self.start in head.starts:
+                raise self.refusals.fenced(None)
             if head is None or head.batch < self.batch:
-                if not starts_anew:
-                    self._check_order(head)
-                self._write_head(Head(self.batch, self.run, "open"), 0 if head is None else head.sequence)
+                if not starts_anew and not self._follows(head):
+                    raise self.refusals.no_order(head)
+                self._begin(head)
             elif head.batch > self.batch:
-                raise self._newer(head)
-            elif head.state == "done":
-                return None
+                raise self.refusals.newer(head)
+            elif self.run in head.past:
+                raise self.refusals.fenced(None)
+            elif head.state == "changed":
+                if self.options.on_changed_rows != "keep":
+                    raise self.refusals.changed(head)
+                return head
             elif head.run != self.run:
-                if self.run in head.past:
-                    raise self.fenced(None)
-                # The other run may be alive: from here on it cannot open a lane any more.
-                new = Head(self.batch, self.run, "sealing", head.anchor, (*head.past, head.run))
-                if starts_anew and not self._has_anchor(head.anchor):
-                    new = replace(new, state="open", since=0)
-                self._write_head(new, head.sequence)
+                if head.state == "done" and not self._is_accounted(head):
+                    if self.head() == head:
+                        return head
+                elif starts_anew and not self._has_anchor(head.anchor):
+                    self._begin(head)
+                else:
+                    # The other run may be alive: from here on it cannot open a lane any more.
+                    self._write_head(self._after(head, "sealing"), head.sequence)
             elif head.state == "sealing":
                 self._seal(head)
-                self._write_head(Head(self.batch, self.run, "replay", head.anchor, head.past), head.sequence)
+                self._write_head(self._after(head, "replay"), head.sequence)
             else:
                 return head
             if deadline.left == 0:
                 raise self.late("become the writer of the batch")
 
-    def finish(self, epoch: Head) -> None:
-        """Say that every row of the batch is stored, and take away what only a replay would have needed."""
-        deadline = Deadline(self.options.patience)
-        while True:
-            head = self.head()
-            if head is None or head.batch != self.batch or head.run != self.run:
-                raise self.fenced(None)
-            if head.state == "done":
-                break
-            if head.sequence != epoch.sequence:
-                raise self.fenced(None)
-            self._write_head(Head(self.batch, self.run, "done", epoch.anchor), epoch.sequence)
-            if deadline.left == 0:
-                raise self.late("finish the batch")
-        self.clear(head.sequence)
+    def finish(self, epoch: Head, tally: Tally) -> None:
+        """Say that every row of the batch is stored.
+
+        Its markers stay, because a checkpoint may lose its last batch, and go when the next batch begins. Where none
+        follows they go at once.
+        """
+        done = self._conclude(self._after(epoch, "done", tally), epoch)
+        if not self.series:
+            self.clear(done)
+
+    def note_change(self, epoch: Head, tally: Tally, lacks: int) -> None:
+        """Say that every row of the batch is stored, and `lacks` rows that were not in it when it was computed again.
+
+        Whoever starts the query after that learns it before it writes.
+        """
+        self._conclude(self._after(epoch, "changed", tally, lacks), epoch)
 
     def clear(self, before: int | None = None) -> None:
         """Purge the markers of the query that stand before a sequence; all, for a write that is never asked for again.
@@ -137,54 +162,91 @@ class QueryMarkers:
         question = {"filter": self.subjects.all} | ({} if before is None else {"seq": before})
         self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", question))
 
-    def _check_order(self, head: Head | None) -> None:
-        """Refuse a batch that does not follow on what the stream knows."""
-        follows = self.batch == 0 if head is None else (head.state == "done" and head.batch == self.batch - 1)
-        if follows:
-            return
-        stream = self.target.stream
+    def _follows(self, head: Head | None) -> bool:
+        """Tell whether this batch is the next one that the stream expects."""
+        return self.batch == 0 if head is None else (head.state == "done" and head.batch == self.batch - 1)
+
+    def _is_accounted(self, head: Head) -> bool:
+        """Tell whether the journals of a batch that is done are there, every one, so that more rows can be added."""
+        if not self.series or head.tally is None or not self._has_anchor(head.anchor):
+            return False
+        try:
+            return sum((tally(journal.digests) for journal in self.journals(head)), Tally()) == head.tally
+        except (FencedError, MarkerError):
+            return False  # who reads the head again knows which of them
+
+    def _after(self, head: Head, state: State, tally: Tally | None = None, lacks: int = 0) -> Head:
+        """Give the head of this run that follows on another one of the same batch."""
+        past = head.past if head.run == self.run else (*head.past, head.run)
+        new = self._successor(head)
+        return replace(new, state=state, since=head.anchor, past=past, tally=tally, lacks=lacks)
+
+    def _successor(self, head: Head | None) -> Head:
+        """Give a head of this run; it shuts out every other start of the query that the stream knows of."""
         if head is None:
-            what = f"Stream {stream} knows nothing of this query, and batch {self.batch} is not its first."
-            why = "Its markers were purged, fell to a limit of the stream, or went with an older copy of it"
-        elif head.state == "done":
-            what = f"Stream {stream} knows this query up to batch {head.batch}, and now comes {self.batch}."
-            why = "The stream was restored from a backup, or batches were written with another guarantee"
-        else:
-            what = f"Batch {head.batch} of this query is unfinished in stream {stream}, and now comes {self.batch}."
-            why = "The stream was restored from a backup, or the batch was written with another guarantee"
-        raise self.broken(
-            what,
-            f"{why}: rows may be missing or come twice. To go on from here all the same, set "
-            '.option("onMissingMarkers", "start") for one start.',
-        )
+            return Head(self.batch, self.run, "open", start=self.start)
+        starts = head.starts if head.start in ("", self.start) else (*head.starts, head.start)
+        return Head(self.batch, self.run, "open", start=self.start, starts=starts)
 
-    def _newer(self, head: Head) -> MarkerError:
-        return self.broken(
-            f"Stream {self.target.stream} holds batch {head.batch} of this query, and this run wants to write batch "
-            f"{self.batch}.",
-            "The checkpoint is older than the stream (restored from a backup?), or two drivers share it. "
-            "Batches planned anew would not be the same, so nothing was written. Use the newest checkpoint, or a new "
-            f"one whose source starts behind what is written; `penstock stream purge {self.target.stream} --subject "
-            f"'{self.subjects.all}'` and onMissingMarkers=start accept repeated rows instead.",
-        )
+    def _begin(self, head: Head | None) -> None:
+        """Try to begin the batch, and take away what only a replay of the one before would have needed."""
+        began = self._write_head(self._successor(head), 0 if head is None else head.sequence)
+        if began is not None and head is not None:
+            self.clear(began - 1)  # where the anchor is
 
-    def _write_head(self, head: Head, expected: int) -> None:
-        """Try to write a head; what came of it shows when it is read again."""
+    def _conclude(self, head: Head, epoch: Head) -> int:
+        """Write the head that ends this run of the batch, and give its sequence."""
+        deadline = Deadline(self.options.patience)
+        while True:
+            if (last := self._write_head(head, epoch.sequence)) is not None:
+                return last
+            found = self._head_since(epoch)
+            if found is not None and (found.run, found.state, found.batch) == (self.run, head.state, self.batch):
+                return found.sequence
+            if found != epoch:
+                raise self._reason(found, epoch, None)
+            if deadline.left == 0:
+                raise self.late("finish the batch")
+
+    def _write_head(self, head: Head, expected: int) -> int | None:
+        """Try to write a head and give its sequence; None where what came of it shows when it is read again."""
         messages = [(self.subjects.head, {EXPECTED: str(expected), **self.keep}, head.body())]
         if head.state == "open":
             messages.insert(0, (self.subjects.anchor, self.keep, anchor_body(head.batch)))
-        self._attempt(messages)
+        return self._attempt(messages)
 
     def _seal(self, head: Head) -> None:
         """Close every lane that earlier runs of this batch opened: none of their tasks can store anything more."""
         lanes = {
             found.subject
-            for found, fields, _ in self._written(self.subjects.all, head.anchor, head.sequence)
+            for found, fields, _ in self._written(self.subjects.all, head.anchor, head.sequence, head)
             if fields["kind"] == "open"
         }
         seals = [(lane, self.keep, seal_body(self.run)) for lane in sorted(lanes)]
         for start in range(0, len(seals), MOST):
-            self._patiently(partial(self.bulk.store, self.target.stream, seals[start : start + MOST]))
+            part = seals[start : start + MOST]
+            self._patiently(partial(self.bulk.store, self.target.stream, part, self.target.domain))
+
+    def gone(self, epoch: Head, partition: int | None = None) -> PenstockError:
+        """Say why a run may not write under its head any more, or does not find what it stored."""
+        return self._reason(self._head_since(epoch), epoch, partition)
+
+    def _head_since(self, epoch: Head) -> Head | None:
+        """Ask for the head, for a while as long as it is older than one that was there."""
+        deadline = Deadline(STALE)
+        while True:
+            head = self.head()
+            if (head is not None and head.sequence >= epoch.sequence) or deadline.left == 0:
+                return head
+            time.sleep(0.05)  # a server that lost its place as leader may answer with old news for a moment
+
+    def _reason(self, head: Head | None, epoch: Head, partition: int | None) -> PenstockError:
+        if head is None or head == epoch:
+            return self.refusals.dropped()
+        if head.sequence <= epoch.sequence:
+            return self.refusals.went_back()
+        begun_again = head.run == self.run and head.state == "open"  # whoever of us did that found no head
+        return self.refusals.dropped() if begun_again else self.refusals.fenced(partition)
 
     # -- lanes ----------------------------------------------------------------------------------------------------
 
@@ -206,39 +268,35 @@ class QueryMarkers:
             messages += [(lane, self.keep, body) for lane in lanes[2:]]
             if (last := self._attempt(messages)) is not None:
                 break
-            head = self.head()
-            if head is None or head.sequence != epoch.sequence:
-                raise self.fenced(partition)
+            if (head := self._head_since(epoch)) != epoch:
+                raise self._reason(head, epoch, partition)
             first = False
             if deadline.left == 0:
                 raise self.late(f"open partition {partition}")
         journals = []
         if not first:
             everything = self.subjects.of_task(epoch.sequence, partition)
-            for found, fields, digests in self._written(everything, epoch.sequence, last):
+            for found, fields, digests in self._written(everything, epoch.sequence, last, epoch):
                 if fields["kind"] == "rows":
                     journals.append(Journal(found.sequence, str(fields["id"]), digests))
                 elif fields["kind"] == "open" and fields["run"] == self.run and fields["task"] > task:
-                    raise self.fenced(partition)
+                    raise self.refusals.fenced(partition)
             if not self._has_anchor(epoch.anchor):
-                raise self._dropped()
+                raise self.gone(epoch, partition)
         return last - count + 1, journals
 
     def check_lane(self, epoch: Head, partition: int, task: int, lane: int) -> None:
         """Make sure that a task holds a lane; say else whether somebody else has it, or it is gone from the stream."""
         found = self._last(self.subjects.of_task(epoch.sequence, partition, lane))
-        if found is not None:
-            fields, _ = read_lane(found.payload)
-            if fields["kind"] == "open" and fields["run"] == self.run and int(fields["task"]) == task:
-                return
-        head = self.head()
-        if head is not None and head.sequence == epoch.sequence and found is None:
-            raise self._dropped()
-        raise self.fenced(partition)
+        if found is None:
+            raise self.gone(epoch, partition)
+        fields, _ = read_lane(found.payload)
+        if fields["kind"] != "open" or fields["run"] != self.run or int(fields["task"]) != task:
+            raise self.refusals.fenced(partition)
 
     def journals(self, epoch: Head) -> Iterator[Journal]:
         """Give what earlier runs stored of this batch, in the order of the stream."""
-        for found, fields, digests in self._written(self.subjects.all, epoch.anchor, epoch.sequence):
+        for found, fields, digests in self._written(self.subjects.all, epoch.anchor, epoch.sequence, epoch):
             if fields["kind"] == "rows":
                 yield Journal(found.sequence, str(fields["id"]), digests)
 
@@ -249,7 +307,7 @@ class QueryMarkers:
         claims: dict[int, Taken] = {}
         if last is None:
             return claims, 0
-        for found in self._scan(self.subjects.of_claims(epoch.sequence), epoch.sequence, last.sequence):
+        for found in self._scan(self.subjects.of_claims(epoch.sequence), epoch.sequence, last.sequence, epoch):
             fields, taken = read_claim(found.payload)
             if fields["kind"] == "claim":
                 claims.setdefault(int(fields["partition"]), {}).update(taken)
@@ -278,17 +336,19 @@ class QueryMarkers:
     def _following(self, subject: str, place: int) -> Found | None:
         return self._patiently(lambda: self.bulk.following(self.target.stream, subject, place))
 
-    def _written(self, subject: str, start: int, end: int) -> Iterator[tuple[Found, dict[str, Any], bytes]]:
+    def _written(
+        self, subject: str, start: int, end: int, epoch: Head
+    ) -> Iterator[tuple[Found, dict[str, Any], bytes]]:
         """Give the openings, seals and journals of a scan, each with its fields and digests."""
-        for found in self._scan(subject, start, end):
+        for found in self._scan(subject, start, end, epoch):
             if self.subjects.is_of_task(found.subject):
                 yield found, *read_lane(found.payload)
 
-    def _scan(self, subject: str, start: int, end: int) -> Iterator[Found]:
+    def _scan(self, subject: str, start: int, end: int, epoch: Head) -> Iterator[Found]:
         """Give the messages that match, from `start` up to and with the one at `end`, which must be among them.
 
         That one was stored by us, so a reader that shows it has everything before it. A scan that begins at the
-        anchor must find it there.
+        anchor must find it there. `epoch`: the head under which we look for them.
         """
         deadline = Deadline(STALE)
         place = start
@@ -297,11 +357,11 @@ class QueryMarkers:
             if found is None or found.sequence > end:
                 # A server that lost its place as leader may answer with old news for a moment.
                 if deadline.left == 0:
-                    raise self._dropped()
+                    raise self.gone(epoch)
                 time.sleep(0.05)
                 continue
             if place == start and subject == self.subjects.all and found.sequence != start:
-                raise self._dropped()
+                raise self.gone(epoch)
             yield found
             if found.sequence == end:
                 return
@@ -310,53 +370,30 @@ class QueryMarkers:
 
     def _patiently(self, action: Callable[[], _Result]) -> _Result:
         """Do something that may be done twice, again and again while the trouble is a passing one."""
-        return self.bulk.patiently(action, self.options.patience, nobody=True)
+        try:
+            return self.bulk.patiently(action, self.options.patience, nobody=True)
+        except JetStreamError as error:
+            raise self.refusals.not_stored(error) from None
 
     def _attempt(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
         try:
-            return self.bulk.store(self.target.stream, messages)
+            return self.bulk.store(self.target.stream, messages, self.target.domain)
         except PenstockError as error:
             wrong = isinstance(error, JetStreamError) and error.err_code in CONDITION_FAILED
             if not wrong and not may_ask_again(error):
-                raise
+                raise (self.refusals.not_stored(error) if isinstance(error, JetStreamError) else error) from None
+            self.trouble = None if wrong else error
             self.bulk.drop_after(error)
             time.sleep(random.uniform(0.005, 0.03))  # noqa: S311  # spreads retries only
             return None
 
-    # -- errors ---------------------------------------------------------------------------------------------------
-
-    def broken(self, what: str, remedy: str) -> MarkerError:
-        """Say that the stream and the query disagree."""
-        return MarkerError(what, remedy=remedy, **self._facts)
-
-    def _dropped(self) -> MarkerError:
-        return self.broken(
-            f"Stream {self.target.stream} has dropped markers of batch {self.batch} while it was being written.",
-            "A purge or a limit of the stream took them: a batch must fit into the stream's limits several "
-            "times over. Rows may come twice if the query goes on; to accept that, set "
-            '.option("onMissingMarkers", "start") for one start.',
-        )
-
-    @property
-    def _facts(self) -> dict[str, object]:
-        return {"stream": self.target.stream, "query": self.query, "batch": self.batch}
-
-    def fenced(self, partition: int | None) -> FencedError:
-        """Say that somebody else writes now."""
-        part = "" if partition is None else f", partition {partition}"
-        return FencedError(
-            f"Another attempt or another driver has taken over batch {self.batch}{part} of this query in stream "
-            f"{self.target.stream}; nothing more of this attempt is stored.",
-            remedy="Nothing to do if Spark goes on with the other one. Two drivers must not share a checkpoint.",
-            partition=partition,
-            **self._facts,
-        )
-
-    def late(self, what: str) -> DeadlineError:
-        """Say that the time is over."""
-        return DeadlineError(
-            f"Could not {what} in stream {self.target.stream} within {self.options.patience:g} s.",
-            remedy="Many writers at once, or a cluster without a leader: try again, or raise the option patience.",
-            seconds=self.options.patience,
-        )
+    def late(self, what: str) -> PenstockError:
+        """Say that the time is over; or what became of the stream meanwhile, so that it cannot be written to."""
+        try:
+            prepare(self.bulk, replace(self.options, prepare=False))
+        except InputError as error:
+            return error
+        except PenstockError as error:
+            self.trouble = self.trouble or error
+        return self.refusals.late(what, self.options.patience, self.trouble)

@@ -88,11 +88,12 @@ class SinkOptions(Options):
     on_changed_rows: str = option(
         choice("fail", "keep"),
         "What to do where a replayed batch lacks rows that were stored before (the query is not deterministic): stop, "
-        "or keep those rows and go on.",
+        "now and at every later start; or keep all rows that are stored, and go on.",
         "fail",
     )
     write_id: str | None = option(
-        text, "Batch only: a name for this write. The same write done again under it adds nothing."
+        text,
+        "Batch only: a name for this write. The same rows written again under it add nothing; other rows are refused.",
     )
     batch_id: int | None = option(
         number, "With `writeId`, inside foreachBatch: the number of the micro-batch, which follows on the one before."

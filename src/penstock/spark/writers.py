@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,11 +16,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection, borrow
-from penstock.spark.exactly_once import Task, TaskOutcome
-from penstock.spark.markers import DIGEST_SIZE, Head
+from penstock.spark.exactly_once import Task, TaskOutcome, commit
+from penstock.spark.markers import DIGEST_SIZE
 from penstock.spark.messages import Messages, Shape, SinkStream, check_columns
 from penstock.spark.prepare import prepare
 from penstock.spark.query_markers import QueryMarkers
+from penstock.spark.refusals import WRITE
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.arrow import HEADERS
 from penstock.wire.jetstream.names import MSG_ID
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NatsStreamWriter", "NatsWriter", "Report"]
 
-log = logging.getLogger("penstock.spark.sink")
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Report(WriterCommitMessage):
     query: str
     batch: int
     run: str
+    start: str
     outcome: TaskOutcome
 
 
@@ -50,6 +52,11 @@ class _Writing:
     """Whether a server that is away is waited for on the driver."""
     no_overwriting: ClassVar[tuple[str, str]]
     """Why a stream cannot be overwritten, and what to do."""
+
+    @property
+    def series(self) -> bool:
+        """Whether batches follow each other: those of a query, or of foreachBatch."""
+        return self.waits or self.options.batch_id is not None
 
     def __init__(
         self, connection: ConnectionOptions, options: SinkOptions, schema: StructType, overwrite: bool
@@ -74,15 +81,18 @@ class _Writing:
     def _write(self, batches: Iterable[pa.RecordBatch], query: str, batch: int) -> Report:
         context = TaskContext.get()
         assert context is not None
-        partition = context.partitionId()
+        partition, start = context.partitionId(), _start_of(context)
         rows = self._shaped(batches, f"{query}-{batch}-{partition}")
         with borrow(self.connection, self.options.patience) as bulk:
             if self.options.exactly_once:
-                markers = QueryMarkers(bulk, self.options, self.prepared, query, batch, self.run)
+                markers = self._markers(bulk, query, batch, start)
                 outcome = Task(markers, partition, context.taskAttemptId()).write(rows)
             else:
                 outcome = self._publish(bulk, rows)
-        return Report(query, batch, self.run, outcome)
+        return Report(query, batch, self.run, start, outcome)
+
+    def _markers(self, bulk: TaskConnection, query: str, batch: int, start: str) -> QueryMarkers:
+        return QueryMarkers(bulk, self.options, self.prepared, query, batch, self.run, start, self.series)
 
     def _shaped(self, batches: Iterable[pa.RecordBatch], name: str) -> Iterator[Messages]:
         """Give the messages of all rows; dead letters for the same stream are messages among the others."""
@@ -112,46 +122,11 @@ class _Writing:
         if not reports or not self.options.exactly_once:
             return
         first = reports[0]
-        epochs = {report.outcome.epoch for report in reports if report.outcome.epoch is not None}
         with borrow(self.connection, self.options.patience) as bulk:
-            markers = QueryMarkers(bulk, self.options, self.prepared, first.query, first.batch, first.run)
-            if len(epochs) > 1:
-                raise markers.fenced(None)
-            # A batch without a single row must be known as done, too, or the next one would seem to follow on nothing.
-            epoch = epochs.pop() if epochs else markers.join()
-            if epoch is not None:
-                if epoch.replay:
-                    self._compare(markers, epoch)
-                markers.finish(epoch)
+            markers = self._markers(bulk, first.query, first.batch, first.start)
+            commit(markers, [report.outcome for report in reports])
             if forget:
                 markers.clear()
-        log.info(
-            "Batch %d into %s: %d rows stored, %d were there.",
-            first.batch,
-            self.options.stream,
-            sum(report.outcome.stored for report in reports),
-            sum(report.outcome.found for report in reports),
-        )
-
-    def _compare(self, markers: QueryMarkers, epoch: Head) -> None:
-        """Find rows that earlier runs stored and this one, having computed the batch again, does not have."""
-        stored = sum(len(journal.digests) for journal in markers.journals(epoch)) // DIGEST_SIZE
-        claims, _ = markers.claims(epoch)
-        claimed = sum(sum(rows) for taken in claims.values() for rows in taken.values())
-        if stored == claimed:
-            return
-        what = (
-            f"Batch {markers.batch} was computed again, and {stored - claimed} of the {stored} rows that were stored "
-            f"before in stream {self.options.stream} are not in it any more."
-        )
-        if self.options.on_changed_rows == "keep":
-            log.warning("%s They stay.", what)
-            return
-        raise markers.broken(
-            what,
-            "The query is not deterministic (rand, uuid, a lookup that changed), or its code was changed in the "
-            'middle of a batch. To keep those rows and go on, set .option("onChangedRows", "keep") for one start.',
-        )
 
 
 class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -193,13 +168,22 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
     )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
-        return self._write(iterator, f"write-{self.options.write_id or self.run}", self.options.batch_id or 0)
+        return self._write(iterator, f"{WRITE}{self.options.write_id or self.run}", self.options.batch_id or 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages, forget=self.options.write_id is None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave everything as it is: rows that are stored stay stored, and a write with a `writeId` may go on."""
+
+
+def _start_of(context: TaskContext) -> str:
+    """Give the start of the streaming query that a task works for; nothing where it works for none.
+
+    Spark names the jobs of a start by its run id. A name that a program chose for its jobs says nothing.
+    """
+    query, group = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "spark.jobGroup.id"))
+    return group.replace("-", "")[:16] if query and group and _RUN_ID.fullmatch(group) else ""
 
 
 def _identified(letters: Messages, name: str, seen: Counter[bytes]) -> Messages:

@@ -106,7 +106,7 @@ class StoredConsumer:
 
     async def _filters(self, config: dict[str, Any]) -> list[str]:
         subject = await self._archive.subject()
-        found = [item for item in (subject, f"{subject}.*") if await self._archive.captures(item)]
+        found = [item for item in (subject, f"{subject}.*") if await self._archive.may_hold(item)]
         if not found:
             held = ", ".join(config.get("subjects") or [])
             raise InputError(
@@ -155,12 +155,12 @@ class StoredConsumer:
             await self._settle(message.ack())
             return
         try:
-            await self._deliver(chunk, message.subject)
+            delivered = await self._deliver(chunk, message.subject, message.sequence)
         except Exception as error:
             await self._failed(message, chunk, error)
         else:
             await self._settle(message.ack_sync(timeout=10.0))
-            self.delivered += 1
+            self.delivered += delivered
 
     async def _failed(self, message: Delivery, chunk: Chunk, error: Exception) -> None:
         if isinstance(error, NotFoundError):
@@ -182,9 +182,12 @@ class StoredConsumer:
         await self._settle(message.term())
         await tell(self._on_error, error)
 
-    async def _deliver(self, chunk: Chunk, subject: str) -> None:
+    async def _deliver(self, chunk: Chunk, subject: str, sequence: int) -> bool:
+        """Hand a message to the handler; not if its publisher mended it and stored another end, which comes later."""
         largest = self._limits.largest(streamed=False)
         stored = await self._archive.stored_on(subject, chunk.message_id)
+        if any(item.chunk.last and item.sequence > sequence for item in stored.values()):
+            return False
         async with self._archive.reading(chunk.message_id, subject, stored) as message:
             if message.size > largest:
                 raise AssemblyError(
@@ -208,6 +211,7 @@ class StoredConsumer:
                     raise self._fault(chunk.message_id, subject, Reason.HANDLER, what) from error
             finally:
                 store.close()
+        return True
 
     async def _settle(self, answer: Coroutine[Any, Any, None]) -> None:
         try:

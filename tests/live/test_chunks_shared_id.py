@@ -155,6 +155,10 @@ async def test_a_writer_whose_end_another_one_stored_is_told_the_truth(archive):
     with pytest.raises(ConflictError, match="its digest is another one"):
         await storing(archive).publish(subject, overtaken(ONE, tail, "m2"), message_id="m2")
     assert await archive.fetch("m2") == tail
+    plain = storing(archive, digest=False)
+    with pytest.raises(ConflictError, match="Publish it once more"):
+        await plain.publish(subject, overtaken(ONE, ONE, "m3"), message_id="m3")
+    assert (await plain.publish(subject, ONE, message_id="m3")).duplicate
 
 
 async def test_a_stranger_on_the_subject_of_a_message_is_passed_over(nc, archive):

@@ -312,8 +312,14 @@ class ChunkStorer:
             if known and item.chunk.digest != chunk.digest:
                 raise self._conflict("its digest is another one")
             if item.sequence > self._since:
-                if not known:
-                    raise self._conflict("somebody ended it meanwhile, and without a digest nobody can compare")
+                if not known and item not in self._found.chunks:  # what was found was compared
+                    raise ConflictError(
+                        f"Somebody else ended message {self._message_id} in stream {self._archive.stream} meanwhile, "
+                        "and without a digest nobody can tell whether its payload is the same.",
+                        remedy="Publish it once more: then it is compared byte by byte.",
+                        subject=self._target.rpartition(".")[0],
+                        message_id=self._message_id,
+                    )
                 ended = True
         return ended
 

@@ -150,6 +150,11 @@ class Reply(Conversation):
             elif data[0] == Type.INBOX and self._decoder.state is State.START:
                 value = self._decoder.decode(data)
                 assert isinstance(value, MiscInbox)
+                if not self._mail.is_inbox(value.name):
+                    raise RemoteProtocolError(
+                        f"The handler of {self._target} names {value.name[:80]!r} as its inbox, which looks like none.",
+                        remedy="If inboxes have names of their own there, give their prefix: Bus(..., inboxes=[...]).",
+                    )
                 self._inbox = value.name
                 self._expecting.enter_context(self._nc.expecting(value.name, self.fail))
                 self._accept((message.headers or {}).get(HEADER))

@@ -105,13 +105,16 @@ class Mailbox:
         if conversation is not None:
             conversation.deliver(Msg(self.nc, 0, subject, reply, data, block))
         elif data[:1] == bytes((Type.INBOX,)):
-            # A handler begins a reply that nobody waits for any more: tell it now, not when its patience ends.
-            try:
-                inbox = ReplyDecoder().decode(data)
-                if isinstance(inbox, MiscInbox) and self.is_inbox(inbox.name):
-                    self.nc.send(inbox.name, bytes((Misc.NO_CONSUMER,)))
-            except PenstockError as error:
-                log.debug("a late handler could not be told: %s", error)
+            self.decline(data)
+
+    def decline(self, packet: bytes) -> None:
+        """Tell a handler that begins a reply which nobody waits for, now, not when its patience ends."""
+        try:
+            inbox = ReplyDecoder().decode(packet)
+            if isinstance(inbox, MiscInbox) and self.is_inbox(inbox.name):
+                self.nc.send(inbox.name, bytes((Misc.NO_CONSUMER,)))
+        except PenstockError as error:
+            log.debug("a late handler could not be told: %s", error)
 
     def _ended(self, error: PenstockError) -> None:
         for conversation in self.conversations():

@@ -145,6 +145,12 @@ class Reply(Conversation):
         try:
             if not data:
                 self._refuse_empty(message)
+            elif data[0] == Type.INBOX and self._inbox is not None:
+                self._mail.decline(data)
+                raise RemoteProtocolError(
+                    f"{self._target} sent INBOX in the middle of a reply: a second handler answers the request.",
+                    remedy="Does somebody listen on that subject in another queue group?",
+                )
             elif self._window is not None:
                 self._take_in(self._window, data)
             elif data[0] == Type.INBOX and self._decoder.state is State.START:

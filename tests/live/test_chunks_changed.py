@@ -17,6 +17,8 @@ import penstock
 from penstock.chunks import Archive, Publisher, Reason
 from penstock.connection import api_request
 from penstock.errors import AssemblyError, InputError, NotFoundError, UnfinishedError
+from penstock.jetstream import snapshot
+from penstock.server import Server
 from tests.live.chunks import CHUNK, message_count, storing
 from tests.support import eventually
 
@@ -37,6 +39,13 @@ async def archive(nc, unique):
     made = await Archive.create(nc, stream, subject, storage="memory")
     yield made
     await api_request(nc, f"STREAM.DELETE.{stream}")
+
+
+@pytest.fixture(scope="module")
+def mapped():
+    account = '{users: [{user: u, password: pw}], jetstream: enabled, mappings: {"here.*": "there.$1"}}'
+    with Server(config=f"accounts {{ A: {account} }}", auth=False, sync="2m") as running:
+        yield running
 
 
 async def reach(archive: Archive, count: int) -> None:
@@ -218,6 +227,41 @@ async def test_a_stream_that_stores_under_other_subjects_is_refused(nc, unique):
     with pytest.raises(InputError, match="under another subject"):
         await Publisher.persistent(nc, stream).publish(subject, b"abc")
     assert (await nc.jetstream().stream_info(stream)).messages == 0
+    await nc.jetstream().delete_stream(stream)
+
+
+@pytest.mark.parametrize("message_id", [None, "m"], ids=["new id", "given id"])
+@pytest.mark.parametrize("data", [b"abc", DATA], ids=["one chunk", "many"])
+async def test_a_server_that_stores_under_other_subjects_is_noticed(mapped, data, message_id):
+    """Mappings of an account rename what is published, and the stream that acknowledges it holds it elsewhere."""
+    async with await penstock.connect(mapped.url, user="u", password="pw") as nc:
+        await Archive.create(nc, "MAPPED", "here", storage="memory", sources=[])
+        info = await api_request(nc, "STREAM.INFO.MAPPED")
+        await api_request(nc, "STREAM.UPDATE.MAPPED", {**info["config"], "subjects": ["here.*", "there.*"]})
+        with pytest.raises(UnfinishedError, match=r"not on here\.\S+: .* under another subject"):
+            await Publisher.persistent(nc, "MAPPED", CHUNK).publish("here", data, message_id=message_id)
+        message_id = await Publisher.persistent(nc, "MAPPED", CHUNK).publish("there", data, message_id=message_id)
+        assert await Archive(nc, "MAPPED", "there").fetch(message_id) == data
+        await nc.jetstream().delete_stream("MAPPED")
+
+
+async def test_an_upload_goes_on_in_a_stream_that_was_restored(nc, unique, tmp_path):
+    """A copy from the middle of an upload brings the half back: it is told as such, and continued to the end."""
+    stream, subject = unique("RESTORED"), unique("restored")
+    archive = await Archive.create(nc, stream, subject)
+
+    async def copy() -> None:
+        await snapshot.backup(nc, stream, tmp_path / "copy")
+
+    await storing(archive).publish(subject, interrupted(archive, copy), message_id="m")
+    await nc.jetstream().delete_stream(stream)
+    await snapshot.restore(nc, tmp_path / "copy")
+    with pytest.raises(AssemblyError) as caught:
+        await archive.fetch("m")
+    assert caught.value.reason == Reason.MISSING
+    assert not (await storing(archive).publish(subject, DATA, message_id="m")).duplicate
+    assert await archive.fetch("m") == DATA
+    assert await message_count(archive) == COUNT
     await nc.jetstream().delete_stream(stream)
 
 

@@ -14,6 +14,7 @@ import penstock
 from penstock.chunks import Archive, Reason
 from penstock.connection import api_request
 from penstock.errors import InputError, NotFoundError, OptionError, UnfinishedError
+from penstock.model import Consumer
 from tests.live.chunks import CHUNK, consumer_count, storing
 from tests.live.command import environment
 from tests.support import eventually
@@ -52,6 +53,41 @@ async def test_a_consumer_delivers_each_message_once_and_remembers(nc, archive):
         third = await storing(archive).publish(subject, b"")
         await eventually(lambda: consumer.delivered == 1, "the third")
     assert got == [(first, DATA, subject), (second, b"abc", subject), (third, b"", subject)]
+
+
+@pytest.mark.parametrize("reads", ["all", "one subject", "another archive"])
+async def test_a_consumer_of_somebody_else_is_left_alone(nc, archive, reads):
+    """A name that is taken is refused: its owner would get headers without bodies, or other messages, and no word."""
+    js, subject = nc.jetstream(), await archive.subject()
+    await js.add_consumer(archive.stream, Consumer(durable="worker", filter_subject=f"{subject}.x"))
+    if reads == "all":
+        await js.delete_consumer(archive.stream, "worker")
+        await js.add_consumer(archive.stream, Consumer(durable="worker"))
+    elif reads == "another archive":
+        await js.delete_consumer(archive.stream, "worker")
+        other = f"{subject}_too"
+        config = {**await archive.config(), "subjects": [f"{subject}.*", f"{other}.*"]}
+        await api_request(nc, f"STREAM.UPDATE.{archive.stream}", config)
+        async with Archive(nc, archive.stream, other).consume(lambda message_id, data: None, "worker"):
+            pass
+    before = (await js.consumer_info(archive.stream, "worker")).raw["config"]
+    with pytest.raises(InputError, match="is not one for the stored messages of") as caught:
+        await Archive(nc, archive.stream, subject).consume(lambda message_id, data: None, "worker").start()
+    assert "another durable name" in caught.value.remedy
+    assert (await js.consumer_info(archive.stream, "worker")).raw["config"] == before
+
+
+async def test_options_of_a_consumer_may_change_from_start_to_start(nc, archive):
+    """The consumer that the stream remembers is set right, and goes on where it was."""
+    subject, got = await archive.subject(), []
+    for number, wait in enumerate((30.0, 5.0)):
+        await storing(archive).publish(subject, b"abc", message_id=f"m{number}")
+        async with archive.consume(
+            lambda message_id, data: got.append(message_id), "worker", ack_wait=wait
+        ) as consumer:
+            await eventually(lambda: consumer.delivered == 1, "the new one")
+        assert (await nc.jetstream().consumer_info(archive.stream, "worker")).raw["config"]["ack_wait"] == wait * 1e9
+    assert got == ["m0", "m1"]
 
 
 async def test_an_unfinished_message_holds_nobody_up(nc, archive):

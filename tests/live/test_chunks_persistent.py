@@ -245,13 +245,17 @@ async def test_another_chunk_size_does_not_continue_a_message(nc, archive):
 
 
 async def test_chunks_stored_twice_and_out_of_order_are_one_message(nc, archive):
-    """A chunk that was stored again after the duplicate window, or late, changes nothing."""
+    """A chunk that was stored again after the duplicate window, or late, changes nothing; other bytes are told."""
     subject = await archive.subject()
     for offset, body, last in ((4, b"efgh", 0), (0, b"abcd", 0), (4, b"efgh", 0), (8, b"ij", 1)):
         headers = {"X-Msg-Id": "m", "X-Offset": str(offset), "X-Flags": str(last)}
         headers |= {"X-Total-Size": "10"} if last else {}
         await nc.request(f"{subject}.m", body, headers=headers)
     assert await archive.fetch("m") == b"abcdefghij"
+    await nc.request(f"{subject}.m", b"EFGH", headers={"X-Msg-Id": "m", "X-Offset": "4", "X-Flags": "0"})
+    with pytest.raises(AssemblyError, match="is there with other bytes, too") as caught:
+        await archive.fetch("m")
+    assert caught.value.reason == Reason.CONFLICT
 
 
 async def test_a_message_may_be_deleted(nc, archive):

@@ -35,7 +35,7 @@ def test_chunks_without_an_upload_all_count():
     """Of other programs nobody knows more; what contradicts itself is found where the message is put together."""
     found = [chunk(1, 0), chunk(2, 10), chunk(3, 0), chunk(4, 20, total=30)]
     assert counting(found) == found
-    assert [item.sequence for item in by_offset(found).values()] == [1, 2, 4]
+    assert [(item.sequence, item.again) for item in by_offset(found).values()] == [(1, (3,)), (2, ()), (4, ())]
 
 
 def test_what_others_stored_after_an_upload_began_does_not_count():
@@ -63,6 +63,7 @@ def test_the_last_end_counts():
     """A message that lost a chunk is mended by an upload with an end of its own."""
     found = [chunk(1, 0, A), chunk(3, 20, A, total=30), chunk(4, 10, B), chunk(5, 20, B, total=30)]
     assert {offset: item.sequence for offset, item in by_offset(found).items()} == {0: 1, 10: 4, 20: 5}
+    assert not any(item.again for item in by_offset([chunk(1, 0), chunk(2, 0), *found[2:]]).values())
 
 
 def test_an_end_without_an_upload_makes_all_count():

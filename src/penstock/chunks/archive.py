@@ -260,6 +260,9 @@ class StoredMessage(PayloadReader):
         if body is None:
             why = f"the chunk at {item.chunk.offset} was removed while it was read, or the stream was replaced"
             raise self._wrong(Reason.MISSING, why)
+        for sequence in item.again:  # stored by programs that do not compare, which may have had another payload each
+            if (await self._archive.get(sequence))[1] != body:
+                raise self._wrong(Reason.CONFLICT, f"the chunk at {item.chunk.offset} is there with other bytes, too")
         if self._digest is not None:
             self._digest.update(body)
         return body

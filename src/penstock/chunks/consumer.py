@@ -18,7 +18,7 @@ from penstock.chunks.store import MemoryStore, SpoolStore, fill
 from penstock.chunks.wire import Chunk, Reason, Refusal, decode, message_id_of, size_of
 from penstock.connection import Connection, api_request
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, NotFoundError, PenstockError
+from penstock.errors import AssemblyError, InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.delivery import Delivery
 from penstock.wire.jetstream import names
@@ -31,6 +31,7 @@ __all__ = ["StoredConsumer"]
 log = logging.getLogger("penstock.chunks")
 
 _NANO = 1_000_000_000
+_EXISTS = 10148  # a consumer of that name has another configuration
 _CLEANUP = 1.0  # seconds that a handler which was cancelled has for what it does last
 _KNOWN = ("max_message_bytes", "max_spool_bytes", "max_total_bytes", "spool_above", "spool_dir")
 
@@ -97,12 +98,33 @@ class StoredConsumer:
             wanted["durable_name"] = self._name
         else:
             wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
-        body = {"stream_name": stream, "config": wanted}
-        await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
+        await self._declare(stream, wanted)
         # What waits, and what a handler is at, is kept alive by these.
         self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
+
+    async def _declare(self, stream: str, wanted: dict[str, Any]) -> None:
+        """Create the consumer, or set right the one that is there; InputError if it is one for something else."""
+        body = {"stream_name": stream, "config": wanted}
+        try:
+            await api_request(
+                self._nc, names.consumer_create(stream, self._name), {**body, "action": "create"}, again=True
+            )
+            return
+        except JetStreamError as error:
+            if error.err_code != _EXISTS:
+                raise
+        there = (await api_request(self._nc, names.consumer_info(stream, self._name)))["config"]
+        filters = there.get("filter_subjects") or [there.get("filter_subject") or ">"]
+        if not there.get("headers_only") or set(filters) != set(wanted["filter_subjects"]):
+            raise InputError(
+                f"The consumer {self._name} of stream {stream} is not one for the stored messages of "
+                f"{await self._archive.subject()}: it reads {', '.join(filters)}"
+                f"{'' if there.get('headers_only') else ', whole messages'}.",
+                remedy="Give another durable name, or delete that consumer.",
+            )
+        await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
 
     async def _filters(self, config: dict[str, Any]) -> list[str]:
         subject = await self._archive.subject()

@@ -164,6 +164,7 @@ class PersistentPublisher(_Publishing):
         check_name(stream)
         self.stream = stream
         super().__init__(nc, chunk_size, digest=digest, timeout=timeout, extra=self._extra("x" * 36))
+        self._proved = Remembered(3600.0, most=1024)  # subjects under which a message was found
 
     def _extra(self, message_id: str) -> int:
         """Room for the headers that JetStream reads."""
@@ -192,8 +193,12 @@ class PersistentPublisher(_Publishing):
             return MessageId(message_id, duplicate=True)
         most = max(2, STORE_WINDOW // self.chunk_size)
         hashing = Digest() if self.digest else None
-        storer = ChunkStorer(self._nc, archive, target, before, hashing=hashing, most=most, timeout=self.timeout)
+        proved, timeout = subject in self._proved, self.timeout
+        storer = ChunkStorer(
+            self._nc, archive, target, before, hashing=hashing, proved=proved, most=most, timeout=timeout
+        )
         await self._transfer(storer, subject, message_id, source, progress, hashing)
+        self._proved.add(subject)
         return MessageId(message_id, duplicate=storer.duplicate)
 
     async def _is_there(

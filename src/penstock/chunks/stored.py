@@ -47,6 +47,8 @@ class StoredChunk(NamedTuple):
     """Which publish stored it, if it says so."""
     so_far: str = ""
     """What it says of the payload up to its end."""
+    again: tuple[int, ...] = ()
+    """Where it is once more, if nobody is known to have compared the two."""
 
 
 class Findings(NamedTuple):
@@ -86,6 +88,10 @@ def counting(found: Sequence[StoredChunk]) -> list[StoredChunk]:
 def by_offset(found: Sequence[StoredChunk]) -> StoredChunks:
     """Give the chunks that count by offset; of a chunk that is stored twice the first counts."""
     stored: StoredChunks = {}
-    for item in counting(found):
-        stored.setdefault(item.chunk.offset, item)
+    counted = counting(found)
+    compared = any(item.chunk.last and item.upload for item in counted)  # by whoever stored the end
+    for item in counted:
+        first = stored.setdefault(item.chunk.offset, item)
+        if first is not item and not compared:
+            stored[item.chunk.offset] = first._replace(again=(*first.again, item.sequence))
     return stored

@@ -20,7 +20,7 @@ from typing import Any
 from penstock.chunks.archive import Archive
 from penstock.chunks.source import Digest
 from penstock.chunks.stored import Findings, StoredChunk, write_mark
-from penstock.chunks.wire import Chunk, Refusal, decode, encode
+from penstock.chunks.wire import Chunk, Refusal, decode, encode, read_headers
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import insist, patiently
 from penstock.connection.tasks import end
@@ -28,6 +28,7 @@ from penstock.errors import ConflictError, InputError, JetStreamError, NotFoundE
 from penstock.model import PubAck
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.direct import question, read_message
 
 __all__ = ["STORE_WINDOW", "ChunkStorer"]
 
@@ -43,6 +44,7 @@ class ChunkStorer:
     """Stores the chunks of a message on `target`, a window of them at a time; those that are there are compared.
 
     `before` is what was found there, None for an id that was just made up: nobody else can have stored anything of it.
+    `proved` says that a message was found under its subject before: the server may store it under another one.
     """
 
     def __init__(
@@ -53,12 +55,13 @@ class ChunkStorer:
         before: Findings | None,
         *,
         hashing: Digest | None,
+        proved: bool,
         most: int,
         timeout: float,
     ) -> None:
         self._nc, self._archive, self._target, self._hashing = nc, archive, target, hashing
         self._message_id = target.rpartition(".")[2]
-        self._most, self._timeout = most, timeout
+        self._proved, self._most, self._timeout = proved, most, timeout
         self._upload = secrets.token_hex(8)
         self._new = before is None
         self._look(before or Findings([], 0))
@@ -67,6 +70,7 @@ class ChunkStorer:
         self._offsets, self._sequences = array("Q"), array("Q")
         self._tasks: dict[asyncio.Task[None], int] = {}  # and the offset of each one's chunk
         self._gone: int | None = None
+        self._chunks = 0  # of the message, so far
         self.remedy = f"Publish it again with message_id={self._message_id!r} to go on where it stopped."
         self.started = False
         """Whether anything was sent."""
@@ -94,6 +98,7 @@ class ChunkStorer:
         else:
             self._check_room()
         self.sent = chunk.offset + len(body)
+        self._chunks += 1
         if chunk.last or not (copies or self._new or self.started):
             await self._shrink(0)  # what was there is compared, and what was sent is stored
             self._begin((self._conclude if chunk.last else self._first)(chunk, kept, so_far), chunk)
@@ -170,9 +175,10 @@ class ChunkStorer:
     def _removed(self, offset: int) -> NotFoundError:
         self._gone = offset if self._gone is None else min(self._gone, offset)
         return NotFoundError(
-            f"The stream {self._archive.stream} does not hold the chunk at {offset} any more: a limit, a purge or a "
-            "delete removed it, or the stream was replaced, while the message was stored.",
-            remedy="Check the limits of the stream.",
+            f"The stream {self._archive.stream} does not hold the chunk at {offset} any more, not on {self._target}: "
+            "a limit, a purge or a delete removed it while the message was stored, or the stream was replaced, or the "
+            "server stores it under another subject.",
+            remedy="Check the limits of the stream, and the mappings of the account.",
             code=404,
         )
 
@@ -180,7 +186,7 @@ class ChunkStorer:
 
     def _check_room(self) -> None:
         most = self._archive.known_config.get("max_msgs_per_subject", -1)
-        if 0 < most <= len(self._offsets) + len(self._tasks):
+        if 0 < most <= self._chunks:
             raise InputError(
                 f"The stream {self._archive.stream} keeps {most} messages of a subject, and this one has more chunks.",
                 remedy="Raise max_msgs_per_subject, or use larger chunks.",
@@ -264,14 +270,14 @@ class ChunkStorer:
             await asyncio.sleep(_PAUSE)
 
     async def _check_kept(self) -> None:
-        """See to it that the end of the message has not pushed out its beginning, where limits do so."""
+        """See to it that the end of the message has not pushed out its beginning, and that all is where it belongs."""
         config = self._archive.known_config
         limited = any(config.get(name, -1) > 0 for name in ("max_msgs", "max_bytes", "max_msgs_per_subject"))
-        if (
-            limited
-            and config.get("discard") != "new"
-            and not (self._new and await self._count() == len(self._sequences))
-        ):
+        limited = limited and config.get("discard") != "new"
+        if self._proved and not limited:
+            return
+        count = await self._count()
+        if not count or (limited and not (self._new and count == len(self._sequences))):
             await self._check_there(await self._scan())
 
     async def _scan(self) -> Findings:
@@ -293,12 +299,13 @@ class ChunkStorer:
                 raise self._removed(offset)
 
     async def _holds(self, sequence: int, offset: int) -> bool:
+        ask = names.message_get(self._archive.stream)
         try:
-            headers, body = await self._archive.get(sequence, patience=self._timeout)
-            chunk = decode(headers, len(body))
+            found = read_message(await api_request(self._nc, ask, question(sequence), patience=self._timeout))
+            chunk = decode(read_headers(found.header), len(found.payload))
         except (NotFoundError, Refusal):
             return False
-        return (chunk.message_id, chunk.offset) == (self._message_id, offset)
+        return (found.subject, chunk.message_id, chunk.offset) == (self._target, self._message_id, offset)
 
     def _is_ended(self, found: Findings, chunk: Chunk) -> bool:
         """Tell whether another publisher has ended the message meanwhile; ConflictError if with another payload."""

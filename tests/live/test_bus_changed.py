@@ -142,7 +142,7 @@ async def test_a_permission_that_goes_in_the_middle_of_a_reply_is_told(unique, w
             Bus(two, {queue: 1}, window=window, grace=1.0) as serving,
             serving.serve(queue, slow),
         ):
-            reply = await asking.request(Request(queue), timeout=3.0)
+            reply = await asking.request(Request(queue), timeout=1.5)
 
             async def take() -> list[bytes]:
                 return [element.data async for section in reply.sections() async for element in section]

@@ -77,6 +77,30 @@ async def test_a_consumer_of_somebody_else_is_left_alone(nc, archive, reads):
     assert (await js.consumer_info(archive.stream, "worker")).raw["config"] == before
 
 
+async def test_what_was_removed_while_a_consumer_was_away_is_told(nc, archive):
+    """If the limits of the stream took messages before they were given out, its consumer says so when it is back."""
+    subject, got, errors = await archive.subject(), [], []
+
+    async def run(count: int) -> None:
+        async with archive.consume(
+            lambda message_id, data: got.append(message_id), "worker", on_error=errors.append
+        ) as consumer:
+            await eventually(lambda: consumer.delivered == count, "what is there")
+
+    await storing(archive).publish(subject, b"abc", message_id="one")
+    await run(1)
+    await archive.delete("one")  # it was handled: nothing to tell
+    await run(0)
+    assert errors == []
+    await storing(archive).publish(subject, DATA, message_id="two")
+    await storing(archive).publish(subject, b"abc", message_id="three")
+    await api_request(nc, f"STREAM.UPDATE.{archive.stream}", {**await archive.config(), "max_msgs": 1})
+    await run(1)
+    assert got == ["one", "three"]
+    assert [error.reason for error in errors] == [Reason.MISSING]
+    assert f"Messages 2 to {len(DATA) // CHUNK + 2} of stream {archive.stream} were removed" in str(errors[0])
+
+
 async def test_options_of_a_consumer_may_change_from_start_to_start(nc, archive):
     """The consumer that the stream remembers is set right, and goes on where it was."""
     subject, got = await archive.subject(), []

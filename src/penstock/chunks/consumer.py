@@ -22,6 +22,7 @@ from penstock.errors import AssemblyError, InputError, JetStreamError, NotFoundE
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.delivery import Delivery
 from penstock.wire.jetstream import names
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.chunks.archive import Archive
@@ -99,6 +100,8 @@ class StoredConsumer:
         else:
             wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
         await self._declare(stream, wanted)
+        if self._durable is not None:
+            await self._tell_gap(stream, wanted["filter_subjects"])
         # What waits, and what a handler is at, is kept alive by these.
         self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
         await self._deliveries.open()
@@ -125,6 +128,22 @@ class StoredConsumer:
                 remedy="Give another durable name, or delete that consumer.",
             )
         await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
+
+    async def _tell_gap(self, stream: str, filters: list[str]) -> None:
+        """Tell what was removed from the stream before this consumer, which was away, was given it."""
+        about = await api_request(self._nc, names.consumer_info(stream, self._name))
+        held = await api_request(self._nc, names.stream_info(stream))
+        delivered, first = about["delivered"]["stream_seq"], held["state"]["first_seq"]
+        others = [item for item in held["config"].get("subjects") or [">"] if not any(covers(f, item) for f in filters)]
+        if delivered and first > delivered + 1 and not others:
+            error = AssemblyError(
+                f"Messages {delivered + 1} to {first - 1} of stream {stream} were removed before the consumer "
+                f"{self._name} was given them, and stored messages with them ({Reason.MISSING}).",
+                remedy="Were they purged? Else its limits are too narrow for the time that the consumer was away.",
+                subject=await self._archive.subject(),
+                reason=Reason.MISSING,
+            )
+            await tell(self._on_error, error)
 
     async def _filters(self, config: dict[str, Any]) -> list[str]:
         subject = await self._archive.subject()

@@ -14,6 +14,7 @@ import penstock
 from penstock.chunks import Archive, Reason
 from penstock.connection import api_request
 from penstock.errors import InputError, NotFoundError, OptionError, UnfinishedError
+from penstock.jetstream import snapshot
 from penstock.model import Consumer
 from tests.live.chunks import CHUNK, consumer_count, storing
 from tests.live.command import environment
@@ -112,6 +113,55 @@ async def test_options_of_a_consumer_may_change_from_start_to_start(nc, archive)
             await eventually(lambda: consumer.delivered == 1, "the new one")
         assert (await nc.jetstream().consumer_info(archive.stream, "worker")).raw["config"]["ack_wait"] == wait * 1e9
     assert got == ["m0", "m1"]
+
+
+async def test_consumers_of_one_name_share_the_messages(server, nc, archive):
+    """Each message goes to one of them, also while both are at work."""
+    subject, got = await archive.subject(), []
+
+    async def slow(message_id, data):
+        await asyncio.sleep(0.02)
+        got.append(message_id)
+
+    async with (
+        await penstock.connect(server.url) as other,
+        archive.consume(slow, "worker") as one,
+        Archive(other, archive.stream).consume(slow, "worker") as two,
+    ):
+        for number in range(20):
+            await storing(archive).publish(subject, b"abc", message_id=f"m{number}")
+        await eventually(lambda: one.delivered + two.delivered == 20, "all of them")
+    assert sorted(got) == sorted(f"m{number}" for number in range(20))
+
+
+async def test_a_consumer_that_was_restored_from_a_copy_delivers_again(nc, archive, tmp_path):
+    """The copy does not know what was handled since: that comes once more, and what was handled before does not."""
+    subject, got = await archive.subject(), []
+
+    async def run(count: int) -> None:
+        async with archive.consume(lambda message_id, data: got.append(message_id), "worker") as consumer:
+            await eventually(lambda: consumer.delivered == count, "what is there")
+
+    for name in ("one", "two"):
+        await storing(archive).publish(subject, b"abc", message_id=name)
+        if name == "one":
+            await run(1)
+    await snapshot.backup(nc, archive.stream, tmp_path / "copy")
+    await run(1)
+    await nc.jetstream().delete_stream(archive.stream)
+    await snapshot.restore(nc, tmp_path / "copy")
+    await run(1)
+    assert got == ["one", "two", "two"]
+
+
+async def test_a_stream_that_is_replaced_under_a_consumer_is_told(nc, archive):
+    """Another stream of the name does not have the consumer: who waits for it is told, and nothing looks idle."""
+    async with archive.consume(lambda message_id, data: None, "worker") as consumer:
+        waiting = asyncio.ensure_future(consumer.wait())
+        await nc.jetstream().delete_stream(archive.stream)
+        await Archive.create(nc, archive.stream, await archive.subject())
+        with pytest.raises(NotFoundError, match="worker"):
+            await asyncio.wait_for(waiting, 60)
 
 
 async def test_an_unfinished_message_holds_nobody_up(nc, archive):

@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock.bus import Bus, Request, Response
+from penstock.connection import api_request
 from penstock.errors import DeadlineError, DeniedError, RemoteProtocolError
 from penstock.server import Server
 from tests.live.bus_peers import WINDOWS, reached, read
@@ -72,6 +73,35 @@ async def test_two_that_answer_one_request_are_not_mixed(server, unique, window,
             outcomes.add("sections")
         assert outcomes
         await reached(lambda: asking.conversations == 0)
+
+
+@WINDOWS
+@pytest.mark.parametrize("served", [True, False])
+async def test_a_stream_on_the_subject_of_a_partition_is_told(server, unique, window, served):
+    """Its ack is no packet of the bus: the reply is the handler's, or an error that asks for the stream."""
+    queue = unique("q")
+    async with (
+        await penstock.connect(server.url) as one,
+        await penstock.connect(server.url) as two,
+        Bus(one, {queue: 1}, window=window) as asking,
+        Bus(two, {queue: 1}, window=window) as serving,
+    ):
+        await api_request(
+            one, f"STREAM.CREATE.{queue}", {"name": queue, "subjects": [f"{queue}0"], "storage": "memory"}
+        )
+        if served:
+            await serving.serve(queue, numbers)
+        told, counts = [], []
+        for _ in range(10):
+            try:
+                found = await read(await asking.request(Request(queue), timeout=5.0))
+                counts += [len(elements) for *_, elements in found]
+            except RemoteProtocolError as error:
+                told.append(str(error))
+        assert counts == [COUNT] * (10 - len(told))
+        assert served or not counts
+        assert all("Does a stream" in text or "a run was due" in text for text in told)
+        await one.jetstream().delete_stream(queue)
 
 
 @WINDOWS

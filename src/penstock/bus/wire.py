@@ -216,7 +216,11 @@ class ReplyDecoder:
         state = self.state
         if number > Type.INBOX:
             if state in (State.START, State.DONE):
-                raise RemoteProtocolError(f"A packet of type {number} cannot come {state.value} of a reply.", place=0)
+                raise RemoteProtocolError(
+                    f"A packet of type {number} cannot come {state.value} of a reply.",
+                    remedy="Does a stream, or a service of another kind, listen on the subject as well?",
+                    place=0,
+                )
             return None
         after = ORDER[state].get(Type(number))
         if after is None:

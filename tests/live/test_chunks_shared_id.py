@@ -151,10 +151,10 @@ async def test_a_writer_whose_end_another_one_stored_is_told_the_truth(archive):
 
     assert (await storing(archive).publish(subject, overtaken(ONE, ONE, "m1"), message_id="m1")).duplicate
     assert await archive.fetch("m1") == ONE
-    tail = ONE[:-1] + bytes((ONE[-1] ^ 1,))
+    near = ONE[:-1] + bytes((ONE[-1] ^ 1,))
     with pytest.raises(ConflictError, match="its digest is another one"):
-        await storing(archive).publish(subject, overtaken(ONE, tail, "m2"), message_id="m2")
-    assert await archive.fetch("m2") == tail
+        await storing(archive).publish(subject, overtaken(ONE, near, "m2"), message_id="m2")
+    assert await archive.fetch("m2") == near
     plain = storing(archive, digest=False)
     with pytest.raises(ConflictError, match="Publish it once more"):
         await plain.publish(subject, overtaken(ONE, ONE, "m3"), message_id="m3")
@@ -170,23 +170,23 @@ async def test_a_stranger_on_the_subject_of_a_message_is_passed_over(nc, archive
     assert await archive.fetch("m") == ONE
 
 
-def by_hand(data: bytes, offset: int, mark: str) -> tuple[bytes, dict[str, str]]:
+def by_hand(data: bytes, offset: int, tail: str) -> tuple[bytes, dict[str, str]]:
     """Give a chunk as the versions before this one stored it."""
     body = data[offset : offset + CHUNK]
-    headers = {"X-Flags": "0", "X-Msg-Id": "m", "X-Offset": str(offset), "Nats-Msg-Id": f"m:{offset}{mark}"}
+    headers = {"X-Flags": "0", "X-Msg-Id": "m", "X-Offset": str(offset), "Nats-Msg-Id": f"m:{offset}{tail}"}
     if offset + CHUNK >= len(data):
         headers |= {"X-Flags": "1", "X-Total-Size": str(len(data))}
     return body, headers
 
 
-@pytest.mark.parametrize("mark", ["", ":0123456789abcdef"], ids=["first", "after a delete"])
+@pytest.mark.parametrize("tail", ["", ":0123456789abcdef"], ids=["first", "after a delete"])
 @pytest.mark.parametrize("oldest", [True, False], ids=["begun by it", "continued by it"])
-async def test_an_upload_goes_on_with_another_version_of_ours(nc, archive, oldest, mark):
+async def test_an_upload_goes_on_with_another_version_of_ours(nc, archive, oldest, tail):
     """Chunks that name no upload count, whether they were stored before ours or after."""
     subject = await archive.subject()
     if oldest:
         for offset in range(0, 4 * CHUNK, CHUNK):
-            body, headers = by_hand(ONE, offset, mark)
+            body, headers = by_hand(ONE, offset, tail)
             await nc.request(f"{subject}.m", body, headers=headers)
         with pytest.raises(ConflictError):
             await storing(archive).publish(subject, TWO, message_id="m")
@@ -197,7 +197,7 @@ async def test_an_upload_goes_on_with_another_version_of_ours(nc, archive, oldes
         there = await archive.stored("m")
         for offset in range(0, len(ONE), CHUNK):
             if offset not in there:
-                body, headers = by_hand(ONE, offset, mark)
+                body, headers = by_hand(ONE, offset, tail)
                 await nc.request(f"{subject}.m", body, headers=headers)
     assert await archive.fetch("m") == ONE
     assert await message_count(archive) == COUNT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.chunks.stored import StoredChunk, by_offset, counting, read_mark, write_mark
+from penstock.chunks.stored import StoredChunk, by_offset, counting, read_name, write_name
 from penstock.chunks.wire import Chunk
 
 A, B = "a" * 16, "b" * 16
@@ -16,19 +16,19 @@ def chunk(sequence: int, offset: int, upload: str = "", total: int | None = None
 
 @pytest.mark.parametrize("message_id", ["m", "report-7", "a:b/c", "m:0/" + A])
 @pytest.mark.parametrize("so_far", ["", "0123456789abcdef" * 2])
-def test_a_mark_is_read_as_it_was_written(message_id, so_far):
+def test_a_name_is_read_as_it_was_written(message_id, so_far):
     """Whatever the id of the message looks like, the upload and the digest so far are found behind it."""
-    name = write_mark(Chunk(message_id, 524288), A, so_far)
+    name = write_name(Chunk(message_id, 524288), A, so_far)
     assert name == f"{message_id}:524288/{A}" + (f"/{so_far}" if so_far else "")
-    assert read_mark({"Nats-Msg-Id": name}, message_id) == (A, so_far)
+    assert read_name({"Nats-Msg-Id": name}, message_id) == (A, so_far)
 
 
 @pytest.mark.parametrize(
     "name", ["", "m:0", "m:0:0123456789abcdef", f"m:0/{A}/", f"m:0/{A}x", f"other:0/{A}", f"m:x/{A}", f"m:0/{A[:-1]}"]
 )
-def test_what_is_no_mark_names_no_upload(name):
+def test_what_is_no_such_name_tells_no_upload(name):
     """Chunks of other programs, and of earlier versions, belong to no upload."""
-    assert read_mark({"Nats-Msg-Id": name} if name else {}, "m") == ("", "")
+    assert read_name({"Nats-Msg-Id": name} if name else {}, "m") == ("", "")
 
 
 def test_chunks_without_an_upload_all_count():
@@ -67,6 +67,6 @@ def test_the_last_end_counts():
 
 
 def test_an_end_without_an_upload_makes_all_count():
-    """An older version that ends a message has looked at all of it, and marks nothing."""
+    """An older version that ends a message has looked at all of it, and names no upload."""
     found = [chunk(1, 0, A), chunk(2, 10), chunk(3, 20, total=30)]
     assert counting(found) == found

@@ -17,7 +17,7 @@ from penstock.chunks.consumer import StoredConsumer
 from penstock.chunks.handler import HandlerFunction
 from penstock.chunks.incoming import PayloadReader
 from penstock.chunks.limits import check_subject
-from penstock.chunks.stored import Findings, StoredChunk, StoredChunks, by_offset, read_mark
+from penstock.chunks.stored import Findings, StoredChunk, StoredChunks, by_offset, read_name
 from penstock.chunks.wire import Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently
@@ -112,7 +112,7 @@ class Archive:
                     chunk = decode(message.headers, size)
                 except Refusal as refusal:
                     raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
-                found.append(StoredChunk(last, chunk, size, *read_mark(message.headers, message_id)))
+                found.append(StoredChunk(last, chunk, size, *read_name(message.headers, message_id)))
         return Findings(found, last)
 
     async def captures(self, subject: str) -> bool:
@@ -219,7 +219,7 @@ class Archive:
             try:
                 headers, body = await self.get(item.sequence, direct=whom)
                 same = (decode(headers, len(body)), len(body)) == (item.chunk, item.size)
-                if same and read_mark(headers, item.chunk.message_id) == (item.upload, item.so_far):
+                if same and read_name(headers, item.chunk.message_id) == (item.upload, item.so_far):
                     return body
             except (NotFoundError, Refusal):
                 continue

@@ -168,8 +168,8 @@ class PersistentPublisher(_Publishing):
 
     def _extra(self, message_id: str) -> int:
         """Room for the headers that JetStream reads."""
-        mark = f"{MSG_ID}: {message_id}:{2**64}/{'f' * UPLOAD}/{'f' * SO_FAR}\r\n"
-        return len(f"{mark}{EXPECTED_STREAM}: {self.stream}\r\n{EXPECTED_LAST_SUBJECT_SEQUENCE}: {2**64}\r\n")
+        name = f"{MSG_ID}: {message_id}:{2**64}/{'f' * UPLOAD}/{'f' * SO_FAR}\r\n"
+        return len(f"{name}{EXPECTED_STREAM}: {self.stream}\r\n{EXPECTED_LAST_SUBJECT_SEQUENCE}: {2**64}\r\n")
 
     async def publish(
         self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress = None

@@ -29,12 +29,12 @@ __all__ = [
     "StoredChunks",
     "by_offset",
     "counting",
-    "read_mark",
-    "write_mark",
+    "read_name",
+    "write_name",
 ]
 
 UPLOAD, SO_FAR = 16, 32
-_MARK = re.compile(rf":[0-9]{{1,20}}/([0-9a-f]{{{UPLOAD}}})(?:/([0-9a-f]{{{SO_FAR}}}))?")
+_NAME = re.compile(rf":[0-9]{{1,20}}/([0-9a-f]{{{UPLOAD}}})(?:/([0-9a-f]{{{SO_FAR}}}))?")
 
 
 class StoredChunk(NamedTuple):
@@ -62,15 +62,15 @@ StoredChunks: TypeAlias = dict[int, StoredChunk]
 """The chunks of a message in the stream that count, by offset."""
 
 
-def write_mark(chunk: Chunk, upload: str, so_far: str = "") -> str:
+def write_name(chunk: Chunk, upload: str, so_far: str = "") -> str:
     """Give the id of a chunk in its stream."""
     return f"{chunk.message_id}:{chunk.offset}/{upload}{so_far and '/'}{so_far[:SO_FAR]}"
 
 
-def read_mark(headers: Headers, message_id: str) -> tuple[str, str]:
+def read_name(headers: Headers, message_id: str) -> tuple[str, str]:
     """Give the upload that a chunk belongs to, and what it says of the payload so far; empty if it says neither."""
     name = headers.get(MSG_ID, "")
-    found = _MARK.fullmatch(name, len(message_id)) if name.startswith(message_id) else None
+    found = _NAME.fullmatch(name, len(message_id)) if name.startswith(message_id) else None
     return (found[1], found[2] or "") if found else ("", "")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.chunks.archive import Archive
 from penstock.chunks.source import Digest
-from penstock.chunks.stored import Findings, StoredChunk, write_mark
+from penstock.chunks.stored import Findings, StoredChunk, write_name
 from penstock.chunks.wire import Chunk, Refusal, decode, encode, read_headers
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import insist, patiently
@@ -147,7 +147,7 @@ class ChunkStorer:
         self, copies: list[StoredChunk], chunk: Chunk, body: bytes | memoryview, so_far: Future[str] | None
     ) -> None:
         """See to it that what is stored of a chunk is what would be stored now."""
-        mine = "" if so_far is None else write_mark(chunk, self._upload, await asyncio.wrap_future(so_far))
+        mine = "" if so_far is None else write_name(chunk, self._upload, await asyncio.wrap_future(so_far))
         for item in copies:
             if item.so_far and mine:
                 same = mine.endswith(item.so_far)
@@ -199,7 +199,7 @@ class ChunkStorer:
         headers = encode(chunk)
         headers[names.EXPECTED_STREAM] = self._archive.stream
         digest = "" if so_far is None else await asyncio.wrap_future(so_far)
-        headers[names.MSG_ID] = write_mark(chunk, self._upload, digest)
+        headers[names.MSG_ID] = write_name(chunk, self._upload, digest)
         if expected is not None:
             headers[names.EXPECTED_LAST_SUBJECT_SEQUENCE] = str(expected)
 

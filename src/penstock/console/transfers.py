@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.chunks.stored import StoredChunk, counting, read_mark
+from penstock.chunks.stored import StoredChunk, counting, read_name
 from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of, size_of
 from penstock.connection import Connection
 from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page, stream_page
@@ -118,7 +118,7 @@ def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Deliver
     item.last, item.time = sequence, message.place.time
     size = size_of(headers)
     try:
-        item.found.append(StoredChunk(sequence, decode(headers, size), size, *read_mark(headers, message_id)))
+        item.found.append(StoredChunk(sequence, decode(headers, size), size, *read_name(headers, message_id)))
     except Refusal as refusal:
         item.wrong = str(refusal)
 

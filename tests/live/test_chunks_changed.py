@@ -282,19 +282,27 @@ async def test_a_stream_that_is_sealed_in_the_middle_is_told(nc, archive):
     assert await archive.fetch(message_id) == DATA
 
 
-async def test_what_is_purged_while_it_is_read_is_told(nc, unique):
+@pytest.mark.parametrize("gone", ["messages", "stream"])
+@pytest.mark.parametrize("direct", [True, False])
+async def test_what_is_removed_while_it_is_read_is_told(server, nc, unique, gone, direct):
     """The reader has some chunks ahead; those that are gone by then are an error, not the end."""
     stream, subject = unique("PURGED"), unique("purged")
     archive = await Archive.create(nc, stream, subject, storage="memory")
+    if not direct:
+        await api_request(nc, f"STREAM.UPDATE.{stream}", {**await archive.config(), "allow_direct": False})
     data = os.urandom(12 * 1024 * 1024)
     message_id = await storing(archive).publish(subject, data)
-    async with archive.open(message_id) as message:
+    async with (
+        await penstock.connect(server.url, request_timeout=0.5) as other,
+        Archive(other, stream).open(message_id) as message,
+    ):
         assert data.startswith(await message.read(10))
-        await nc.jetstream().purge_stream(stream)
+        await (nc.jetstream().purge_stream(stream) if gone == "messages" else nc.jetstream().delete_stream(stream))
         with pytest.raises(AssemblyError, match="was removed while it was read") as caught:
             await message.read()
         assert caught.value.reason == Reason.MISSING
-    await nc.jetstream().delete_stream(stream)
+    if gone == "messages":
+        await nc.jetstream().delete_stream(stream)
 
 
 async def test_an_upload_goes_on_after_the_duplicate_window(nc, unique):

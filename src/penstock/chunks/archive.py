@@ -23,7 +23,7 @@ from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, NotFoundError
+from penstock.errors import AssemblyError, InputError, NoRespondersError, NotFoundError
 from penstock.jetstream.scan import scan_headers
 from penstock.model import Stream
 from penstock.wire.jetstream import names
@@ -223,6 +223,9 @@ class Archive:
                     return body
             except (NotFoundError, Refusal):
                 continue
+            except NoRespondersError:
+                if not whom:
+                    raise
         return None
 
 

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock.chunks import Archive, MessageId, Publisher
 from penstock.connection import api_request
-from penstock.errors import ConflictError, UnfinishedError
+from penstock.errors import ConflictError, InputError, UnfinishedError
 from tests.live.chunks import CHUNK, message_count, storing
 from tests.support import eventually
 
@@ -159,6 +159,35 @@ async def test_a_writer_whose_end_another_one_stored_is_told_the_truth(archive):
     with pytest.raises(ConflictError, match="Publish it once more"):
         await plain.publish(subject, overtaken(ONE, ONE, "m3"), message_id="m3")
     assert (await plain.publish(subject, ONE, message_id="m3")).duplicate
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["one chunk", "the last chunk is missing"])
+async def test_what_comes_while_nothing_of_ours_is_there_is_compared(nc, archive, stopped):
+    """Another upload begins between the look and the only chunk that is to be stored: that one is refused."""
+    subject = await archive.subject()
+    data = ONE[: 3 * CHUNK] if stopped else ONE[:100]
+    if stopped:
+        with pytest.raises(UnfinishedError):
+            await storing(archive).publish(subject, half(ONE), message_id="m")
+        for offset, item in (await archive.stored("m")).items():
+            if offset >= 2 * CHUNK:
+                await nc.jetstream().delete_msg(archive.stream, item.sequence)
+
+    async def overtaken():
+        for offset in (2 * CHUNK, 3 * CHUNK) if stopped else (0, CHUNK):
+            headers = {
+                "X-Msg-Id": "m",
+                "X-Offset": str(offset),
+                "X-Flags": "0",
+                "Nats-Msg-Id": f"m:{offset}/{'0' * 16}",
+            }
+            await nc.request(f"{subject}.m", TWO[:CHUNK], headers=headers)
+        yield data
+
+    before = await message_count(archive)
+    with pytest.raises((ConflictError, InputError)):
+        await storing(archive).publish(subject, overtaken(), message_id="m")
+    assert await message_count(archive) == before + 2, "nothing of ours"
 
 
 async def test_a_stranger_on_the_subject_of_a_message_is_passed_over(nc, archive):

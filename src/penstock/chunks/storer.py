@@ -230,19 +230,29 @@ class ChunkStorer:
                 self.started = True
                 return
             await self._check_there(found)
-            if any(item.sequence > before and item.chunk.offset < chunk.offset for item in found.chunks):
-                raise self._conflict("another publisher stores it at the same time")
-            self._look(found)
-            self._refuse_other_cut(chunk, len(body))
-            if copies := self._there.get(chunk.offset):
-                await self._compare(copies, chunk, body, so_far)
+            if await self._look_again(found, chunk, body, so_far):
                 return
             if found.last == before:
                 await asyncio.sleep(_PAUSE)  # a server that is a little behind was asked
 
+    async def _look_again(
+        self, found: Findings, chunk: Chunk, body: bytes | memoryview, so_far: Future[str] | None
+    ) -> bool:
+        """Compare what came since we looked, while nothing of ours is there; tell whether this chunk came."""
+        before = self._found.last
+        if any(item.sequence > before and item.chunk.offset < chunk.offset for item in found.chunks):
+            raise self._conflict("another publisher stores it at the same time")
+        self._look(found)
+        self._refuse_other_cut(chunk, len(body))
+        copies = self._there.get(chunk.offset, [])
+        if copies:
+            await self._compare(copies, chunk, body, so_far)
+        return bool(copies)
+
     async def _conclude(self, chunk: Chunk, body: bytes | memoryview, so_far: Future[str] | None) -> None:
         """Store the last chunk, once everything before it is in the stream and nobody else has ended the message."""
-        until, looked = time.monotonic() + self._timeout, not self.started
+        until, alone = time.monotonic() + self._timeout, not self.started
+        looked = alone  # while nothing of ours is there, what we found at first was compared, and counts
         while True:
             if self._new and not self._offsets:
                 expected = None  # the only chunk, of an id that nobody knows
@@ -257,6 +267,8 @@ class ChunkStorer:
                     return
                 if not looked:
                     await self._check_there(found)
+                    if alone:
+                        await self._look_again(found, chunk, body, so_far)
                 expected = found.last
             self.started = True
             try:
@@ -266,7 +278,7 @@ class ChunkStorer:
             except JetStreamError as error:
                 if error.err_code not in _WRONG_LAST or time.monotonic() >= until:
                     raise
-            looked = False
+            looked, self.started = False, not alone
             await asyncio.sleep(_PAUSE)
 
     async def _check_kept(self) -> None:

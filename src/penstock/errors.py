@@ -28,6 +28,7 @@
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     ├── ChunksError                 a payload that travels in chunks
     │   ├── AssemblyError           it could not be put together; `reason` says why
+    │   ├── ConflictError           its id belongs to another payload, which stays
     │   └── UnfinishedError         it was sent in part; says how far the sending got
     ├── FencedError                 another attempt or another driver writes now; this one stores nothing more
     ├── MarkerError                 what the stream knows of a query's progress does not fit the query
@@ -295,6 +296,10 @@ class AssemblyError(ChunksError, fault="peer"):
     reason: str
     received: int | None
     total: int | None
+
+
+class ConflictError(ChunksError, fault="caller"):
+    """A payload was not stored: another one is stored, or being stored, under its id, and stays as it is."""
 
 
 class UnfinishedError(ChunksError, fault="network"):

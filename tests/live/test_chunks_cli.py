@@ -63,6 +63,10 @@ def test_a_stored_file_is_there_later(penstock, unique, file, inbox):
     assert f"Created the stream {stream}" in sent.stderr
     again = penstock("chunks", "send", str(file), subject, "--persistent", stream, "--id", "one")
     assert again.returncode == 0, again.stderr
+    assert f"{stream} has it already, as one" in again.stdout
+    other = penstock("chunks", "send", __file__, subject, "--persistent", stream, "--id", "one")
+    assert other.returncode == 1
+    assert "is another payload" in other.stderr
     fetched = penstock("chunks", "receive", subject, "--persistent", stream, "--id", "one", "--to", str(inbox), "-j")
     assert json.loads(fetched.stdout)["bytes"] == len(DATA)
     assert (inbox / "one").read_bytes() == DATA

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from typing import Any
 
 import penstock
 from penstock.chunks import Archive, Publisher
-from penstock.connection import Connection
+from penstock.connection import Connection, api_request
+from penstock.errors import ConflictError, PenstockError
 from penstock.server import Server
+from tests.support import eventually
 
 DATA = os.urandom(24 * 1024 * 1024)
 CHUNK = 256 * 1024
@@ -24,7 +27,10 @@ async def kill_leader(nc: Connection, server: Server, stream: str) -> None:
 
 
 async def test_a_leader_that_dies_costs_time_and_nothing_else() -> None:
-    """Storing goes on with the next leader, each chunk once; reading gets every byte, whoever answers."""
+    """Storing goes on with the next leader, each chunk once; reading gets every byte, whoever answers.
+
+    Of two writers of one id one is refused, and a consumer goes on when stream and consumer have other leaders.
+    """
     with Server(nodes=3, sync="2m") as server:
         async with await penstock.connect(server.url, reconnect_wait=0.1) as nc:
             archive = await Archive.create(nc, "LARGE", "large", num_replicas=3)
@@ -46,3 +52,25 @@ async def test_a_leader_that_dies_costs_time_and_nothing_else() -> None:
                     got += piece
                 await again
             assert got == DATA
+            delivered: list[str] = []
+            async with archive.consume(lambda message_id, data: delivered.append(message_id), "worker"):
+                for number in range(4):
+                    name = f"m{number}"
+                    for method in ("STREAM.LEADER.STEPDOWN.LARGE", "CONSUMER.LEADER.STEPDOWN.LARGE.worker"):
+                        with suppress(PenstockError):  # there is none to step down just now
+                            await api_request(nc, method)
+                    results = await asyncio.gather(
+                        *(
+                            Publisher.persistent(nc, "LARGE", CHUNK, timeout=60.0).publish(
+                                "large", data, message_id=name
+                            )
+                            for data in (DATA[: 4 * CHUNK], DATA[-4 * CHUNK :])
+                        ),
+                        return_exceptions=True,
+                    )
+                    assert [type(result) for result in results].count(ConflictError) == 1, results
+                    assert await archive.fetch(name) == (
+                        DATA[: 4 * CHUNK] if results[0] == name else DATA[-4 * CHUNK :]
+                    )
+                await eventually(lambda: len(delivered) == 5, "all of them", timeout=60)
+            assert sorted(delivered) == ["m", "m0", "m1", "m2", "m3"]

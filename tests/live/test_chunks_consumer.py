@@ -14,6 +14,8 @@ import penstock
 from penstock.chunks import Archive, Reason
 from penstock.connection import api_request
 from penstock.errors import InputError, NotFoundError, OptionError, UnfinishedError
+from penstock.jetstream import snapshot
+from penstock.model import Consumer
 from tests.live.chunks import CHUNK, consumer_count, storing
 from tests.live.command import environment
 from tests.support import eventually
@@ -52,6 +54,114 @@ async def test_a_consumer_delivers_each_message_once_and_remembers(nc, archive):
         third = await storing(archive).publish(subject, b"")
         await eventually(lambda: consumer.delivered == 1, "the third")
     assert got == [(first, DATA, subject), (second, b"abc", subject), (third, b"", subject)]
+
+
+@pytest.mark.parametrize("reads", ["all", "one subject", "another archive"])
+async def test_a_consumer_of_somebody_else_is_left_alone(nc, archive, reads):
+    """A name that is taken is refused: its owner would get headers without bodies, or other messages, and no word."""
+    js, subject = nc.jetstream(), await archive.subject()
+    await js.add_consumer(archive.stream, Consumer(durable="worker", filter_subject=f"{subject}.x"))
+    if reads == "all":
+        await js.delete_consumer(archive.stream, "worker")
+        await js.add_consumer(archive.stream, Consumer(durable="worker"))
+    elif reads == "another archive":
+        await js.delete_consumer(archive.stream, "worker")
+        other = f"{subject}_too"
+        config = {**await archive.config(), "subjects": [f"{subject}.*", f"{other}.*"]}
+        await api_request(nc, f"STREAM.UPDATE.{archive.stream}", config)
+        async with Archive(nc, archive.stream, other).consume(lambda message_id, data: None, "worker"):
+            pass
+    before = (await js.consumer_info(archive.stream, "worker")).raw["config"]
+    with pytest.raises(InputError, match="is not one for the stored messages of") as caught:
+        await Archive(nc, archive.stream, subject).consume(lambda message_id, data: None, "worker").start()
+    assert "another durable name" in caught.value.remedy
+    assert (await js.consumer_info(archive.stream, "worker")).raw["config"] == before
+
+
+async def test_what_was_removed_while_a_consumer_was_away_is_told(nc, archive):
+    """If the limits of the stream took messages before they were given out, its consumer says so when it is back."""
+    subject, got, errors = await archive.subject(), [], []
+
+    async def run(count: int) -> None:
+        async with archive.consume(
+            lambda message_id, data: got.append(message_id), "worker", on_error=errors.append
+        ) as consumer:
+            await eventually(lambda: consumer.delivered == count, "what is there")
+
+    await storing(archive).publish(subject, b"abc", message_id="one")
+    await run(1)
+    await archive.delete("one")  # it was handled: nothing to tell
+    await run(0)
+    assert errors == []
+    await storing(archive).publish(subject, DATA, message_id="two")
+    await storing(archive).publish(subject, b"abc", message_id="three")
+    await api_request(nc, f"STREAM.UPDATE.{archive.stream}", {**await archive.config(), "max_msgs": 1})
+    await run(1)
+    assert got == ["one", "three"]
+    assert [error.reason for error in errors] == [Reason.MISSING]
+    assert f"Messages 2 to {len(DATA) // CHUNK + 2} of stream {archive.stream} were removed" in str(errors[0])
+
+
+async def test_options_of_a_consumer_may_change_from_start_to_start(nc, archive):
+    """The consumer that the stream remembers is set right, and goes on where it was."""
+    subject, got = await archive.subject(), []
+    for number, wait in enumerate((30.0, 5.0)):
+        await storing(archive).publish(subject, b"abc", message_id=f"m{number}")
+        async with archive.consume(
+            lambda message_id, data: got.append(message_id), "worker", ack_wait=wait
+        ) as consumer:
+            await eventually(lambda: consumer.delivered == 1, "the new one")
+        assert (await nc.jetstream().consumer_info(archive.stream, "worker")).raw["config"]["ack_wait"] == wait * 1e9
+    assert got == ["m0", "m1"]
+
+
+async def test_consumers_of_one_name_share_the_messages(server, nc, archive):
+    """Each message goes to one of them, also while both are at work."""
+    subject, got = await archive.subject(), []
+
+    async def slow(message_id, data):
+        await asyncio.sleep(0.02)
+        got.append(message_id)
+
+    async with (
+        await penstock.connect(server.url) as other,
+        archive.consume(slow, "worker") as one,
+        Archive(other, archive.stream).consume(slow, "worker") as two,
+    ):
+        for number in range(20):
+            await storing(archive).publish(subject, b"abc", message_id=f"m{number}")
+        await eventually(lambda: one.delivered + two.delivered == 20, "all of them")
+    assert sorted(got) == sorted(f"m{number}" for number in range(20))
+
+
+async def test_a_consumer_that_was_restored_from_a_copy_delivers_again(nc, archive, tmp_path):
+    """The copy does not know what was handled since: that comes once more, and what was handled before does not."""
+    subject, got = await archive.subject(), []
+
+    async def run(count: int) -> None:
+        async with archive.consume(lambda message_id, data: got.append(message_id), "worker") as consumer:
+            await eventually(lambda: consumer.delivered == count, "what is there")
+
+    for name in ("one", "two"):
+        await storing(archive).publish(subject, b"abc", message_id=name)
+        if name == "one":
+            await run(1)
+    await snapshot.backup(nc, archive.stream, tmp_path / "copy")
+    await run(1)
+    await nc.jetstream().delete_stream(archive.stream)
+    await snapshot.restore(nc, tmp_path / "copy")
+    await run(1)
+    assert got == ["one", "two", "two"]
+
+
+async def test_a_stream_that_is_replaced_under_a_consumer_is_told(nc, archive):
+    """Another stream of the name does not have the consumer: who waits for it is told, and nothing looks idle."""
+    async with archive.consume(lambda message_id, data: None, "worker") as consumer:
+        waiting = asyncio.ensure_future(consumer.wait())
+        await nc.jetstream().delete_stream(archive.stream)
+        await Archive.create(nc, archive.stream, await archive.subject())
+        with pytest.raises(NotFoundError, match="worker"):
+            await asyncio.wait_for(waiting, 60)
 
 
 async def test_an_unfinished_message_holds_nobody_up(nc, archive):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +14,7 @@ from penstock.chunks import Archive, Assembler, Publisher
 from penstock.connection import Connection
 from penstock.errors import DeniedError, UnfinishedError
 from penstock.server import Server
+from tests.live.reloading import reload
 from tests.support import eventually
 
 MB = 1024 * 1024
@@ -130,21 +128,6 @@ async def test_a_stored_message_that_may_not_be_read(by: Any, stream: str, user:
     async with by(user) as nc:
         with pytest.raises(DeniedError, match=DENIED[user][1].removesuffix(".>").replace("$", r"\$")):
             await Archive(nc, stream, f"secret.{stream}").fetch("m")
-
-
-def reload(server: Server, before: str, after: str) -> None:
-    """Change the configuration of a running server, and wait until it says that it did."""
-    node = server.nodes[0]
-    assert node.pid is not None
-    told = node.log.read_text().count("Reloaded")
-    text = node._config.read_text()
-    assert before in text
-    node._config.write_text(text.replace(before, after))
-    os.kill(node.pid, signal.SIGHUP)
-    deadline = time.monotonic() + 20
-    while node.log.read_text().count("Reloaded") == told:
-        assert time.monotonic() < deadline, node.log.read_text()[-2000:]
-        time.sleep(0.01)
 
 
 async def test_a_permission_that_goes_in_the_middle_leaves_a_part() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import os
+import re
 
 import pytest
 
@@ -219,14 +221,14 @@ async def test_a_stream_that_is_replaced_while_it_is_read_gives_no_wrong_bytes(n
         assert data.startswith(await message.read(10))
         await nc.jetstream().delete_stream(stream)
         await make(bytes(len(data)), "two")
-        with pytest.raises(AssemblyError, match="changed while it was read") as caught:
+        with pytest.raises(AssemblyError, match="was removed while it was read, or the stream was replaced") as caught:
             await message.read()
         assert caught.value.reason == Reason.MISSING
     await nc.jetstream().delete_stream(stream)
 
 
-async def test_another_payload_under_the_same_id_is_not_mixed_in(nc, archive):
-    """Continuing with other bytes is caught by the digest, with another chunk size before anything is sent."""
+async def test_another_chunk_size_does_not_continue_a_message(nc, archive):
+    """Chunks of another size would overlap those that are there: refused before anything is sent."""
     subject = await archive.subject()
 
     def broken():
@@ -235,22 +237,25 @@ async def test_another_payload_under_the_same_id_is_not_mixed_in(nc, archive):
 
     with pytest.raises(UnfinishedError):
         await storing(archive).publish(subject, broken(), message_id="mixed")
-    with pytest.raises(InputError, match="same chunk_size"):
-        await storing(archive, 100_000).publish(subject, DATA, message_id="mixed")
-    await storing(archive).publish(subject, bytes(len(DATA)), message_id="mixed")
-    with pytest.raises(AssemblyError) as caught:
-        await archive.fetch("mixed")
-    assert caught.value.reason == Reason.DIGEST
+    before = await message_count(archive)
+    for size in (100_000, 2 * CHUNK):
+        with pytest.raises(InputError, match="same chunk_size"):
+            await storing(archive, size).publish(subject, DATA, message_id="mixed")
+    assert await message_count(archive) == before
 
 
 async def test_chunks_stored_twice_and_out_of_order_are_one_message(nc, archive):
-    """A chunk that was stored again after the duplicate window, or late, changes nothing."""
+    """A chunk that was stored again after the duplicate window, or late, changes nothing; other bytes are told."""
     subject = await archive.subject()
     for offset, body, last in ((4, b"efgh", 0), (0, b"abcd", 0), (4, b"efgh", 0), (8, b"ij", 1)):
         headers = {"X-Msg-Id": "m", "X-Offset": str(offset), "X-Flags": str(last)}
         headers |= {"X-Total-Size": "10"} if last else {}
         await nc.request(f"{subject}.m", body, headers=headers)
     assert await archive.fetch("m") == b"abcdefghij"
+    await nc.request(f"{subject}.m", b"EFGH", headers={"X-Msg-Id": "m", "X-Offset": "4", "X-Flags": "0"})
+    with pytest.raises(AssemblyError, match="is there with other bytes, too") as caught:
+        await archive.fetch("m")
+    assert caught.value.reason == Reason.CONFLICT
 
 
 async def test_a_message_may_be_deleted(nc, archive):
@@ -309,14 +314,24 @@ async def test_what_is_no_name_of_a_stream_is_refused_before_anything_is_asked(n
 
 
 async def test_the_stored_headers_are_frozen(nc, archive):
-    """What is stored beside the body is the format and the two headers that JetStream reads, and nothing else."""
+    """What is stored beside the body is the format and the headers that JetStream reads, and nothing else."""
     subject = await archive.subject()
-    await storing(archive).publish(subject, b"helloworld", message_id="m")
-    answer = await api_request(nc, f"STREAM.MSG.GET.{archive.stream}", {"last_by_subj": f"{subject}.m"})
-    block = base64.b64decode(answer["message"]["hdrs"]).decode()
-    assert block == (
+    await storing(archive, 6).publish(subject, b"helloworld", message_id="m")
+    blocks = []
+    for sequence in (1, 2):
+        answer = await api_request(nc, f"STREAM.MSG.GET.{archive.stream}", {"seq": sequence})
+        block = base64.b64decode(answer["message"]["hdrs"]).decode()
+        blocks.append(re.sub("/[0-9a-f]{16}/", "/<upload>/", block))
+    assert blocks == [
+        "NATS/1.0\r\n"
+        "X-Flags: 0\r\nX-Msg-Id: m\r\nX-Offset: 0\r\n"
+        f"Nats-Expected-Stream: {archive.stream}\r\n"
+        f"Nats-Msg-Id: m:0/<upload>/{hashlib.sha256(b'hellow').hexdigest()[:32]}\r\n"
+        "Nats-Expected-Last-Subject-Sequence: 0\r\n\r\n",
         "NATS/1.0\r\n"
         "X-Digest: 936a185caaa266bb9cbe981e9e05cb78cd732b0b3280eb944412bb6f8f8f07af\r\n"
-        "X-Flags: 3\r\nX-Msg-Id: m\r\nX-Offset: 0\r\nX-Total-Size: 10\r\n"
-        f"Nats-Expected-Stream: {archive.stream}\r\nNats-Msg-Id: m:0\r\n\r\n"
-    )
+        "X-Flags: 3\r\nX-Msg-Id: m\r\nX-Offset: 6\r\nX-Total-Size: 10\r\n"
+        f"Nats-Expected-Stream: {archive.stream}\r\n"
+        f"Nats-Msg-Id: m:6/<upload>/936a185caaa266bb9cbe981e9e05cb78\r\n"
+        "Nats-Expected-Last-Subject-Sequence: 1\r\n\r\n",
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 from weakref import WeakSet
 
@@ -25,7 +25,8 @@ class Bus:
     """A bus over a connection, which stays yours to close.
 
     `queues` gives the number of partitions of each queue. Everything else is in `BusOptions`: the window that
-    we offer and accept (0 for the plain protocol), the largest element, and the rate that a reader must keep.
+    we offer and accept (0 for the plain protocol), the largest element, the rate that a reader must keep, and what the
+    inboxes of peers look like.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class Bus:
         max_element: int = 64 * MIB,
         kbits: float = KBITS,
         grace: float = GRACE,
+        inboxes: Sequence[str] = (),
     ) -> None:
-        self.options = BusOptions(queues, window, window_bytes, max_element, kbits, grace)
+        self.options = BusOptions(queues, window, window_bytes, max_element, kbits, grace, inboxes)
         self._mail = Mailbox(nc, self.options)
         self._services: WeakSet[Service] = WeakSet()  # their subscriptions keep those that serve
 

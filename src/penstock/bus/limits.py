@@ -14,16 +14,18 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import OptionError
 
-__all__ = ["GRACE", "KBITS", "BusOptions", "allowance", "partitions", "subject_of"]
+__all__ = ["GRACE", "KBITS", "BusOptions", "allowance", "inbox_pattern", "partitions", "subject_of"]
 
 KBITS = 1000.0  # the seed names no default; this is the rate of its first example
 GRACE = 10.0  # seconds on top of what the rate gives, as in the seed
 KIB, MIB = 1024, 1024 * 1024
+MOST_INBOX = 512  # bytes of an inbox; a server closes a connection that names subjects of more than 4 KiB
+_PREFIX = re.compile(r"[^\s.*>$\x00-\x1f\x7f][^\s.*>\x00-\x1f\x7f]*(\.[^\s.*>\x00-\x1f\x7f]+)*")
 _QUEUE = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(\.[^\s.*>\x00-\x1f\x7f]+)*")
 
 
@@ -58,6 +60,15 @@ def subject_of(queue: str, partition: int) -> str:
     return f"{queue}{partition}"
 
 
+def inbox_pattern(prefixes: Iterable[str]) -> re.Pattern[str]:
+    """Give what inboxes look like: those of these prefixes, of any that begins with _INBOX, and of the server's making.
+
+    The server makes up reply subjects for requests that come from another account (`_R_`) or cluster (`_GR_`).
+    """
+    known = "|".join(("_INBOX[^\\s.*>]*", "_R_", "_GR_", *(re.escape(prefix) for prefix in prefixes)))
+    return re.compile(rf"(?=.{{3,{MOST_INBOX}}}\Z)(?:{known})(?:\.[^\s.*>\x00-\x1f\x7f]+)+")
+
+
 @dataclass(frozen=True)
 class BusOptions:
     """Everything that a bus is told, checked when it is made."""
@@ -74,6 +85,8 @@ class BusOptions:
     """Kilobits per second that a reader must at least manage."""
     grace: float = GRACE
     """Seconds that a reader has on top of what the rate gives."""
+    inboxes: Sequence[str] = ()
+    """Prefixes that the inboxes of peers have, beside those that begin with _INBOX and that of the own connection."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", dict(self.queues))
@@ -87,6 +100,13 @@ class BusOptions:
         _whole("max_element", self.max_element, KIB, 4096 * MIB)
         _positive("kbits", self.kbits)
         _positive("grace", self.grace)
+        if isinstance(self.inboxes, str):
+            raise _wrong("inboxes", self.inboxes, "Give a list of prefixes.")
+        object.__setattr__(self, "inboxes", tuple(self.inboxes))
+        for prefix in self.inboxes:
+            if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+                remedy = "It begins a subject: no spaces, no wildcards, no empty parts, and no $ in front."
+                raise _wrong("inboxes", prefix, remedy, f"{prefix!r} cannot be the prefix of inboxes.")
         self._refuse_collisions()
 
     def _refuse_collisions(self) -> None:

@@ -12,7 +12,7 @@ import logging
 import secrets
 from contextlib import ExitStack
 
-from penstock.bus.limits import BusOptions
+from penstock.bus.limits import BusOptions, inbox_pattern
 from penstock.bus.wire import Misc, MiscInbox, ReplyDecoder, Type
 from penstock.connection import Connection, Msg, Subscription
 from penstock.connection.connecting import check_connection
@@ -57,6 +57,7 @@ class Mailbox:
     def __init__(self, nc: Connection, options: BusOptions) -> None:
         self.nc, self.options = check_connection(nc), options
         self._prefix = f"{nc.new_inbox()}."
+        self._inboxes = inbox_pattern((nc.options.inbox_prefix, *options.inboxes))
         self._conversations: dict[bytes, Conversation] = {}
         self._subscription: Subscription | None = None
         self._opening = asyncio.Lock()
@@ -82,6 +83,10 @@ class Mailbox:
         self._conversations[subject.encode()] = conversation
         return subject
 
+    def is_inbox(self, name: str) -> bool:
+        """Tell whether a subject is one that a peer may have us publish to."""
+        return self._inboxes.fullmatch(name) is not None
+
     def reserve(self, wanted: int) -> int:
         """Set bytes aside for a window: what is wanted, and less as the budget of all windows runs out."""
         share = min(wanted, max(LEAST, (BUDGET - self.reserved) // 8))
@@ -100,13 +105,16 @@ class Mailbox:
         if conversation is not None:
             conversation.deliver(Msg(self.nc, 0, subject, reply, data, block))
         elif data[:1] == bytes((Type.INBOX,)):
-            # A handler begins a reply that nobody waits for any more: tell it now, not when its patience ends.
-            try:
-                inbox = ReplyDecoder().decode(data)
-                if isinstance(inbox, MiscInbox):
-                    self.nc.send(inbox.name, bytes((Misc.NO_CONSUMER,)))
-            except PenstockError as error:
-                log.debug("a late handler could not be told: %s", error)
+            self.decline(data)
+
+    def decline(self, packet: bytes) -> None:
+        """Tell a handler that begins a reply which nobody waits for, now, not when its patience ends."""
+        try:
+            inbox = ReplyDecoder().decode(packet)
+            if isinstance(inbox, MiscInbox) and self.is_inbox(inbox.name):
+                self.nc.send(inbox.name, bytes((Misc.NO_CONSUMER,)))
+        except PenstockError as error:
+            log.debug("a late handler could not be told: %s", error)
 
     def _ended(self, error: PenstockError) -> None:
         for conversation in self.conversations():

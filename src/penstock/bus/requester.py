@@ -145,11 +145,22 @@ class Reply(Conversation):
         try:
             if not data:
                 self._refuse_empty(message)
+            elif data[0] == Type.INBOX and self._inbox is not None:
+                self._mail.decline(data)
+                raise RemoteProtocolError(
+                    f"{self._target} sent INBOX in the middle of a reply: a second handler answers the request.",
+                    remedy="Does somebody listen on that subject in another queue group?",
+                )
             elif self._window is not None:
                 self._take_in(self._window, data)
             elif data[0] == Type.INBOX and self._decoder.state is State.START:
                 value = self._decoder.decode(data)
                 assert isinstance(value, MiscInbox)
+                if not self._mail.is_inbox(value.name):
+                    raise RemoteProtocolError(
+                        f"The handler of {self._target} names {value.name[:80]!r} as its inbox, which looks like none.",
+                        remedy="If inboxes have names of their own there, give their prefix: Bus(..., inboxes=[...]).",
+                    )
                 self._inbox = value.name
                 self._expecting.enter_context(self._nc.expecting(value.name, self.fail))
                 self._accept((message.headers or {}).get(HEADER))

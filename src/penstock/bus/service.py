@@ -166,6 +166,11 @@ class _Partition:
         message = Msg(self.service._mail.nc, 0, subject, reply, data, block)
         if not reply:
             log.warning("%s: a request without a reply subject cannot be answered.", self.subject)
+        elif not self.service._mail.is_inbox(message.reply):
+            text = "%s: a request wants its answer on %r, which is no inbox, and is not handled. If requesters have a"
+            log.warning(
+                f"{text} prefix of their own, give it: Bus(..., inboxes=[...]).", self.subject, message.reply[:80]
+            )
         elif len(self.active) < self._concurrency:
             self._run(message)
         elif len(self.waiting) < self._backlog and self._bytes + len(data) <= BACKLOG_BYTES:

@@ -32,6 +32,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.wire.subjects import subject_fault
 
 __all__ = [
     "ORDER",
@@ -215,7 +216,11 @@ class ReplyDecoder:
         state = self.state
         if number > Type.INBOX:
             if state in (State.START, State.DONE):
-                raise RemoteProtocolError(f"A packet of type {number} cannot come {state.value} of a reply.", place=0)
+                raise RemoteProtocolError(
+                    f"A packet of type {number} cannot come {state.value} of a reply.",
+                    remedy="Does a stream, or a service of another kind, listen on the subject as well?",
+                    place=0,
+                )
             return None
         after = ORDER[state].get(Type(number))
         if after is None:
@@ -266,8 +271,8 @@ def _read_inbox(packet: bytes) -> str:
         name = packet[1:].decode()
     except UnicodeDecodeError:
         name = ""
-    # We will publish there: it must be a plain subject.
-    if not name or any(char.isspace() or char in "*>\x00" for char in name) or "" in name.split("."):
+    # Somebody will publish there: it must be a plain subject.
+    if subject_fault(name, literal=True):
         raise RemoteProtocolError(f"The handler names {packet[1:80]!r} as its inbox.", place=1)
     return name
 

@@ -7,7 +7,7 @@ from penstock.chunks.archive import Archive, StoredMessage
 from penstock.chunks.assembler import Assembler
 from penstock.chunks.consumer import StoredConsumer
 from penstock.chunks.incoming import Counts, Inbox, Incoming
-from penstock.chunks.publisher import PersistentPublisher, Publisher
+from penstock.chunks.publisher import MessageId, PersistentPublisher, Publisher
 from penstock.chunks.wire import Reason
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Counts",
     "Inbox",
     "Incoming",
+    "MessageId",
     "PersistentPublisher",
     "Publisher",
     "Reason",

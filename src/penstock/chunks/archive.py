@@ -11,18 +11,19 @@ import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from penstock.chunks.consumer import StoredConsumer
 from penstock.chunks.handler import HandlerFunction
 from penstock.chunks.incoming import PayloadReader
 from penstock.chunks.limits import check_subject
-from penstock.chunks.wire import Chunk, Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
+from penstock.chunks.stored import Findings, StoredChunk, StoredChunks, by_offset, read_name
+from penstock.chunks.wire import Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, NotFoundError
+from penstock.errors import AssemblyError, InputError, NoRespondersError, NotFoundError
 from penstock.jetstream.scan import scan_headers
 from penstock.model import Stream
 from penstock.wire.jetstream import names
@@ -32,18 +33,6 @@ from penstock.wire.subjects import covers
 __all__ = ["Archive", "StoredChunks", "StoredMessage"]
 
 _AHEAD = 8 * 1024 * 1024  # bytes that are asked for before the reader wants them
-
-
-class StoredChunk(NamedTuple):
-    """One chunk in the stream."""
-
-    sequence: int
-    chunk: Chunk
-    size: int
-
-
-StoredChunks: TypeAlias = dict[int, StoredChunk]
-"""The chunks of a message in the stream, by offset."""
 
 
 class Archive:
@@ -81,6 +70,11 @@ class Archive:
             self._config = dict(answer["config"])
         return self._config
 
+    @property
+    def known_config(self) -> dict[str, Any]:
+        """The configuration of the stream as it was last asked for; empty before that."""
+        return self._config or {}
+
     async def subject(self) -> str:
         """Give the subject that the messages are stored under."""
         if self._subject is None:
@@ -101,24 +95,34 @@ class Archive:
         return own or await self.stored_on(subject, message_id)
 
     async def stored_on(self, subject: str, message_id: str) -> StoredChunks:
-        """Give the chunks of a message that are stored on exactly this subject, by offset."""
-        found: StoredChunks = {}
-        if not await self.captures(subject):
-            return found
-        async for message in scan_headers(self._nc, self.stream, subject=subject):
-            if message_id_of(message.headers) == message_id:
+        """Give the chunks of a message that are stored on exactly this subject and count, by offset."""
+        return by_offset((await self.chunks_on(subject, message_id)).chunks)
+
+    async def chunks_on(self, subject: str, message_id: str) -> Findings:
+        """Give all chunks of a message that are stored on exactly this subject, whoever stored them."""
+        found: list[StoredChunk] = []
+        last = 0
+        if await self.may_hold(subject):
+            async for message in scan_headers(self._nc, self.stream, subject=subject):
+                last = message.sequence
+                if message_id_of(message.headers) != message_id:
+                    continue
                 size = size_of(message.headers)
                 try:
                     chunk = decode(message.headers, size)
                 except Refusal as refusal:
                     raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
-                # An empty last chunk may share its offset with nothing else; of a chunk stored twice the first counts.
-                found.setdefault(chunk.offset, StoredChunk(message.sequence, chunk, size))
-        return found
+                found.append(StoredChunk(last, chunk, size, *read_name(message.headers, message_id)))
+        return Findings(found, last)
 
     async def captures(self, subject: str) -> bool:
         """Tell whether the stream takes what is published on a subject."""
         return any(covers(pattern, subject) for pattern in (await self.config()).get("subjects") or [])
+
+    async def may_hold(self, subject: str) -> bool:
+        """Tell whether messages of a subject can be in the stream: it may also have them from other streams."""
+        config = await self.config()
+        return bool(config.get("mirror") or config.get("sources")) or await self.captures(subject)
 
     @asynccontextmanager
     async def open(self, message_id: str) -> AsyncIterator[StoredMessage]:
@@ -150,12 +154,7 @@ class Archive:
         """Read a message of these chunks."""
         if not stored:
             raise self._not_found(message_id)
-        tiling = Tiling()
-        try:
-            for item in stored.values():
-                tiling.add(item.chunk, item.size)
-        except Refusal as refusal:
-            raise self._error(message_id, subject, tiling, refusal.reason, str(refusal)) from None
+        tiling = self.tile(message_id, subject, stored)
         if not tiling.complete:
             why = f"the stream does not hold {tiling.gaps()}"
             raise self._error(message_id, subject, tiling, Reason.MISSING, why)
@@ -167,6 +166,16 @@ class Archive:
         finally:
             await message.close()
 
+    def tile(self, message_id: str, subject: str, stored: StoredChunks) -> Tiling:
+        """Put the chunks of a message in their places; AssemblyError if they contradict each other."""
+        tiling = Tiling()
+        try:
+            for item in stored.values():
+                tiling.add(item.chunk, item.size)
+        except Refusal as refusal:
+            raise self._error(message_id, subject, tiling, refusal.reason, str(refusal)) from None
+        return tiling
+
     def _not_found(self, message_id: str) -> NotFoundError:
         return NotFoundError(
             f"The stream {self.stream} holds no message {message_id}.",
@@ -175,9 +184,10 @@ class Archive:
         )
 
     def _error(self, message_id: str, subject: str, tiling: Tiling, reason: Reason, why: str) -> AssemblyError:
+        remedy = "Is its publisher still at work? Publishing it again under its id adds what is missing."
         return AssemblyError(
             f"Message {message_id} in stream {self.stream} cannot be put together ({reason}): {why}.",
-            remedy="Is its publisher still at work? Publishing it again under its id adds what is missing.",
+            remedy=remedy if reason is Reason.MISSING else "Delete it (Archive.delete), and publish it again.",
             subject=subject,
             message_id=message_id,
             reason=reason,
@@ -199,13 +209,24 @@ class Archive:
         seconds = 2 * self._nc.options.request_timeout if patience is None else patience
         return await patiently(get, seconds, self._nc, nobody=True)
 
-    async def holds(self, chunk: Chunk, sequence: int, patience: float) -> bool:
-        """Tell whether the stream has this chunk, at this sequence."""
-        try:
-            headers, body = await self.get(sequence, patience=patience)
-            return decode(headers, len(body)) == chunk
-        except (NotFoundError, Refusal):
-            return False
+    async def body(self, item: StoredChunk, *, direct: bool) -> bytes | None:
+        """Fetch the bytes of a chunk; None if the stream does not hold it any more, or something else in its place.
+
+        Mirrors answer a direct get as well, and may hold less, or what another stream of this name once held. So only
+        the leader is believed that a chunk is not there.
+        """
+        for whom in (True, False) if direct else (False,):
+            try:
+                headers, body = await self.get(item.sequence, direct=whom)
+                same = (decode(headers, len(body)), len(body)) == (item.chunk, item.size)
+                if same and read_name(headers, item.chunk.message_id) == (item.upload, item.so_far):
+                    return body
+            except (NotFoundError, Refusal):
+                continue
+            except NoRespondersError:
+                if not whom:
+                    raise
+        return None
 
 
 class StoredMessage(PayloadReader):
@@ -221,7 +242,7 @@ class StoredMessage(PayloadReader):
         self.size: int = tiling.received
         self._archive, self._direct, self._expected = archive, direct, tiling.digest
         self._order = deque(order)
-        self._ahead: deque[tuple[StoredChunk, asyncio.Task[tuple[Headers, bytes]]]] = deque()
+        self._ahead: deque[tuple[StoredChunk, asyncio.Task[bytes | None]]] = deque()
         self._asked = 0
         self._digest = hashlib.sha256() if tiling.digest is not None else None
 
@@ -229,22 +250,22 @@ class StoredMessage(PayloadReader):
         while self._order and (self._asked < _AHEAD or not self._ahead):
             item = self._order.popleft()
             self._asked += item.size
-            getting = self._archive.get(item.sequence, direct=self._direct)
+            getting = self._archive.body(item, direct=self._direct)
             self._ahead.append((item, asyncio.ensure_future(getting)))
         if not self._ahead:
             if self._digest is not None and self._digest.hexdigest() != self._expected:
                 raise self._wrong(Reason.DIGEST, "its digest is not the one that its publisher sent")
             return b""
         item, task = self._ahead[0]
-        headers, body = await asyncio.shield(task)
+        body = await asyncio.shield(task)
         self._ahead.popleft()
         self._asked -= item.size
-        try:
-            changed = decode(headers, len(body)) != item.chunk or len(body) != item.size
-        except Refusal:
-            changed = True
-        if changed:  # the stream was replaced by another one of its name
-            raise self._wrong(Reason.MISSING, f"the chunk at {item.chunk.offset} changed while it was read")
+        if body is None:
+            why = f"the chunk at {item.chunk.offset} was removed while it was read, or the stream was replaced"
+            raise self._wrong(Reason.MISSING, why)
+        for sequence in item.again:  # stored by programs that do not compare, which may have had another payload each
+            if (await self._archive.get(sequence))[1] != body:
+                raise self._wrong(Reason.CONFLICT, f"the chunk at {item.chunk.offset} is there with other bytes, too")
         if self._digest is not None:
             self._digest.update(body)
         return body

@@ -18,10 +18,11 @@ from penstock.chunks.store import MemoryStore, SpoolStore, fill
 from penstock.chunks.wire import Chunk, Reason, Refusal, decode, message_id_of, size_of
 from penstock.connection import Connection, api_request
 from penstock.connection.tasks import end
-from penstock.errors import AssemblyError, InputError, NotFoundError, PenstockError
+from penstock.errors import AssemblyError, InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.delivery import Delivery
 from penstock.wire.jetstream import names
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.chunks.archive import Archive
@@ -31,6 +32,7 @@ __all__ = ["StoredConsumer"]
 log = logging.getLogger("penstock.chunks")
 
 _NANO = 1_000_000_000
+_EXISTS = 10148  # a consumer of that name has another configuration
 _CLEANUP = 1.0  # seconds that a handler which was cancelled has for what it does last
 _KNOWN = ("max_message_bytes", "max_spool_bytes", "max_total_bytes", "spool_above", "spool_dir")
 
@@ -97,16 +99,55 @@ class StoredConsumer:
             wanted["durable_name"] = self._name
         else:
             wanted |= {"inactive_threshold": 60 * _NANO, "mem_storage": True, "num_replicas": 1}
-        body = {"stream_name": stream, "config": wanted}
-        await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
+        await self._declare(stream, wanted)
+        if self._durable is not None:
+            await self._tell_gap(stream, wanted["filter_subjects"])
         # What waits, and what a handler is at, is kept alive by these.
         self._deliveries = Deliveries(self._nc, stream, self._name, batch=100)
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
 
+    async def _declare(self, stream: str, wanted: dict[str, Any]) -> None:
+        """Create the consumer, or set right the one that is there; InputError if it is one for something else."""
+        body = {"stream_name": stream, "config": wanted}
+        try:
+            await api_request(
+                self._nc, names.consumer_create(stream, self._name), {**body, "action": "create"}, again=True
+            )
+            return
+        except JetStreamError as error:
+            if error.err_code != _EXISTS:
+                raise
+        there = (await api_request(self._nc, names.consumer_info(stream, self._name)))["config"]
+        filters = there.get("filter_subjects") or [there.get("filter_subject") or ">"]
+        if not there.get("headers_only") or set(filters) != set(wanted["filter_subjects"]):
+            raise InputError(
+                f"The consumer {self._name} of stream {stream} is not one for the stored messages of "
+                f"{await self._archive.subject()}: it reads {', '.join(filters)}"
+                f"{'' if there.get('headers_only') else ', whole messages'}.",
+                remedy="Give another durable name, or delete that consumer.",
+            )
+        await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
+
+    async def _tell_gap(self, stream: str, filters: list[str]) -> None:
+        """Tell what was removed from the stream before this consumer, which was away, was given it."""
+        about = await api_request(self._nc, names.consumer_info(stream, self._name))
+        held = await api_request(self._nc, names.stream_info(stream))
+        delivered, first = about["delivered"]["stream_seq"], held["state"]["first_seq"]
+        others = [item for item in held["config"].get("subjects") or [">"] if not any(covers(f, item) for f in filters)]
+        if delivered and first > delivered + 1 and not others:
+            error = AssemblyError(
+                f"Messages {delivered + 1} to {first - 1} of stream {stream} were removed before the consumer "
+                f"{self._name} was given them, and stored messages with them ({Reason.MISSING}).",
+                remedy="Were they purged? Else its limits are too narrow for the time that the consumer was away.",
+                subject=await self._archive.subject(),
+                reason=Reason.MISSING,
+            )
+            await tell(self._on_error, error)
+
     async def _filters(self, config: dict[str, Any]) -> list[str]:
         subject = await self._archive.subject()
-        found = [item for item in (subject, f"{subject}.*") if await self._archive.captures(item)]
+        found = [item for item in (subject, f"{subject}.*") if await self._archive.may_hold(item)]
         if not found:
             held = ", ".join(config.get("subjects") or [])
             raise InputError(
@@ -155,12 +196,12 @@ class StoredConsumer:
             await self._settle(message.ack())
             return
         try:
-            await self._deliver(chunk, message.subject)
+            delivered = await self._deliver(chunk, message.subject, message.sequence)
         except Exception as error:
             await self._failed(message, chunk, error)
         else:
             await self._settle(message.ack_sync(timeout=10.0))
-            self.delivered += 1
+            self.delivered += delivered
 
     async def _failed(self, message: Delivery, chunk: Chunk, error: Exception) -> None:
         if isinstance(error, NotFoundError):
@@ -182,9 +223,12 @@ class StoredConsumer:
         await self._settle(message.term())
         await tell(self._on_error, error)
 
-    async def _deliver(self, chunk: Chunk, subject: str) -> None:
+    async def _deliver(self, chunk: Chunk, subject: str, sequence: int) -> bool:
+        """Hand a message to the handler; not if its publisher mended it and stored another end, which comes later."""
         largest = self._limits.largest(streamed=False)
         stored = await self._archive.stored_on(subject, chunk.message_id)
+        if any(item.chunk.last and item.sequence > sequence for item in stored.values()):
+            return False
         async with self._archive.reading(chunk.message_id, subject, stored) as message:
             if message.size > largest:
                 raise AssemblyError(
@@ -208,6 +252,7 @@ class StoredConsumer:
                     raise self._fault(chunk.message_id, subject, Reason.HANDLER, what) from error
             finally:
                 store.close()
+        return True
 
     async def _settle(self, answer: Coroutine[Any, Any, None]) -> None:
         try:

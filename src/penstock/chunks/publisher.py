@@ -1,31 +1,52 @@
 """Sends payloads of any size in chunks, in constant memory, and says how far it got when it could not finish.
 
 In a JetStream stream every message has a subject of its own, `<subject>.<message id>`, so that its chunks are found
-without a search. Each chunk carries a `Nats-Msg-Id` of message and offset, so that a chunk sent again is stored once,
-and an attempt goes on where an earlier one stopped.
+without a search, and an attempt goes on where an earlier one stopped. One id is one payload.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import uuid
 from contextlib import aclosing
 
 from penstock.chunks.archive import Archive
 from penstock.chunks.limits import Remembered, check_count, check_seconds, check_subject
-from penstock.chunks.sender import STORE_WINDOW, ChunkSender, ChunkStorer
-from penstock.chunks.source import Progress, Source, check_source, cut_source
+from penstock.chunks.sender import ChunkSender
+from penstock.chunks.source import Digest, Progress, Source, check_source, cut_source
+from penstock.chunks.stored import SO_FAR, UPLOAD, Findings, by_offset
+from penstock.chunks.storer import STORE_WINDOW, ChunkStorer
 from penstock.chunks.wire import MAX_ID, header_room
 from penstock.connection import Connection
 from penstock.connection.connecting import check_connection
-from penstock.errors import DeniedError, DisconnectedError, InputError, OptionError, UnfinishedError
-from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID, check_name
+from penstock.errors import (
+    ConflictError,
+    DeniedError,
+    DisconnectedError,
+    InputError,
+    OptionError,
+    UnfinishedError,
+)
+from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE, EXPECTED_STREAM, MSG_ID, check_name
+from penstock.wire.subjects import covers
 
-__all__ = ["PersistentPublisher", "Publisher"]
+__all__ = ["MessageId", "PersistentPublisher", "Publisher"]
 
 CHUNK_SIZE = 512 * 1024
 _ID = re.compile(rf"[!-~]{{1,{MAX_ID}}}")
+
+
+class MessageId(str):
+    """The id of a stored message; `duplicate` says that its payload was in the stream already."""
+
+    duplicate: bool
+
+    def __new__(cls, text: str, *, duplicate: bool = False) -> MessageId:
+        made = super().__new__(cls, text)
+        made.duplicate = duplicate
+        return made
 
 
 class _Publishing:
@@ -39,16 +60,24 @@ class _Publishing:
         self.timeout = check_seconds("timeout", timeout)
 
     async def _transfer(
-        self, sender: ChunkSender | ChunkStorer, subject: str, message_id: str, source: Source, progress: Progress
+        self,
+        sender: ChunkSender | ChunkStorer,
+        subject: str,
+        message_id: str,
+        source: Source,
+        progress: Progress,
+        hashing: Digest | None,
     ) -> str:
         """Send a payload and give its id; UnfinishedError says how far it got if it stopped half way."""
         try:
-            async with aclosing(cut_source(source, message_id, self.chunk_size, digest=self.digest)) as chunks:
+            async with aclosing(cut_source(source, message_id, self.chunk_size, hashing)) as chunks:
                 async for chunk, body in chunks:
                     await sender.send(chunk, body)
                     if progress is not None and not chunk.last:
                         progress(sender.sent)
             await sender.finish()
+        except ConflictError:
+            raise  # nothing of it counts, and going on would not help
         except Exception as error:
             confirmed = await sender.confirmed()
             unusable = isinstance(error, InputError) and not sender.started
@@ -119,7 +148,7 @@ class Publisher(_Publishing):
             raise DisconnectedError(f"The connection is {state}.", remedy="Publish once it is connected.")
         _check_chunk_size(nc, self.chunk_size, message_id)
         sender = ChunkSender(nc, subject, timeout=self.timeout, silence=self._silence if self.flow else None)
-        return await self._transfer(sender, subject, message_id, source, progress)
+        return await self._transfer(sender, subject, message_id, source, progress, Digest() if self.digest else None)
 
 
 class PersistentPublisher(_Publishing):
@@ -135,18 +164,21 @@ class PersistentPublisher(_Publishing):
         check_name(stream)
         self.stream = stream
         super().__init__(nc, chunk_size, digest=digest, timeout=timeout, extra=self._extra("x" * 36))
+        self._proved = Remembered(3600.0, most=1024)  # subjects under which a message was found
 
     def _extra(self, message_id: str) -> int:
-        """Room for the headers that JetStream reads, with the mark of a chunk whose name one that is gone has."""
-        return len(f"{MSG_ID}: {message_id}:{2**64}:{'f' * 16}\r\n{EXPECTED_STREAM}: {self.stream}\r\n")
+        """Room for the headers that JetStream reads."""
+        name = f"{MSG_ID}: {message_id}:{2**64}/{'f' * UPLOAD}/{'f' * SO_FAR}\r\n"
+        return len(f"{name}{EXPECTED_STREAM}: {self.stream}\r\n{EXPECTED_LAST_SUBJECT_SEQUENCE}: {2**64}\r\n")
 
     async def publish(
         self, subject: str, source: Source, *, message_id: str | None = None, progress: Progress = None
-    ) -> str:
-        """Store a payload under `<subject>.<message id>` and give the id, once every chunk is acknowledged.
+    ) -> MessageId:
+        """Store a payload under `<subject>.<message id>` and give the id, once all of it is in the stream.
 
         With the `message_id` of an attempt that stopped half way and the same source, only the chunks that are
-        missing are sent. Where the message is stored whole already, nothing is sent.
+        missing are sent. If the message is stored whole already, nothing is sent, and `duplicate` of the id that is
+        given says so. Raises ConflictError if another payload is stored, or being stored, under the id.
         """
         check_subject(subject)
         check_source(source)
@@ -156,12 +188,48 @@ class PersistentPublisher(_Publishing):
         _check_chunk_size(self._nc, self.chunk_size, message_id, self._extra(message_id))
         target = f"{subject}.{message_id}"
         await self._check_stream(archive, target)
-        stored = None if fresh else await archive.stored(message_id)
-        if stored and any(item.chunk.last for item in stored.values()):
-            return message_id
+        before = None if fresh else await archive.chunks_on(target, message_id)
+        if before is not None and await self._is_there(archive, subject, message_id, source, before):
+            return MessageId(message_id, duplicate=True)
         most = max(2, STORE_WINDOW // self.chunk_size)
-        storer = ChunkStorer(self._nc, archive, target, stored, most=most, timeout=self.timeout)
-        return await self._transfer(storer, subject, message_id, source, progress)
+        hashing = Digest() if self.digest else None
+        proved, timeout = subject in self._proved, self.timeout
+        storer = ChunkStorer(
+            self._nc, archive, target, before, hashing=hashing, proved=proved, most=most, timeout=timeout
+        )
+        await self._transfer(storer, subject, message_id, source, progress, hashing)
+        self._proved.add(subject)
+        return MessageId(message_id, duplicate=storer.duplicate)
+
+    async def _is_there(
+        self, archive: Archive, subject: str, message_id: str, source: Source, before: Findings
+    ) -> bool:
+        """Tell whether a payload is stored whole; ConflictError if another one is, under its id."""
+        where, stored = f"{subject}.{message_id}", by_offset(before.chunks)
+        if not stored:  # a plain publisher may have sent it on a subject that the stream holds
+            where, stored = subject, await archive.stored_on(subject, message_id)
+        if not any(item.chunk.last for item in stored.values()):
+            return False
+        tiling = archive.tile(message_id, where, stored)
+        if not tiling.complete:
+            return False
+        async with aclosing(cut_source(source, message_id, self.chunk_size, Digest())) as chunks:
+            mine = [chunk async for chunk, _ in chunks if chunk.last][-1]
+        total, digest = tiling.total, tiling.digest
+        if mine.total == total and digest is None:
+            theirs = hashlib.sha256()
+            async with archive.reading(message_id, where, stored) as message:
+                async for piece in message:
+                    theirs.update(piece)
+            digest = theirs.hexdigest()
+        if (mine.total, mine.digest) != (total, digest):
+            raise ConflictError(
+                f"Message {message_id} in stream {self.stream} is another payload, of {total} bytes.",
+                remedy="Publish this one under an id of its own, or delete the other one first (Archive.delete).",
+                subject=subject,
+                message_id=message_id,
+            )
+        return True
 
     async def _check_stream(self, archive: Archive, target: str) -> None:
         config = await archive.config()
@@ -169,6 +237,13 @@ class PersistentPublisher(_Publishing):
             raise InputError(
                 f"The stream {self.stream} does not hold {target}: it holds {', '.join(config.get('subjects') or [])}.",
                 remedy=f"Let it hold {target.rpartition('.')[0]}.*.",
+            )
+        moved = config.get("subject_transform") or {}
+        if moved and covers(moved.get("src") or ">", target):
+            raise InputError(
+                f"The stream {self.stream} stores what comes on {target} under another subject, {moved.get('dest')}, "
+                "where nobody would find it.",
+                remedy="Use a stream without subject_transform.",
             )
         largest = config.get("max_msg_size") or -1
         if 0 <= largest < self.chunk_size + 512:

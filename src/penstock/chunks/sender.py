@@ -1,35 +1,25 @@
-"""Sends the chunks of one message, to whoever listens or into a stream, and knows what the server has of them.
+"""Sends the chunks of one message to whoever listens, and knows what the server has of them.
 
 Over core NATS a payload must not go on over a break of the connection: what the socket had taken may or may not have
-arrived. Into a stream it may: each chunk is acknowledged, and one that is sent again is stored once.
+arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from contextlib import ExitStack
 
-from penstock.chunks.archive import Archive, StoredChunks
 from penstock.chunks.limits import Remembered
 from penstock.chunks.pacing import Pacing
 from penstock.chunks.wire import Chunk, encode
 from penstock.connection import Connection
-from penstock.connection.asking import insist, patiently
 from penstock.connection.tasks import end
-from penstock.errors import DeadlineError, DisconnectedError, InputError, PenstockError
-from penstock.model import PubAck
-from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.names import EXPECTED_STREAM, MSG_ID
+from penstock.errors import DeadlineError, DisconnectedError, PenstockError
 
-__all__ = ["STORE_WINDOW", "ChunkSender", "ChunkStorer"]
+__all__ = ["ChunkSender"]
 
 WINDOW = 4 * 1024 * 1024
 """Bytes after which the server is asked to confirm; twice as many are under way at most."""
-STORE_WINDOW = 8 * 1024 * 1024
-"""Bytes that may wait for their acknowledgement."""
-_AGAIN = 5.0  # seconds after which a chunk is sent again; a slow way to the server must not carry everything twice
-_SETTLE = 1.0  # seconds that chunks which are under way have, to be known as stored, when the source fails
 
 
 class ChunkSender:
@@ -128,86 +118,3 @@ class ChunkSender:
             await end([self._confirming])
         if self._pacing is not None:
             await self._pacing.close()
-
-
-class ChunkStorer:
-    """Stores the chunks of a message on `target`, a window of them at a time; those that are `stored` are passed over.
-
-    The last chunk is sent when all others are acknowledged: a message whose last chunk is there, is there. `stored` is
-    None for a message that is new, so that nobody can have stored anything of it, nor deleted it.
-    """
-
-    def __init__(
-        self, nc: Connection, archive: Archive, target: str, stored: StoredChunks | None, most: int, timeout: float
-    ) -> None:
-        self._nc, self._archive, self._target = nc, archive, target
-        self._new, self._stored = stored is None, stored or {}
-        self._most, self._timeout = most, timeout
-        self._tasks: dict[asyncio.Task[None], int] = {}  # and the offset of each one's chunk
-        self.remedy = f"Publish it again with message_id={target.rpartition('.')[2]!r} to go on where it stopped."
-        self.started = False
-        """Whether anything was sent."""
-        self.sent = 0
-        """Bytes that were sent, or are in the stream already."""
-
-    async def send(self, chunk: Chunk, body: memoryview) -> None:
-        """Begin to store a chunk, and wait until there is room for the next; raise what an earlier one died of."""
-        self.sent = chunk.offset + len(body)
-        if chunk.last:
-            await self.finish()
-            before = next((item for offset, item in self._stored.items() if 0 < self.sent <= offset), None)
-        else:
-            before = self._stored.get(chunk.offset)
-        if before is None:
-            # The body waits for its acknowledgement longer than a buffer of the caller's may last.
-            kept = body if isinstance(body.obj, bytes) else bytes(body)
-            self.started = True
-            self._tasks[asyncio.ensure_future(self._store(chunk, kept))] = chunk.offset
-            await self._shrink(self._most)
-        elif chunk.last or before.size != len(body):
-            raise InputError(
-                f"Message {chunk.message_id} was begun with a chunk of {before.size} bytes where there would now be "
-                f"one of {len(body)}.",
-                remedy="Continue it with the same chunk_size and the same payload, or send it under a new id.",
-            )
-
-    async def finish(self) -> None:
-        await self._shrink(0)
-
-    async def _shrink(self, most: int) -> None:
-        await asyncio.sleep(0)
-        while self._tasks:
-            for task in [task for task in self._tasks if task.done()]:
-                task.result()  # one that failed stays: `confirmed` sees where
-                del self._tasks[task]
-            if len(self._tasks) <= most:
-                return
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _store(self, chunk: Chunk, body: bytes | memoryview) -> None:
-        headers = encode(chunk)
-        headers[EXPECTED_STREAM] = self._archive.stream
-        headers[MSG_ID] = f"{chunk.message_id}:{chunk.offset}"
-        ack = await self._acked(body, headers)
-        if ack.duplicate and not self._new and not await self._archive.holds(chunk, ack.sequence, self._timeout):
-            # The stream remembers a chunk of that name, and does not hold it: the message was deleted a moment ago.
-            headers[MSG_ID] += f":{secrets.token_hex(8)}"
-            await self._acked(body, headers)
-
-    async def _acked(self, body: bytes | memoryview, headers: dict[str, str]) -> PubAck:
-        async def store() -> PubAck:
-            reply = await insist(self._nc, self._target, body, self._timeout, headers, again=_AGAIN)
-            return confirm(reply.data, reply.status, self._archive.stream)
-
-        # What was under way when the connection broke may be lost; storing it again does no harm.
-        return await patiently(store, self._timeout, self._nc, nobody=True)
-
-    async def confirmed(self) -> int:
-        """Give the bytes from the start that are surely stored; if the source failed, what is under way arrives."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_SETTLE, return_when=asyncio.FIRST_EXCEPTION)
-        lost = (offset for task, offset in self._tasks.items() if not task.done() or task.exception() is not None)
-        return min(lost, default=self.sent)
-
-    async def close(self) -> None:
-        await end(self._tasks)

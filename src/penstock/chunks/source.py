@@ -17,7 +17,7 @@ from penstock.chunks.store import INLINE
 from penstock.chunks.wire import Chunk, Splitter
 from penstock.errors import InputError
 
-__all__ = ["Progress", "Source", "check_source", "cut_source"]
+__all__ = ["Digest", "Progress", "Source", "check_source", "cut_source"]
 
 _BEHIND = 4  # chunks that the hash may be behind, so that what it holds stays bounded
 
@@ -60,10 +60,9 @@ def check_source(source: Source) -> None:
 
 
 async def cut_source(
-    source: Source, message_id: str, chunk_size: int, *, digest: bool
+    source: Source, message_id: str, chunk_size: int, hashing: Digest | None
 ) -> AsyncGenerator[tuple[Chunk, memoryview], None]:
-    """Read the payload and cut it into chunks, of which the last one carries the `digest`; send each at once."""
-    hashing = _Digest() if digest else None
+    """Read the payload and cut it into chunks, of which the last one carries the digest, if any; send each at once."""
     splitter = Splitter(message_id, chunk_size, hashing)
     try:
         async with aclosing(_read_source(source, chunk_size)) as pieces:
@@ -130,7 +129,7 @@ def _checked(piece: Any) -> Buffer:
     return piece
 
 
-class _Digest:
+class Digest:
     """A SHA-256 that is computed on a thread of its own, a few updates behind."""
 
     def __init__(self) -> None:
@@ -147,6 +146,14 @@ class _Digest:
             self._thread = ThreadPoolExecutor(1, "penstock-digest")
         self._jobs.append(self._thread.submit(self._hash.update, body))
 
+    def so_far(self) -> Future[str]:
+        """Give the digest of what was taken up to now, when it is known."""
+        if self._thread is not None:
+            return self._thread.submit(lambda: self._hash.copy().hexdigest())
+        known: Future[str] = Future()
+        known.set_result(self._hash.hexdigest())
+        return known
+
     async def settle(self, behind: int = 0) -> None:
         """Wait until at most `behind` updates are left to do."""
         while len(self._jobs) > behind:
@@ -160,4 +167,4 @@ class _Digest:
 
     def close(self) -> None:
         if self._thread is not None:
-            self._thread.shutdown(wait=True, cancel_futures=True)
+            self._thread.shutdown(wait=True)  # a few chunks at most; who waits for a digest gets it

@@ -72,8 +72,12 @@ async def send(
             source = path if path is not None else await _standard_input()
             message_id = await sender.publish(subject, source, message_id=message_id, progress=show)
         seconds = time.perf_counter() - began
+        there = getattr(message_id, "duplicate", False)  # a plain publisher does not know
         if json:
-            print_json({"id": message_id, "subject": subject, "stream": stream, "bytes": sent, "seconds": seconds})
+            found = {"id": message_id, "subject": subject, "stream": stream, "bytes": sent, "seconds": seconds}
+            print_json({**found, "duplicate": there})
+        elif there:
+            typer.echo(f"{stream} has it already, as {message_id}")
         else:
             where = f" into {stream}" if stream else ""
             typer.echo(f"Sent {sent:,} bytes to {subject}{where} as {message_id} ({_rate(sent, seconds)})")

@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from penstock.chunks.stored import StoredChunk, counting, read_name
 from penstock.chunks.wire import Refusal, Tiling, decode, message_id_of, size_of
 from penstock.connection import Connection
 from penstock.console.backend import Backend, Data, PageRequest, all_of, iso, page, stream_page
@@ -33,12 +34,21 @@ class _Transfer:
     stream: str
     message_id: str
     subject: str
+    found: list[StoredChunk] = field(default_factory=list)
     tiling: Tiling = field(default_factory=Tiling)
     chunks: int = 0
     first: int = 0
     last: int = 0
     time: datetime | None = None
     wrong: str | None = None
+
+    def tile(self) -> None:
+        """Put the chunks that count in their places."""
+        try:
+            for item in counting(self.found):
+                self.chunks += self.tiling.add(item.chunk, item.size)
+        except Refusal as refusal:
+            self.wrong = str(refusal)
 
     def state(self, cut: bool) -> str:
         if self.wrong is not None:
@@ -91,6 +101,8 @@ async def _stream(backend: Backend, client: Connection, info: StreamInfo) -> tup
         log.debug("looking for transfers in %s: %s", info.name, error)
         return [], -1
     cut = start > info.first_sequence
+    for item in known.values():
+        item.tile()
     return [_row(backend, item, cut) for item in known.values()], count
 
 
@@ -106,7 +118,7 @@ def _take(known: dict[tuple[str, str], _Transfer], stream: str, message: Deliver
     item.last, item.time = sequence, message.place.time
     size = size_of(headers)
     try:
-        item.chunks += item.tiling.add(decode(headers, size), size)
+        item.found.append(StoredChunk(sequence, decode(headers, size), size, *read_name(headers, message_id)))
     except Refusal as refusal:
         item.wrong = str(refusal)
 

@@ -4,10 +4,11 @@ It is the parent of every node of one `Server`. It runs by path (`python -I -S g
 single-threaded, so it imports nothing of Penstock. We talk to it over a socket, one JSON object a line, each
 answered by one line with the same `id`::
 
-    {"do": "hold", "lock": PATH, "remove": [PATH], "grace": SECONDS}   -> {} or {"held": PID or null}
+    {"do": "hold", "lock": PATH, "remove": [PATH], "grace": SECONDS}   -> {} or {"held": PID or null, "place": WHERE}
     {"do": "start", "node": NAME, "argv": [...], "output": PATH}       -> {"pid": PID}
     {"do": "signal", "node": NAME, "signal": NUMBER}                   -> {}
     {"do": "state", "node": NAME}                                      -> {"pid", "state", "status"}
+    {"do": "record", "node": NAME, "store": PATH, "record": PATH, "port": PORT or null}   -> {}
 
 `state` is "running", "paused", "exited" or "none". The end of the socket, or of the parent process, means:
 stop every node gracefully, kill what has not ended after `grace`, remove the folders, go.
@@ -16,6 +17,13 @@ Two signs tell that the parent is gone, because one alone can fail: a process th
 hold a copy of the socket, so the parent itself is watched too. A node dies with the guard by the kernel's
 hand where Linux offers it. The store's lock is inherited by the nodes: it is held exactly as long as one of
 them, or the guard, lives.
+
+A record says what a store holds, so that the next start can tell what is missing. While a node runs it is what the
+node's monitoring port says now and then; when the node ended in order, it is what the node wrote down last::
+
+    {"closed": BOOL, "streams": {ACCOUNT: {STREAM: {"created": TIME, "messages": N, "first_seq": N, "last_seq": N}}}}
+
+A stream whose files cannot be read, as where they are encrypted, has only what could be read of it.
 """
 
 from __future__ import annotations
@@ -39,6 +47,13 @@ _LINE_LIMIT = 1 << 20
 _GLANCE = 0.5  # seconds between two looks at getppid(), for kernels without pidfd
 _KILL_WAIT = 5.0
 _DYING_WAIT = 15.0  # how long a store may still belong to a guard whose owner is dead
+_RECORD_EVERY = 10.0
+_RECORD_TIMEOUT = 0.5
+_RECORD_SHARE = 100  # asking may take this part of the time at most, however many streams there are
+_RECORD_LIMIT = 64 << 20
+_INDEX_MAGIC, _INDEX_VERSIONS = 11, range(1, 5)  # of nats-server's index.db
+_META_LIMIT = 1 << 20
+_INDEX_HEAD = 64  # two bytes and six numbers of at most ten
 
 
 class Guard:
@@ -49,6 +64,9 @@ class Guard:
         self.parent = parent
         self.pid = os.getpid()
         self.children: dict[str, dict[str, Any]] = {}  # pid, state and exit status of each node, as they are told
+        self.records: dict[str, dict[str, Any]] = {}
+        self.asked_to_stop: set[int] = set()
+        self.next_record = 0.0
         self.lock: int | None = None
         self.remove: list[str] = []
         self.grace = 10.0
@@ -96,6 +114,8 @@ class Guard:
                 return
             if self.wake in ready:
                 self._reap()
+            if self.records and time.monotonic() > self.next_record:
+                self._record_running()
             if self.control.fileno() not in ready:
                 continue
             try:
@@ -124,7 +144,7 @@ class Guard:
             signal.signal(number, signal.SIG_IGN)
         for number, seconds in ((signal.SIGTERM, self.grace), (signal.SIGKILL, _KILL_WAIT)):
             for child in self._alive():
-                _send(child["pid"], number)
+                self._send(child["pid"], number)
             deadline = time.monotonic() + seconds
             while self._alive() and (left := deadline - time.monotonic()) > 0:
                 select.select([self.wake], [], [], min(left, _GLANCE))
@@ -150,14 +170,18 @@ class Guard:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 # A crashed owner's guard may still be stopping its server: that is worth a wait.
-                pids = [int(word) for word in os.pread(fd, 64, 0).split() if word.isdigit()]
-                if (pids and _exists(pids[0])) or self.ending or time.monotonic() > deadline:
+                words = os.pread(fd, 512, 0).decode(errors="replace").split()
+                pids = [int(word) for word in words[:2] if word.isdigit()]
+                # A process of another machine, or of another container, has a number that means nothing here.
+                place = words[2] if len(words) > 2 else here()
+                alive = [pid for pid in pids if place == here() and _exists(pid)]
+                if (alive and alive[0] == pids[0]) or self.ending or time.monotonic() > deadline:
                     os.close(fd)
-                    return {"held": next((pid for pid in pids if _exists(pid)), pids[0] if pids else None)}
+                    return {"held": next(iter(alive or pids), None), "place": place}
                 time.sleep(0.02)
                 continue
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{self.parent} {os.getpid()}\n".encode(), 0)
+            os.pwrite(fd, f"{self.parent} {os.getpid()} {here()}\n".encode(), 0)
             self.lock = fd
             return {}
 
@@ -182,13 +206,47 @@ class Guard:
         self._reap()
         child = self.children.get(request["node"])
         if child is not None and child["state"] != "exited":
-            _send(child["pid"], request["signal"])
+            self._send(child["pid"], request["signal"])
         return {}
 
     def do_state(self, request: dict[str, Any]) -> dict[str, Any]:
         """Tell how a node is."""
         self._reap()
         return dict(self.children.get(request["node"]) or {"pid": None, "state": "none", "status": None})
+
+    def do_record(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Keep a record of what a node stores; what an earlier run left there is not true any more."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(request["record"])
+        self.records[request["node"]] = {**request, "streams": None}
+        self.next_record = 0.0
+        return {}
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def _record_running(self) -> None:
+        """Write down what each node that runs says of its streams."""
+        begin = time.monotonic()
+        for name, record in self.records.items():
+            child = self.children.get(name)
+            if record["port"] is None or child is None or child["state"] != "running":
+                continue
+            try:
+                streams = told_streams(record["port"], _RECORD_TIMEOUT)
+            except (OSError, ValueError, LookupError, TypeError):
+                continue  # it is busy, or about to end: the last record stays
+            if streams != record["streams"]:
+                with contextlib.suppress(OSError):  # a full disk is the node's to tell
+                    _write_record(record["record"], {"closed": False, "streams": streams})
+                    record["streams"] = streams
+        took = time.monotonic() - begin
+        self.next_record = time.monotonic() + max(_RECORD_EVERY, took * _RECORD_SHARE)
+
+    def _record_ended(self, name: str) -> None:
+        """Write down what a node that ended in order left in its store."""
+        record = self.records.pop(name)
+        with contextlib.suppress(OSError):
+            _write_record(record["record"], {"closed": True, "streams": stored_streams(record["store"])})
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -214,6 +272,12 @@ class Guard:
         finally:
             os._exit(127)
 
+    def _send(self, pid: int, number: int) -> None:
+        os.kill(pid, number)
+        if number == signal.SIGTERM:
+            self.asked_to_stop.add(pid)
+            os.kill(pid, signal.SIGCONT)  # a paused node must wake to hear it
+
     def _alive(self) -> list[dict[str, Any]]:
         return [child for child in self.children.values() if child["state"] != "exited"]
 
@@ -236,12 +300,19 @@ class Guard:
                 child["state"] = "running"
             else:
                 child.update(state="exited", status=os.waitstatus_to_exitcode(status))
+                for name in [name for name in self.records if self.children.get(name) is child]:
+                    if pid in self.asked_to_stop and child["status"] in (0, 1):
+                        self._record_ended(name)
+                self.asked_to_stop.discard(pid)
 
 
-def _send(pid: int, number: int) -> None:
-    os.kill(pid, number)
-    if number == signal.SIGTERM:
-        os.kill(pid, signal.SIGCONT)  # a paused node must wake to hear it
+def here() -> str:
+    """Name the machine and the container in which process numbers are ours."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return "".join(f"{socket.gethostname()}/{space}".split())
 
 
 def _exists(pid: int) -> bool:
@@ -256,6 +327,98 @@ def _exists(pid: int) -> bool:
             return file.read().rpartition(b") ")[2][:1] != b"Z"  # a zombie holds nothing any more
     except OSError:
         return True
+
+
+# -- what a store holds ----------------------------------------------------------------------------
+
+
+def told_streams(port: int, timeout: float) -> dict[str, dict[str, dict[str, Any]]]:
+    """Ask the monitoring port of a node for its streams, by account and name."""
+    page = read_page(port, "/jsz?accounts=true&streams=true", timeout)
+    return {
+        account["id"]: {
+            stream["name"]: {
+                "created": stream["created"],
+                **{key: stream["state"][key] for key in ("messages", "first_seq", "last_seq")},
+            }
+            for stream in account.get("stream_detail") or []
+        }
+        for account in page.get("account_details") or []
+    }
+
+
+def read_page(port: int, page: str, timeout: float) -> Any:
+    """Read a page of a monitoring port; `http.client` would double the time that the guard needs to start."""
+    with socket.create_connection(("127.0.0.1", port), timeout) as link:
+        link.sendall(f"GET {page} HTTP/1.0\r\n\r\n".encode())
+        parts, size = [], 0
+        while part := link.recv(1 << 16):
+            parts.append(part)
+            size += len(part)
+            if size > _RECORD_LIMIT:
+                raise ValueError("the page is too long")
+    return json.loads(b"".join(parts).partition(b"\r\n\r\n")[2])
+
+
+def stored_streams(store: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Read what nats-server wrote down of each stream of a store when it ended, by account and name."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for account, folders in stream_folders(store).items():
+        for name, folder in folders.items():
+            facts = found.setdefault(account, {}).setdefault(name, {})
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                facts["created"] = json.loads(_head(folder, "meta.inf", _META_LIMIT))["Created"]
+            with contextlib.suppress(OSError, ValueError, LookupError):
+                facts.update(index_head(_head(folder, "msgs/index.db", _INDEX_HEAD)))
+    return found
+
+
+def stream_folders(store: str) -> dict[str, dict[str, str]]:
+    """Give the folder of each stream of a store, by account and name."""
+    accounts = _folders(os.path.join(store, "jetstream"))
+    return {account: dict(_folders(os.path.join(folder, "streams"))) for account, folder in accounts}
+
+
+def _folders(path: str) -> list[tuple[str, str]]:
+    try:
+        # A name that begins with a dot is of a stream that is being deleted.
+        return [(entry.name, entry.path) for entry in os.scandir(path) if entry.is_dir() and entry.name[0] != "."]
+    except OSError:
+        return []
+
+
+def _head(folder: str, name: str, size: int) -> bytes:
+    with open(os.path.join(folder, name), "rb") as file:
+        return file.read(size)
+
+
+def index_head(data: bytes) -> dict[str, int]:
+    """Read how many messages a stream holds, the first and the last, from the beginning of its index.db."""
+    if len(data) < _INDEX_HEAD // 2 or data[0] != _INDEX_MAGIC or data[1] not in _INDEX_VERSIONS:
+        raise ValueError("not an index of a stream")
+    numbers, place = [], 2
+    for _ in range(5):
+        value = shift = 0
+        while True:
+            value |= (data[place] & 0x7F) << shift
+            place, shift = place + 1, shift + 7
+            if not data[place - 1] & 0x80:
+                break
+        numbers.append(value)
+    messages, _, first, _, last = numbers
+    if messages > max(last - first + 1, 0):
+        raise ValueError("not an index of a stream")
+    return {"messages": messages, "first_seq": first, "last_seq": last}
+
+
+def _write_record(path: str, content: dict[str, Any]) -> None:
+    """Write a file whole or not at all."""
+    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(json.dumps(content).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
 
 
 if __name__ == "__main__":

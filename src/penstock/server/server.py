@@ -16,18 +16,20 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote, urlsplit
 
-from penstock.errors import OptionError, ServerError, StartError, UnreachableError
+from penstock.errors import OptionError, ServerError, StartError, StoreDamagedError, UnreachableError
 from penstock.options import ConnectionOptions
 from penstock.server.binary import FAST_INGEST, find_binary, version_numbers
 from penstock.server.guard_process import GuardProcess
 from penstock.server.node import Deployment, ForeignNode, Node, is_port_clash
 from penstock.server.options import Routes, ServerOptions
+from penstock.server.recovery import Loss
 
 __all__ = ["Server"]
 
 _POLL = 0.01
 _CLASHES = 5  # how often a cluster may lose the race for its route ports
 _INFO_TIMEOUT = 5.0
+_SHOWN = 3  # losses in the text of an error; all of them are among its facts
 
 
 class Server:
@@ -55,6 +57,7 @@ class Server:
         config: str = "",
         binary: str | Path | None = None,
         start_timeout: float = 30.0,
+        on_loss: str = "refuse",
     ) -> None:
         self._options = ServerOptions(
             nodes=nodes,
@@ -71,6 +74,7 @@ class Server:
             config=config,
             binary=binary,
             start_timeout=start_timeout,
+            on_loss=on_loss,
         )
         self.token = token or (secrets.token_urlsafe(24) if auth else None)
         """The token that clients must show; None with `auth=False`."""
@@ -110,6 +114,11 @@ class Server:
     def supports_fast_ingest(self) -> bool:
         """Whether this server has fast ingest: 2.14 or newer."""
         return version_numbers(self.version) >= FAST_INGEST
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What a named store held before its nodes were started, and they did not bring up."""
+        return tuple(self._started().losses)
 
     @property
     def running(self) -> bool:
@@ -156,6 +165,9 @@ class Server:
                 guard.hold(options.root)
                 deployment = Deployment(options, binary, guard, root, self.token, None)
                 _bring_up(deployment)
+                _check_losses(deployment)
+                for node in deployment.nodes:
+                    node._keep_record()
                 undo.pop_all()
             self._deployment, self.nodes = deployment, tuple(deployment.nodes)
             weakref.finalize(self, guard.close)
@@ -205,6 +217,11 @@ class _Elsewhere(Server):
                 failures.append(f"{plain}: {error}")
         what = f"No NATS server answers: {'; '.join(failures)}."
         raise UnreachableError(what, remedy="Check the address, and that the server runs.", urls=self._connection.urls)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """None are known."""
+        return ()
 
     @property
     def running(self) -> bool:
@@ -281,12 +298,29 @@ def _bring_up(deployment: Deployment) -> None:
                 node._wait_ready(deadline)
             if deployment.routes is not None:
                 _wait_for_leader(deployment, deadline)
+            for node in deployment.nodes:
+                node._compare(deadline)
             return
         except StartError as error:
             if deployment.routes is None or attempt == _CLASHES or not is_port_clash(error, deployment.routes.ports):
                 raise
             for node in deployment.nodes:
                 node.kill()
+
+
+def _check_losses(deployment: Deployment) -> None:
+    """Refuse to go on with a store that came up with less than it held; a cluster may heal what one node lost."""
+    certain = tuple(loss.text for loss in deployment.losses if loss.certain)
+    if not certain or deployment.options.nodes > 1 or deployment.options.on_loss == "tell":
+        return
+    more = f"; and {len(certain) - _SHOWN} more" if len(certain) > _SHOWN else ""
+    raise StoreDamagedError(
+        f"The store {deployment.root} came up with less than it held: {'; '.join(certain[:_SHOWN])}{more}.",
+        remedy='Put back a copy of the folder, or go on with what is left: on_loss="tell" once. If another nats-server '
+        "has used the folder meanwhile, it may have removed them.",
+        store=str(deployment.root),
+        losses=certain,
+    )
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

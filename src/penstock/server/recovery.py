@@ -24,12 +24,14 @@ __all__ = ["Held", "Loss", "losses", "record_of"]
 
 _RESTORED = re.compile(r"Restored ([\d,]+) messages for stream '(.+?) > (.+?)' in ")
 _COMPLAINT = re.compile(r"\[(?:WRN|ERR|FTL)\] +(.*)")
-# What nats-server says when it could not read something of a store, and only then.
+# What nats-server says when it could not read something of a store. An index that it makes anew is no damage.
 _DAMAGE = re.compile(
-    r"could not locate msg block|corrupt|checksums? d(?:id|o) not match|Error recreating stream"
+    r"^(?!.*Recovering stream state from index)"
+    r".*(?:could not locate msg block|corrupt|checksums? d(?:id|o) not match|Error recreating stream"
     r"|Missing (?:stream|consumer)|Error (?:reading|unmarshalling|adding|decrypting)|Detected (?:unsupported|orphaned)"
-    r"|Failed restoring partial batch|Bad stream encryption|Error (?:loading|decoding)"
+    r"|Failed restoring partial batch|Bad stream encryption|Error (?:loading|decoding))"
 )
+_NEWER = "Detected unsupported stream"  # it was made by a newer server, and is not brought up by this one
 _COMPLAINTS = 20  # of a start that are told; the rest is in the log
 _READ_LIMIT = 64 << 20
 _BLOCKS = 10_000  # files that are looked at before a start, which must not wait for them
@@ -99,8 +101,8 @@ def losses(node: str, store: Path, held: Held, log: str, details: dict[str, Any]
         for path, cut in _cut_blocks(store, place, held):
             text = f"{_name(place)}: {cut:,} bytes that could not be read were cut from the end of {path}"
             found.append(Loss(node, *place, text, False))
-    complaints = [words for words in _COMPLAINT.findall(log) if _DAMAGE.search(words)]
-    found.extend(Loss(node, "", "", f"nats-server says: {words.strip()}", False) for words in complaints[:_COMPLAINTS])
+    for words in [words for words in _COMPLAINT.findall(log) if _DAMAGE.search(words)][:_COMPLAINTS]:
+        found.append(Loss(node, "", "", f"nats-server says: {words.strip()}", words.startswith(_NEWER)))
     return found
 
 

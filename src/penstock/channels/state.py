@@ -28,7 +28,7 @@ from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, store_frames
-from penstock.errors import JetStreamError, NotFoundError, PenstockError
+from penstock.errors import JetStreamError, NoRespondersError, NotFoundError, PenstockError
 from penstock.wire import protocol
 from penstock.wire.jetstream import atomic, direct, names
 from penstock.wire.jetstream.names import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE
@@ -78,6 +78,8 @@ class State:
         self._groups: dict[int, Group] = {}
         self._wake = asyncio.Event()
         self.ready = False  # whether the stream is there, as far as we know
+        self.fresh = False  # whether we made it
+        self.forgot = False  # whether it has lost something that we wrote when we led before
         self._replicated = False
         self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
@@ -101,6 +103,7 @@ class State:
             described = await api_request(self.connection, names.stream_info(self.stream))
         except NotFoundError:
             described = await api_request(self.connection, names.stream_create(self.stream), config, again=True)
+            self.fresh = True
         self._replicated = described["config"]["num_replicas"] > 1
         self.ready = True
 
@@ -131,6 +134,7 @@ class State:
             if error.err_code not in (WRONG_LAST_SEQUENCE, SEQUENCE_IN_DOUBT):
                 raise
             return False
+        self.forgot = before < self.epoch
         self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
@@ -233,12 +237,26 @@ class State:
                 code = error.err_code if isinstance(error, JetStreamError) else None
                 if code == WRONG_LAST_SEQUENCE:
                     return None
+                if isinstance(error, NoRespondersError) and await self._is_gone():
+                    log.error("Channels: the stream %s, in which the state is kept, was deleted.", self.stream)
+                    self.ready = False
+                    return None
                 passes = may_ask_again(error) or code == SEQUENCE_IN_DOUBT
                 if str(error) != told:  # an outage is told once, not with each attempt
                     told = str(error)
                     level = logging.WARNING if passes else logging.ERROR
                     log.log(level, "Channels: the state is not written: %s", error)
                 await asyncio.sleep(_RETRY if passes else _REFUSED)
+
+    async def _is_gone(self) -> bool:
+        """Tell whether somebody deleted the stream, and not only its leader is away."""
+        try:
+            await api_request(self.connection, names.stream_info(self.stream))
+        except NotFoundError:
+            return True
+        except PenstockError:
+            pass  # nobody can tell for now
+        return False
 
     async def _write(self, items: list[tuple[str, bytes]]) -> None:
         fence = f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {self.epoch}\r\n"

@@ -19,7 +19,7 @@ from penstock.channels.messages import ChannelMessage, ChannelStream, NewMessage
 from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
-from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.wire.jetstream import direct, names
 from penstock.wire.jetstream.atomic import MOST, new_id
 from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
@@ -34,6 +34,7 @@ _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
 _AT_ONCE = 64  # requests to delete a message
+_SHORT = 2.0  # seconds for which a leader that does not know yet that it is none may say less than we know
 
 
 class _Pace:
@@ -153,6 +154,7 @@ class Store:
 
     async def _take_state(self, stream: ChannelStream, described: dict[str, Any]) -> None:
         state = described["state"]
+        stream.created, stream.short_since = described["created"], None
         stream.first, stream.last = state["first_seq"], state["last_seq"]
         if stream.last == 0:
             stream.first = 1
@@ -169,12 +171,27 @@ class Store:
         stream.bytes_so_far = stream.bytes_before + state["bytes"] if counted is None else counted
 
     async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
-        """Ask the stream's leader for its first and last sequence."""
+        """Ask the stream's leader for its first and last sequence; DataLossError if it is not the stream we know."""
         answer = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
+        if answer["created"] != stream.created:
+            raise DataLossError(
+                f"The stream {stream.name} is another stream now, made at {answer['created']}.", stream=stream.name
+            )
+        if state["last_seq"] >= stream.last:
+            stream.short_since = None
+        elif stream.short_since is None:
+            stream.short_since = time.monotonic()
+        self.check_end(stream)
         stream.first = max(stream.first, state["first_seq"])
         stream.last = max(stream.last, state["last_seq"])
         return answer
+
+    def check_end(self, stream: ChannelStream, patience: float = _SHORT) -> None:
+        """Raise DataLossError if a stream has ended for some time before what we stored in it."""
+        if stream.short_since is not None and time.monotonic() - stream.short_since >= patience:
+            what = f"The stream {stream.name} ends before sequence {stream.last}: it was put back from an older copy."
+            raise DataLossError(what, stream=stream.name)
 
     async def delete(self, stream: ChannelStream) -> None:
         """Delete a channel's stream."""
@@ -212,6 +229,7 @@ class Store:
                 moved = stream.last > expected
                 refusals = 0 if moved or judge(error) is Verdict.UNKNOWN else refusals + 1
                 if refusals > _REFUSALS:
+                    self.check_end(stream, patience=0.0)
                     raise
                 await asyncio.sleep(0 if moved else _RETRY)
             else:
@@ -258,7 +276,7 @@ class Store:
             await self.refresh(stream)
         except NotFoundError:
             first = stream.last + 1
-            await self._create(stream, first)
+            stream.created = (await self._create(stream, first))["created"]
             log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
             stream.first = max(stream.first, first)
             stream.bytes_before = stream.bytes_so_far

@@ -13,7 +13,7 @@ import pytest
 from penstock.channels.limits import ChannelLimits, Limits
 from penstock.channels.state import read_state
 from penstock.connection import api_request
-from penstock.errors import ChannelError, DeadlineError, DisconnectedError, JetStreamError
+from penstock.errors import ChannelError, DeadlineError, DisconnectedError, InputError, JetStreamError
 from penstock.jetstream.snapshot import backup, restore
 from penstock.server import Server
 from tests.live.stan import Got, Stan, cluster_of, until
@@ -102,6 +102,22 @@ async def test_a_mirror_that_holds_less_does_not_answer_for_the_state(stan):
         gateway = await stan.serve()
         [group] = gateway.service.channels["foo"].subscribers.groups
         assert group.last == 10
+
+
+async def test_a_mirror_in_the_place_of_a_channel_is_refused(stan):
+    """A channel whose stream somebody made a mirror cannot be written to: a gateway says so, and does not serve."""
+    await filled(stan, 3)
+    await stopped(stan)
+    connection = await stan.connection()
+    name = stan.stream("foo")
+    await api_request(connection, f"STREAM.DELETE.{name}")
+    metadata = {"penstock.cluster": stan.cluster, "penstock.channel": "foo"}
+    origin = {"name": stan.stream("origin"), "subjects": [f"{stan.cluster}.origin"]}
+    await api_request(connection, f"STREAM.CREATE.{origin['name']}", origin)
+    mirror = {"name": name, "mirror": {"name": origin["name"]}, "metadata": metadata}
+    await api_request(connection, f"STREAM.CREATE.{name}", mirror)
+    with pytest.raises(InputError, match="is it a mirror"):
+        await stan.serve()
 
 
 # -- streams that are not what they were -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from penstock.errors import OptionError, StartError, StoreDamagedError, StoreInUseError
 from penstock.server import Server, find_binary
-from penstock.server.guard import index_head, stored_streams
+from penstock.server.records import index_head, stored_streams
 from penstock.server.recovery import Held, losses
 from tests.live.command import Command
 
@@ -190,6 +191,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kept(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a consumer, to copy."""
+    return kept(tmp_path_factory.mktemp("worked"), work_off)
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_store_that_came_up_with_less_is_refused(whole: Path, tmp_path: Path, damage: str):
     """Damage that nats-server passes over is found by the record of the last end."""
@@ -264,6 +271,34 @@ def test_a_stream_of_another_store_in_its_place_is_told(whole: Path, tmp_path: P
     shutil.rmtree(block_of(store).parent.parent)
     shutil.copytree(block_of(other).parent.parent, store / "jetstream/$G/streams/S")
     with pytest.raises(StoreDamagedError, match="is another one now"):
+        lazy(store).start()
+
+
+async def work_off(url: str) -> None:
+    """Make a stream, and a durable consumer that has acknowledged some of it."""
+    await fill(url)
+    async with jetstream(url) as stream:
+        worker = await stream.pull_subscribe("S", "worker")
+        for message in await worker.fetch(7):
+            await message.ack_sync()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "o.dat").unlink(), "now has up to 0"),
+        (lambda folder: cut(folder / "o.dat"), "did not bring it up"),
+        (lambda folder: (folder / "meta.inf").unlink(), "did not bring it up"),
+        (shutil.rmtree, "did not bring it up"),
+    ],
+    ids=["no state", "half a state", "no configuration", "nothing"],
+)
+def test_a_consumer_that_is_gone_or_forgot_is_told(worked: Path, tmp_path: Path, damage: Any, words: str):
+    """A durable consumer whose position is lost would give messages again, or be made anew and miss some."""
+    store = shutil.copytree(worked, tmp_path / "store")
+    damage(store / "jetstream/$G/streams/S/obs/worker")
+    had = "consumer worker of stream S had acknowledged all up to sequence 7"
+    with pytest.raises(StoreDamagedError, match=f"{had}, and .*{words}"):
         lazy(store).start()
 
 
@@ -349,7 +384,7 @@ def test_a_record_that_is_none_is_no_record(tmp_path: Path, content: str):
     """Whatever stands in the file, it is read as what can be understood of it, and nothing else."""
     (tmp_path / "n1.streams.json").write_text(content)
     held = Held.by(tmp_path, tmp_path / "n1.streams.json")
-    assert held.record in ({}, {("$G", "S"): {}})
+    assert held.record in ({}, {("$G", "S"): {"consumers": {}}})
 
 
 def test_the_command_tells_and_refuses(whole: Path, tmp_path: Path):
@@ -431,3 +466,14 @@ def test_what_a_newer_server_made_is_told():
     assert loss.certain
     assert "unsupported stream '$G > C'" in loss.text
     assert losses("n1", Path("/nowhere"), Held(), "[WRN] Filestore [A] Stream state outdated, will rebuild", {}) == []
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="this machine has no memory to mount")
+def test_a_synced_store_in_memory_is_told(caplog: Any):
+    """Syncing to memory keeps nothing: a store that was named there is told to whoever wants it synced."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        with Server(store=folder):
+            assert "is in memory (tmpfs)" in caplog.text
+        caplog.clear()
+        with Server(store=folder, sync="2m"):
+            assert "in memory" not in caplog.text

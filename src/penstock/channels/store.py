@@ -141,6 +141,11 @@ class Store:
     async def open(self, channel: str, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
         """Take over a stream that is there, as the server described it."""
         config = described["config"]
+        if not config.get("subjects"):
+            raise InputError(
+                f"The stream {config['name']} has the name of a channel, but no subject: is it a mirror?",
+                remedy="Rename it, or make the channel's stream again.",
+            )
         stream = ChannelStream(channel, config["name"], config["subjects"][0], limits)
         if not config.get("allow_atomic") or not config.get("allow_direct"):
             raise InputError(

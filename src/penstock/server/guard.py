@@ -16,14 +16,7 @@ stop every node gracefully, kill what has not ended after `grace`, remove the fo
 Two signs tell that the parent is gone, because one alone can fail: a process that the parent forked may
 hold a copy of the socket, so the parent itself is watched too. A node dies with the guard by the kernel's
 hand where Linux offers it. The store's lock is inherited by the nodes: it is held exactly as long as one of
-them, or the guard, lives.
-
-A record says what a store holds, so that the next start can tell what is missing. While a node runs it is what the
-node's monitoring port says now and then; when the node ended in order, it is what the node wrote down last::
-
-    {"closed": BOOL, "streams": {ACCOUNT: {STREAM: {"created": TIME, "messages": N, "first_seq": N, "last_seq": N}}}}
-
-A stream whose files cannot be read, as where they are encrypted, has only what could be read of it.
+them, or the guard, lives. The guard also keeps the records of what the nodes store (`records.py`).
 """
 
 from __future__ import annotations
@@ -50,10 +43,6 @@ _DYING_WAIT = 15.0  # how long a store may still belong to a guard whose owner i
 _RECORD_EVERY = 10.0
 _RECORD_TIMEOUT = 0.5
 _RECORD_SHARE = 100  # asking may take this part of the time at most, however many streams there are
-_RECORD_LIMIT = 64 << 20
-_INDEX_MAGIC, _INDEX_VERSIONS = 11, range(1, 5)  # of nats-server's index.db
-_META_LIMIT = 1 << 20
-_INDEX_HEAD = 64  # two bytes and six numbers of at most ten
 
 
 class Guard:
@@ -67,6 +56,7 @@ class Guard:
         self.records: dict[str, dict[str, Any]] = {}
         self.asked_to_stop: set[int] = set()
         self.next_record = 0.0
+        self.store: Any = None  # the module that reads what is stored, which few need
         self.lock: int | None = None
         self.remove: list[str] = []
         self.grace = 10.0
@@ -218,6 +208,7 @@ class Guard:
         """Keep a record of what a node stores; what an earlier run left there is not true any more."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(request["record"])
+        self.store = self.store or _beside("records")
         self.records[request["node"]] = {**request, "streams": None}
         self.next_record = 0.0
         return {}
@@ -231,13 +222,11 @@ class Guard:
             child = self.children.get(name)
             if record["port"] is None or child is None or child["state"] != "running":
                 continue
-            try:
-                streams = told_streams(record["port"], _RECORD_TIMEOUT)
-            except (OSError, ValueError, LookupError, TypeError):
-                continue  # it is busy, or about to end: the last record stays
-            if streams != record["streams"]:
-                with contextlib.suppress(OSError):  # a full disk is the node's to tell
-                    _write_record(record["record"], {"closed": False, "streams": streams})
+            # It may be busy, about to end, or its disk full; whatever it is, the nodes must not go down with a record.
+            with contextlib.suppress(Exception):
+                streams = self.store.told_streams(record["port"], _RECORD_TIMEOUT)
+                if streams != record["streams"]:
+                    self.store.write_record(record["record"], streams, closed=False)
                     record["streams"] = streams
         took = time.monotonic() - begin
         self.next_record = time.monotonic() + max(_RECORD_EVERY, took * _RECORD_SHARE)
@@ -245,8 +234,9 @@ class Guard:
     def _record_ended(self, name: str) -> None:
         """Write down what a node that ended in order left in its store."""
         record = self.records.pop(name)
-        with contextlib.suppress(OSError):
-            _write_record(record["record"], {"closed": True, "streams": stored_streams(record["store"])})
+        with contextlib.suppress(Exception):  # as above
+            streams = self.store.stored_streams(record["store"])
+            self.store.write_record(record["record"], streams, closed=True)
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -306,6 +296,18 @@ class Guard:
                 self.asked_to_stop.discard(pid)
 
 
+def _beside(name: str) -> Any:
+    """Load a module that lies beside this one: in the guard's own process there is no package."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+    if spec is None or spec.loader is None:
+        raise OSError(f"{name}.py cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def here() -> str:
     """Name the machine and the container in which process numbers are ours."""
     try:
@@ -327,98 +329,6 @@ def _exists(pid: int) -> bool:
             return file.read().rpartition(b") ")[2][:1] != b"Z"  # a zombie holds nothing any more
     except OSError:
         return True
-
-
-# -- what a store holds ----------------------------------------------------------------------------
-
-
-def told_streams(port: int, timeout: float) -> dict[str, dict[str, dict[str, Any]]]:
-    """Ask the monitoring port of a node for its streams, by account and name."""
-    page = read_page(port, "/jsz?accounts=true&streams=true", timeout)
-    return {
-        account["id"]: {
-            stream["name"]: {
-                "created": stream["created"],
-                **{key: stream["state"][key] for key in ("messages", "first_seq", "last_seq")},
-            }
-            for stream in account.get("stream_detail") or []
-        }
-        for account in page.get("account_details") or []
-    }
-
-
-def read_page(port: int, page: str, timeout: float) -> Any:
-    """Read a page of a monitoring port; `http.client` would double the time that the guard needs to start."""
-    with socket.create_connection(("127.0.0.1", port), timeout) as link:
-        link.sendall(f"GET {page} HTTP/1.0\r\n\r\n".encode())
-        parts, size = [], 0
-        while part := link.recv(1 << 16):
-            parts.append(part)
-            size += len(part)
-            if size > _RECORD_LIMIT:
-                raise ValueError("the page is too long")
-    return json.loads(b"".join(parts).partition(b"\r\n\r\n")[2])
-
-
-def stored_streams(store: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Read what nats-server wrote down of each stream of a store when it ended, by account and name."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for account, folders in stream_folders(store).items():
-        for name, folder in folders.items():
-            facts = found.setdefault(account, {}).setdefault(name, {})
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-                facts["created"] = json.loads(_head(folder, "meta.inf", _META_LIMIT))["Created"]
-            with contextlib.suppress(OSError, ValueError, LookupError):
-                facts.update(index_head(_head(folder, "msgs/index.db", _INDEX_HEAD)))
-    return found
-
-
-def stream_folders(store: str) -> dict[str, dict[str, str]]:
-    """Give the folder of each stream of a store, by account and name."""
-    accounts = _folders(os.path.join(store, "jetstream"))
-    return {account: dict(_folders(os.path.join(folder, "streams"))) for account, folder in accounts}
-
-
-def _folders(path: str) -> list[tuple[str, str]]:
-    try:
-        # A name that begins with a dot is of a stream that is being deleted.
-        return [(entry.name, entry.path) for entry in os.scandir(path) if entry.is_dir() and entry.name[0] != "."]
-    except OSError:
-        return []
-
-
-def _head(folder: str, name: str, size: int) -> bytes:
-    with open(os.path.join(folder, name), "rb") as file:
-        return file.read(size)
-
-
-def index_head(data: bytes) -> dict[str, int]:
-    """Read how many messages a stream holds, the first and the last, from the beginning of its index.db."""
-    if len(data) < _INDEX_HEAD // 2 or data[0] != _INDEX_MAGIC or data[1] not in _INDEX_VERSIONS:
-        raise ValueError("not an index of a stream")
-    numbers, place = [], 2
-    for _ in range(5):
-        value = shift = 0
-        while True:
-            value |= (data[place] & 0x7F) << shift
-            place, shift = place + 1, shift + 7
-            if not data[place - 1] & 0x80:
-                break
-        numbers.append(value)
-    messages, _, first, _, last = numbers
-    if messages > max(last - first + 1, 0):
-        raise ValueError("not an index of a stream")
-    return {"messages": messages, "first_seq": first, "last_seq": last}
-
-
-def _write_record(path: str, content: dict[str, Any]) -> None:
-    """Write a file whole or not at all."""
-    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(json.dumps(content).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
 
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ class Node:
     def _compare(self, deadline: float) -> None:
         """Tell what the store held before this start and the server did not bring up."""
         while True:
-            status, details = self._monitor("/jsz?accounts=true&streams=true&config=true")
+            status, details = self._monitor("/jsz?accounts=true&streams=true&consumers=true&config=true")
             if status == 200:
                 break
             if time.monotonic() > deadline:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
-from penstock.server.guard import stream_folders
+from penstock.server.records import stream_folders
 
 __all__ = ["Routes", "ServerOptions", "Statement", "inlined", "statements", "take_blocks"]
 

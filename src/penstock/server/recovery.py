@@ -1,7 +1,7 @@
 """What a store held before a start, and what nats-server brought up of it: whatever is less is told.
 
 nats-server cuts a damaged block at the first bad record, passes over a stream whose files it cannot read, and goes on.
-So the guard keeps a record of each node beside the store (`guard.py` has its form). After a start it is compared with
+So the guard keeps a record of each node beside the store (`records.py` has its form). After a start it is compared with
 what the server says that it restored. Without a record, as after a store was moved here, the folders of the streams,
 the sizes of their blocks and the log of the start still show some of what went wrong.
 """
@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from penstock.server import guard
+from penstock.server.records import stream_folders
 
 __all__ = ["Held", "Loss", "losses", "record_of"]
 
@@ -93,6 +93,8 @@ def losses(node: str, store: Path, held: Held, log: str, details: dict[str, Any]
     for place, said in sorted(held.record.items()):
         if text := _missing(place, said, held, restored, running):
             found.append(Loss(node, *place, text, True))
+        elif held.closed and place in running:
+            found += [Loss(node, *place, text, True) for text in _lost_consumers(place, said, running[place])]
     told = {(loss.account, loss.stream) for loss in found}
     for place in sorted(held.streams - told - restored.keys() - running.keys()):
         if (store / "jetstream" / place[0] / "streams" / place[1]).exists():
@@ -141,6 +143,17 @@ def _missing(
     return f"{_name(place)} had {_count(said)}, and the server restored {came:,}"
 
 
+def _lost_consumers(place: tuple[str, str], said: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Say which consumers are gone, and which have forgotten what was acknowledged."""
+    floors = {each["name"]: each["ack_floor"]["stream_seq"] for each in now.get("consumer_detail") or []}
+    for name, floor in said.get("consumers", {}).items():
+        had = f"consumer {name} of {_name(place)} had acknowledged all up to sequence {floor:,}"
+        if name not in floors:
+            yield f"{had}, and the server did not bring it up"
+        elif floors[name] < floor:
+            yield f"{had}, and now has up to {floors[name]:,}: it would give messages again"
+
+
 def _name(place: tuple[str, str]) -> str:
     account, stream = place
     return f"stream {stream}" if account == "$G" else f"stream {stream} of account {account}"
@@ -168,12 +181,15 @@ def _flat(streams: Any) -> dict[tuple[str, str], dict[str, Any]]:
                 numbers = {key: facts[key] for key in ("messages", "first_seq", "last_seq") if key in facts}
                 whole = len(numbers) == 3 and all(isinstance(number, int) for number in numbers.values())
                 created = {"created": facts["created"]} if isinstance(facts.get("created"), str) else {}
-                found[account, name] = {**created, **(numbers if whole else {})}
+                consumers = facts.get("consumers")
+                floors = consumers.items() if isinstance(consumers, dict) else ()
+                known = {name: floor for name, floor in floors if isinstance(floor, int)}
+                found[account, name] = {**created, **(numbers if whole else {}), "consumers": known}
     return found
 
 
 def _streams(store: str) -> Iterator[tuple[str, str]]:
-    for account, names in guard.stream_folders(store).items():
+    for account, names in stream_folders(store).items():
         yield from ((account, name) for name in names)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import secrets
 import shutil
 import socket
@@ -25,6 +26,8 @@ from penstock.server.options import Routes, ServerOptions
 from penstock.server.recovery import Loss
 
 __all__ = ["Server"]
+
+log = logging.getLogger("penstock.server")
 
 _POLL = 0.01
 _CLASHES = 5  # how often a cluster may lose the race for its route ports
@@ -163,6 +166,10 @@ class Server:
                     what = f"The store {root} cannot be made: {error.strerror}."
                     raise OptionError(what, remedy="Name another folder.", option="store", value=str(root)) from None
                 guard.hold(options.root)
+                if options.root is not None and options.sync == "always" and _is_in_memory(root):
+                    log.warning(
+                        "The store %s is in memory (tmpfs): whatever is synced there goes with a restart.", root
+                    )
                 deployment = Deployment(options, binary, guard, root, self.token, None)
                 _bring_up(deployment)
                 _check_losses(deployment)
@@ -261,6 +268,17 @@ def _greeting_version(plain: str) -> str:
         return str(json.loads(held.removeprefix(b"INFO ").partition(b"\n")[0])["version"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError("it does not greet as a NATS server") from None
+
+
+def _is_in_memory(folder: Path) -> bool:
+    """Tell whether a folder lies on a file system that keeps nothing on a disk, where that can be known."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    kinds = {Path(point.replace(r"\040", " ")): kind for _, point, kind, *_ in map(str.split, mounts)}
+    real = folder.resolve()
+    return next((kinds[point] for point in (real, *real.parents) if point in kinds), "") in ("tmpfs", "ramfs")
 
 
 def _check_listen(options: ServerOptions) -> None:

@@ -139,6 +139,19 @@ async def test_a_server_by_hand_is_found_by_the_files_that_it_holds_open(tmp_pat
         await asyncio.to_thread(lazy(tmp_path).start)
 
 
+async def test_what_a_server_by_hand_removed_is_no_loss(whole: Path, tmp_path: Path, by_hand: Any):
+    """Another server that used the store since, and ended in order, may have removed messages by right."""
+    store = shutil.copytree(whole, tmp_path / "store")
+    process = by_hand("-js", "-sd", str(store))
+    async with jetstream(f"nats://127.0.0.1:{process.args[4]}") as stream:
+        await stream.purge_stream("S", keep=5)
+    process.terminate()
+    process.wait()
+    server = await asyncio.to_thread(lazy(store).start)
+    assert server.losses == ()
+    await asyncio.to_thread(server.stop)
+
+
 def test_a_server_of_another_folder_is_no_neighbour(tmp_path: Path, by_hand: Any):
     """A nats-server that stores elsewhere on this machine does not matter."""
     by_hand("-js", "-sd", str(tmp_path / "other"))

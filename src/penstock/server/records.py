@@ -7,7 +7,9 @@ node's monitoring port says now and then; when the node ended in order, it is wh
 
 A stream whose files cannot be read, as where they are encrypted, has only what could be read of it. After an end in
 order each has its durable consumers as well, with the sequence up to which all is acknowledged:
-`"consumers": {NAME: N}`.
+`"consumers": {NAME: N}`, and `"index"`, the end of the file in which the server wrote that down: who finds another one
+there knows that another server has used the store since. If a start was refused because of what is missing, the record
+stays and says `"refused": true`: it was our own server that wrote the index then.
 
 The guard loads this file by its path, so it imports nothing of Penstock.
 """
@@ -21,12 +23,21 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["acknowledged", "index_head", "stored_streams", "stream_folders", "told_streams", "write_record"]
+__all__ = [
+    "acknowledged",
+    "index_end",
+    "index_head",
+    "stored_streams",
+    "stream_folders",
+    "told_streams",
+    "write_record",
+]
 
 _PAGE_LIMIT = 64 << 20
 _META_LIMIT = 1 << 20
 _INDEX_MAGIC, _INDEX_VERSIONS = 11, range(1, 5)  # of a stream's index.db
 _INDEX_HEAD = 64  # two bytes and six numbers of at most ten
+_CHECKSUM = 8
 _CONSUMER_MAGIC, _CONSUMER_VERSION = 22, 2  # of a consumer's o.dat
 
 
@@ -68,6 +79,7 @@ def stored_streams(store: str) -> dict[str, dict[str, dict[str, Any]]]:
                 facts["created"] = json.loads(_head(folder, "meta.inf", _META_LIMIT))["Created"]
             with contextlib.suppress(OSError, ValueError, LookupError):
                 facts.update(index_head(_head(folder, "msgs/index.db", _INDEX_HEAD)))
+                facts["index"] = index_end(folder)
             facts["consumers"] = dict(_stored_consumers(folder))
     return found
 
@@ -98,6 +110,13 @@ def _folders(path: str) -> list[tuple[str, str]]:
 def _head(folder: str, name: str, size: int) -> bytes:
     with open(os.path.join(folder, name), "rb") as file:
         return file.read(size)
+
+
+def index_end(folder: str) -> str:
+    """Give the checksum at the end of a stream's index.db."""
+    with open(os.path.join(folder, "msgs", "index.db"), "rb") as file:
+        file.seek(-_CHECKSUM, os.SEEK_END)
+        return file.read(_CHECKSUM).hex()
 
 
 def index_head(data: bytes) -> dict[str, int]:
@@ -131,11 +150,11 @@ def _numbers(data: bytes, count: int) -> list[int]:
     return numbers
 
 
-def write_record(path: str, streams: dict[str, dict[str, dict[str, Any]]], *, closed: bool) -> None:
+def write_record(path: str, streams: dict[str, dict[str, dict[str, Any]]], **more: bool) -> None:
     """Write a record whole or not at all."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
-        file.write(json.dumps({"closed": closed, "streams": streams}).encode())
+        file.write(json.dumps({**more, "streams": streams}).encode())
         file.flush()
         os.fsync(file.fileno())
     os.replace(f"{path}.new", path)

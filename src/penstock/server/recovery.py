@@ -18,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from penstock.server.records import stream_folders
+from penstock.server.records import index_end, stream_folders, write_record
 
-__all__ = ["Held", "Loss", "losses", "record_of"]
+__all__ = ["Held", "Loss", "losses", "record_of", "refuse"]
 
 _RESTORED = re.compile(r"Restored ([\d,]+) messages for stream '(.+?) > (.+?)' in ")
 _COMPLAINT = re.compile(r"\[(?:WRN|ERR|FTL)\] +(.*)")
@@ -71,9 +71,13 @@ class Held:
     def by(cls, store: Path, record: Path) -> Held:
         """Look at a store and its record."""
         said = _read(record)
+        known = _flat(said.get("streams"))
+        if said.get("refused") is not True:
+            for place, facts in known.items():
+                _forget_numbers(store, place, facts)
         folders = frozenset(_streams(str(store)))
         blocks = (block for account, name in folders for block in _blocks(store, account, name))
-        return cls(said.get("closed") is True, _flat(said.get("streams")), folders, dict(islice(blocks, _BLOCKS)))
+        return cls(said.get("closed") is True, known, folders, dict(islice(blocks, _BLOCKS)))
 
 
 def record_of(root: Path, node: str) -> Path:
@@ -129,7 +133,7 @@ def _missing(
         return None
     if state["last_seq"] < said["last_seq"]:
         return f"{_name(place)} ended at sequence {said['last_seq']:,}, and now ends at {state['last_seq']:,}"
-    if not held.closed:
+    if not held.closed or "messages" not in said:
         return None
     came = restored.get(place, state["messages"])
     config = now.get("config") or {}
@@ -172,6 +176,21 @@ def _read(record: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def _forget_numbers(store: Path, place: tuple[str, str], facts: dict[str, Any]) -> None:
+    """Forget what another server, which has used the store since, may have changed by right."""
+    with suppress(OSError):
+        if index_end(str(store / "jetstream" / place[0] / "streams" / place[1])) != facts.get("index"):
+            for name in ("messages", "consumers"):
+                facts.pop(name, None)
+
+
+def refuse(record: Path) -> None:
+    """Note in a record that a start was refused because of what is missing."""
+    said = _read(record)
+    with suppress(OSError):  # where it cannot be written the next start knows less
+        write_record(str(record), said.get("streams") or {}, closed=said.get("closed") is True, refused=True)
+
+
 def _flat(streams: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """Give the streams of a record by account and name, leaving out what is not of its form."""
     found = {}
@@ -184,7 +203,8 @@ def _flat(streams: Any) -> dict[tuple[str, str], dict[str, Any]]:
                 consumers = facts.get("consumers")
                 floors = consumers.items() if isinstance(consumers, dict) else ()
                 known = {name: floor for name, floor in floors if isinstance(floor, int)}
-                found[account, name] = {**created, **(numbers if whole else {}), "consumers": known}
+                index = {"index": facts["index"]} if isinstance(facts.get("index"), str) else {}
+                found[account, name] = {**created, **(numbers if whole else {}), **index, "consumers": known}
     return found
 
 

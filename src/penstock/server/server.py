@@ -23,7 +23,7 @@ from penstock.server.binary import FAST_INGEST, find_binary, version_numbers
 from penstock.server.guard_process import GuardProcess
 from penstock.server.node import Deployment, ForeignNode, Node, is_port_clash
 from penstock.server.options import Routes, ServerOptions
-from penstock.server.recovery import Loss
+from penstock.server.recovery import Loss, record_of, refuse
 
 __all__ = ["Server"]
 
@@ -331,6 +331,7 @@ def _check_losses(deployment: Deployment) -> None:
     certain = tuple(loss.text for loss in deployment.losses if loss.certain)
     if not certain or deployment.options.nodes > 1 or deployment.options.on_loss == "tell":
         return
+    refuse(record_of(deployment.root, deployment.nodes[0].name))
     more = f"; and {len(certain) - _SHOWN} more" if len(certain) > _SHOWN else ""
     raise StoreDamagedError(
         f"The store {deployment.root} came up with less than it held: {'; '.join(certain[:_SHOWN])}{more}.",

@@ -172,6 +172,25 @@ async def test_a_stream_that_is_replaced_under_a_gateway_is_taken_up(stan, caplo
     assert "another stream" in caplog.text
 
 
+async def test_a_stream_that_is_replaced_under_its_publishers_is_taken_up(stan, caplog):
+    """Nobody is subscribed: a publisher hears that the stream is another one, and soon it is served."""
+    await filled(stan, 5)
+    await replaced(stan, 2)
+    writer = await stan.client("writer", ack_timeout=1.0)
+    refused = 0
+    while True:
+        try:
+            await writer.publish("foo", b"new")
+            break
+        except (ChannelError, DeadlineError) as error:
+            refused += isinstance(error, ChannelError)
+            await asyncio.sleep(0.02)
+    assert refused
+    connection = await stan.connection()
+    assert (await api_request(connection, f"STREAM.INFO.{stan.stream('foo')}"))["state"]["last_seq"] == 3
+    assert "is another stream now" in caplog.text
+
+
 async def test_a_position_past_the_end_of_its_stream_is_put_to_the_end(stan, caplog):
     """A stream from an older copy of its files ends before a durable's position: what comes then is new to it."""
     await filled(stan, 10)
@@ -366,6 +385,26 @@ async def test_a_stream_that_is_full_refuses_with_an_error_in_the_ack(stan):
     assert (await api_request(connection, f"STREAM.INFO.{name}"))["state"]["messages"] == 3
 
 
+@pytest.mark.heavy
+async def test_a_full_server_acknowledges_only_what_it_stored(unique):
+    """Where JetStream has no room left, each publish is refused or unanswered; nothing acknowledged is missing."""
+    with Server(sync="2m", config="jetstream { max_file_store: 1MB }") as server:
+        async with cluster_of(server.url, unique("c")) as stan:
+            await stan.serve()
+            client = await stan.client(ack_timeout=10.0)
+            taken, refused = 0, ""
+            while not refused and taken < 20:
+                try:
+                    await client.publish("foo", b"x" * 200_000)
+                    taken += 1
+                except ChannelError as error:
+                    refused = error.text
+            assert "insufficient" in refused
+            connection = await stan.connection()
+            state = (await api_request(connection, f"STREAM.INFO.{stan.stream('foo')}"))["state"]
+            assert state["messages"] == taken > 0
+
+
 async def test_an_idle_channel_that_could_not_be_deleted_is_deleted_later(stan, monkeypatch):
     """A deletion that the server refuses for now is tried again."""
     gateway = await stan.serve(limits=Limits(default=ChannelLimits(max_inactivity=0.3)))
@@ -384,3 +423,31 @@ async def test_an_idle_channel_that_could_not_be_deleted_is_deleted_later(stan, 
     monkeypatch.setattr(store, "delete", refuse)
     await until(lambda: "foo" not in gateway.service.channels)
     assert refusals == 3
+
+
+async def test_a_message_that_another_stream_took_is_not_acknowledged(stan):
+    """A channel's subject that another stream takes now stores nothing in the channel: the publisher hears it."""
+    await filled(stan, 0)
+    client = stan._clients[0]
+    await client.subscribe("foo", Got())
+    connection = await stan.connection()
+    name = stan.stream("foo")
+    config = (await api_request(connection, f"STREAM.INFO.{name}"))["config"]
+    await api_request(connection, f"STREAM.UPDATE.{name}", {**config, "subjects": [f"{stan.cluster}.elsewhere"]})
+    thief = {"name": f"{stan.cluster}=thief", "subjects": config["subjects"], "allow_atomic": True}
+    await api_request(connection, f"STREAM.CREATE.{thief['name']}", thief)
+    with pytest.raises(ChannelError, match="thief takes the subject"):
+        await client.publish("foo", b"stolen")
+
+
+async def test_who_iterates_hears_that_the_client_is_lost(stan, caplog):
+    """A loop over messages does not just end when the server gave the client up: it raises, and the log says so."""
+    gateway = await stan.serve()
+    client = await stan.client(ping_interval=-20)
+    subscription = await client.subscribe("foo")
+    known = gateway.service.clients
+    known.remove(known.by_id["me"])
+    with pytest.raises(ChannelError, match="no longer registered"):
+        async for _ in subscription:
+            pass
+    await until(lambda: "the client me is lost" in caplog.text)

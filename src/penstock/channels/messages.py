@@ -124,6 +124,8 @@ class ChannelStream:
     """When it was made, as the server says it: another stream of its name was made at another time."""
     first: int = 1
     last: int = 0
+    replaced: str = ""
+    """When another stream of its name was made that is there now; empty if it is the same."""
     short_since: float | None = None
     """Since when its leader says that it ends before `last`; None if it does not."""
     last_time: int = 0

@@ -391,7 +391,7 @@ class Service:
             await asyncio.sleep(max(_LOOK_AROUND, len(self.channels) / 100))
             self._check_listening()
             for channel in list(self.channels.values()):
-                self.store.check_end(channel.stream)
+                self.store.check_same(channel.stream)
                 if not channel.subscribers.active:
                     continue
                 known = channel.stream.last

@@ -28,9 +28,10 @@ from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, store_frames
-from penstock.errors import JetStreamError, NoRespondersError, NotFoundError, PenstockError
+from penstock.errors import InputError, JetStreamError, NoRespondersError, NotFoundError, PenstockError
 from penstock.wire import protocol
 from penstock.wire.jetstream import atomic, direct, names
+from penstock.wire.jetstream.answers import PubAck
 from penstock.wire.jetstream.names import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import may_ask_again
 
@@ -130,6 +131,7 @@ class State:
 
         try:
             [ack] = await store_frames(self.connection, make, (subject,))
+            self._check_taken(ack)
         except JetStreamError as error:
             if error.err_code not in (WRONG_LAST_SEQUENCE, SEQUENCE_IN_DOUBT):
                 raise
@@ -278,4 +280,13 @@ class State:
             )
 
         async with self._writing:
-            await store_frames(self.connection, make, subjects, count=1 if together else len(items))
+            for ack in await store_frames(self.connection, make, subjects, count=1 if together else len(items)):
+                self._check_taken(ack)
+
+    def _check_taken(self, ack: PubAck) -> None:
+        """Refuse an ack of another stream, which took our subjects when this one was deleted."""
+        if ack.stream != self.stream:
+            raise InputError(
+                f"The stream {ack.stream} takes {self._head}> now, and not {self.stream}.",
+                remedy="Let no other stream take these subjects.",
+            )

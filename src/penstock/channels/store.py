@@ -159,7 +159,7 @@ class Store:
 
     async def _take_state(self, stream: ChannelStream, described: dict[str, Any]) -> None:
         state = described["state"]
-        stream.created, stream.short_since = described["created"], None
+        stream.created, stream.replaced, stream.short_since = described["created"], "", None
         stream.first, stream.last = state["first_seq"], state["last_seq"]
         if stream.last == 0:
             stream.first = 1
@@ -179,21 +179,21 @@ class Store:
         """Ask the stream's leader for its first and last sequence; DataLossError if it is not the stream we know."""
         answer = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
-        if answer["created"] != stream.created:
-            raise DataLossError(
-                f"The stream {stream.name} is another stream now, made at {answer['created']}.", stream=stream.name
-            )
+        stream.replaced = answer["created"] if answer["created"] != stream.created else ""
         if state["last_seq"] >= stream.last:
             stream.short_since = None
         elif stream.short_since is None:
             stream.short_since = time.monotonic()
-        self.check_end(stream)
+        self.check_same(stream)
         stream.first = max(stream.first, state["first_seq"])
         stream.last = max(stream.last, state["last_seq"])
         return answer
 
-    def check_end(self, stream: ChannelStream, patience: float = _SHORT) -> None:
-        """Raise DataLossError if a stream has ended for some time before what we stored in it."""
+    def check_same(self, stream: ChannelStream, patience: float = _SHORT) -> None:
+        """Raise DataLossError if a stream was replaced, or has ended for some time before what we stored in it."""
+        if stream.replaced:
+            what = f"The stream {stream.name} is another stream now, made at {stream.replaced}."
+            raise DataLossError(what, stream=stream.name)
         if stream.short_since is not None and time.monotonic() - stream.short_since >= patience:
             what = f"The stream {stream.name} ends before sequence {stream.last}: it was put back from an older copy."
             raise DataLossError(what, stream=stream.name)
@@ -224,7 +224,13 @@ class Store:
             frames = write_frames(stream, messages, batch, now=time.time_ns(), atomic=atomic)
             began = time.perf_counter()
             try:
-                await store_frames(self.connection, frames.make, (stream.subject,))
+                [ack] = await store_frames(self.connection, frames.make, (stream.subject,))
+                if ack.stream != stream.name:
+                    raise DataLossError(
+                        f"The stream {ack.stream} takes the subject {stream.subject} now, and not {stream.name}.",
+                        remedy="Give the subject back to the channel's stream.",
+                        stream=stream.name,
+                    )
             except PenstockError as error:
                 wrong_place = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
                 if not wrong_place and not may_ask_again(error):
@@ -234,7 +240,7 @@ class Store:
                 moved = stream.last > expected
                 refusals = 0 if moved or judge(error) is Verdict.UNKNOWN else refusals + 1
                 if refusals > _REFUSALS:
-                    self.check_end(stream, patience=0.0)
+                    self.check_same(stream, patience=0.0)
                     raise
                 await asyncio.sleep(0 if moved else _RETRY)
             else:

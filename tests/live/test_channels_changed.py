@@ -370,6 +370,20 @@ async def test_a_state_that_is_purged_under_a_gateway_is_told_to_its_clients(sta
     assert "was purged or put back" in caplog.text
 
 
+async def test_a_state_that_is_deleted_under_a_gateway_is_made_again(stan, caplog):
+    """The gateway serves on, knows nobody any more, and says so; its clients hear it at their next ping."""
+    gateway = await filled(stan, 3)
+    client = await stan.client("other", ping_interval=1, ping_max_out=15)
+    subscription = await client.subscribe("foo", durable="d")
+    connection = await stan.connection()
+    await api_request(connection, f"STREAM.DELETE.{stan.cluster}=state")
+    with pytest.raises(ChannelError, match="no longer registered"):
+        await subscription.next(20)
+    assert gateway.leading
+    assert "in which the state is kept, was deleted" in caplog.text
+    assert "was purged or put back" in caplog.text
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 

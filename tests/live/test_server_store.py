@@ -159,6 +159,24 @@ def test_a_server_of_another_folder_is_no_neighbour(tmp_path: Path, by_hand: Any
         assert server.losses == ()
 
 
+def test_a_store_whose_lock_was_deleted_is_still_refused(tmp_path: Path):
+    """Without its lock a server of ours is found like any other, among the processes of this machine."""
+    with lazy(tmp_path) as server:
+        (tmp_path / "penstock.lock").unlink()
+        with pytest.raises(StoreInUseError, match="process") as caught:
+            lazy(tmp_path).start()
+        assert caught.value.pid == server.nodes[0].pid
+
+
+def test_a_lock_of_an_older_version_is_one_of_this_machine(tmp_path: Path):
+    """A lock that names no machine is read as ours, and its owner found at once."""
+    with lazy(tmp_path):
+        lock = tmp_path / "penstock.lock"
+        lock.write_text(" ".join(lock.read_text().split()[:2]) + "\n")
+        with pytest.raises(StoreInUseError, match="a server of this process"):
+            lazy(tmp_path).start()
+
+
 def test_a_lock_of_another_machine_names_it(tmp_path: Path):
     """A process number of another machine or container means nothing here: the owner is named with its machine."""
     with lazy(tmp_path):

@@ -51,7 +51,7 @@ class Loss:
     text: str
     """What is missing, as a sentence."""
     certain: bool
-    """Whether something is missing for certain, and not only damaged or cut short."""
+    """Whether something is missing for certain: not only damaged or cut short, and not to come back from a replica."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,21 @@ def losses(node: str, store: Path, held: Held, log: str, details: dict[str, Any]
         for account in details.get("account_details") or []
         for stream in account.get("stream_detail") or []
     }
+    clustered = "meta_cluster" in details
     found = []
     for place, said in sorted(held.record.items()):
+        config = running[place].get("config") or {} if place in running else {}
+        # A cluster may have deleted a stream while this node was down, and brings back what has replicas.
+        certain = not clustered or config.get("num_replicas") == 1
         if text := _missing(place, said, held, restored, running):
-            found.append(Loss(node, *place, text, True))
+            found.append(Loss(node, *place, text, certain))
         elif held.closed and place in running:
-            found += [Loss(node, *place, text, True) for text in _lost_consumers(place, said, running[place])]
+            found += [Loss(node, *place, text, certain) for text in _lost_consumers(place, said, running[place])]
     told = {(loss.account, loss.stream) for loss in found}
     for place in sorted(held.streams - told - restored.keys() - running.keys()):
         if (store / "jetstream" / place[0] / "streams" / place[1]).exists():
-            found.append(Loss(node, *place, f"{_name(place)} has its files, and the server did not bring it up", True))
+            text = f"{_name(place)} has its files, and the server did not bring it up"
+            found.append(Loss(node, *place, text, not clustered))
     for place in sorted(held.streams if held.blocks else ()):
         for path, cut in _cut_blocks(store, place, held):
             text = f"{_name(place)}: {cut:,} bytes that could not be read were cut from the end of {path}"

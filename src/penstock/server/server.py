@@ -327,11 +327,12 @@ def _bring_up(deployment: Deployment) -> None:
 
 
 def _check_losses(deployment: Deployment) -> None:
-    """Refuse to go on with a store that came up with less than it held; a cluster may heal what one node lost."""
+    """Refuse to go on with a store that came up with less than it held."""
     certain = tuple(loss.text for loss in deployment.losses if loss.certain)
-    if not certain or deployment.options.nodes > 1 or deployment.options.on_loss == "tell":
+    if not certain or deployment.options.on_loss == "tell":
         return
-    refuse(record_of(deployment.root, deployment.nodes[0].name))
+    for node in deployment.nodes:
+        refuse(record_of(deployment.root, node.name))
     more = f"; and {len(certain) - _SHOWN} more" if len(certain) > _SHOWN else ""
     raise StoreDamagedError(
         f"The store {deployment.root} came up with less than it held: {'; '.join(certain[:_SHOWN])}{more}.",

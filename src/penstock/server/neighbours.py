@@ -32,27 +32,26 @@ def server_using(folder: Path) -> int | None:
     """Give the process of a nats-server that stores its streams in this folder, None if none is known."""
     streams = folder / "jetstream"  # nats-server puts its own folder into the one that it is given
     with suppress(OSError):
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and _is_nats_server(entry) and _uses(entry, streams):
-                return int(entry.name)
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            process = Path("/proc", name)
+            if _is_nats_server(process) and _uses(process, streams):
+                return int(name)
     return None
 
 
 def _is_nats_server(process: Path) -> bool:
-    names = []
     with suppress(OSError):
-        names.append((process / "comm").read_text(errors="replace"))
-    with suppress(OSError):
-        names.append(os.path.basename(os.readlink(process / "exe")))
-    return any(name.startswith("nats-server") for name in names)
+        return (process / "comm").read_text(errors="replace").startswith("nats-server")
+    return False
 
 
 def _uses(process: Path, streams: Path) -> bool:
-    return (
-        any(_is_inside(file, streams) for file in _open_files(process))
-        or any(_same(path, streams) for path in _named_folders(process))
-        or any(_same(_seen_by(process, said), streams) for said in _told_folders(process))
-    )
+    inside = f"{os.path.realpath(streams)}/"
+    if any(file.startswith(inside) for file in _open_files(process)):
+        return True
+    if named := list(_named_folders(process)):
+        return any(_same(path, streams) for path in named)
+    return any(_same(_seen_by(process, said), streams) for said in _told_folders(process))
 
 
 def _same(path: Path, streams: Path) -> bool:
@@ -60,10 +59,6 @@ def _same(path: Path, streams: Path) -> bool:
     with suppress(OSError):
         return os.path.samefile(path, streams)
     return False
-
-
-def _is_inside(file: str, streams: Path) -> bool:
-    return file.startswith(f"{os.path.realpath(streams)}/")
 
 
 def _open_files(process: Path) -> Iterator[str]:

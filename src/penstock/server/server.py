@@ -336,8 +336,8 @@ def _check_losses(deployment: Deployment) -> None:
     more = f"; and {len(certain) - _SHOWN} more" if len(certain) > _SHOWN else ""
     raise StoreDamagedError(
         f"The store {deployment.root} came up with less than it held: {'; '.join(certain[:_SHOWN])}{more}.",
-        remedy='Put back a copy of the folder, or go on with what is left: on_loss="tell" once. If another nats-server '
-        "has used the folder meanwhile, it may have removed them.",
+        remedy='Put back a copy of the folder, or go on with what is left: on_loss="tell", or `penstock server run '
+        "--on-loss tell`, once. If another nats-server has used the folder meanwhile, it may have removed them.",
         store=str(deployment.root),
         losses=certain,
     )

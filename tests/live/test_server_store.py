@@ -152,6 +152,20 @@ async def test_what_a_server_by_hand_removed_is_no_loss(whole: Path, tmp_path: P
     await asyncio.to_thread(server.stop)
 
 
+def test_a_server_by_hand_on_a_store_in_use_is_told(tmp_path: Path, by_hand: Any, eventually: Eventually, caplog: Any):
+    """Nothing keeps nats-server from a store that ours is using; it is told once, where one looks and in the log."""
+    with lazy(tmp_path) as server:
+        process = by_hand("-js", "-sd", str(tmp_path))
+        server._deployment.guard.ask("record", node="n1", port=server.nodes[0]._monitor_port, **paths(tmp_path))
+        eventually(lambda: server.losses)
+        [loss] = server.losses
+        assert f"process {process.pid}" in loss.text
+        assert server.nodes[0].alive
+        process.kill()
+        process.wait()
+    assert caplog.text.count("uses the store at the same time") == 1
+
+
 def test_a_server_of_another_folder_is_no_neighbour(tmp_path: Path, by_hand: Any):
     """A nats-server that stores elsewhere on this machine does not matter."""
     by_hand("-js", "-sd", str(tmp_path / "other"))

@@ -7,11 +7,12 @@ answered by one line with the same `id`::
     {"do": "hold", "lock": PATH, "remove": [PATH], "grace": SECONDS}   -> {} or {"held": PID or null, "place": WHERE}
     {"do": "start", "node": NAME, "argv": [...], "output": PATH}       -> {"pid": PID}
     {"do": "signal", "node": NAME, "signal": NUMBER}                   -> {}
-    {"do": "state", "node": NAME}                                      -> {"pid", "state", "status"}
+    {"do": "state", "node": NAME}                                      -> {"pid", "state", "status"[, "neighbour"]}
     {"do": "record", "node": NAME, "store": PATH, "record": PATH, "port": PORT or null}   -> {}
 
-`state` is "running", "paused", "exited" or "none". The end of the socket, or of the parent process, means:
-stop every node gracefully, kill what has not ended after `grace`, remove the folders, go.
+`state` is "running", "paused", "exited" or "none"; `neighbour` is another nats-server that uses the node's store.
+The end of the socket, or of the parent process, means: stop every node gracefully, kill what has not ended after
+`grace`, remove the folders, go.
 
 Two signs tell that the parent is gone, because one alone can fail: a process that the parent forked may
 hold a copy of the socket, so the parent itself is watched too. A node dies with the guard by the kernel's
@@ -57,6 +58,7 @@ class Guard:
         self.asked_to_stop: set[int] = set()
         self.next_record = 0.0
         self.store: Any = None  # the module that reads what is stored, which few need
+        self.neighbours: Any = None  # and the one that looks for who else does
         self.lock: int | None = None
         self.remove: list[str] = []
         self.grace = 10.0
@@ -216,11 +218,18 @@ class Guard:
     # -- records -----------------------------------------------------------------------------------
 
     def _record_running(self) -> None:
-        """Write down what each node that runs says of its streams."""
+        """Write down what each node that runs says of its streams, and who else uses its store."""
         begin = time.monotonic()
+        ours = [child["pid"] for child in self._alive()]
         for name, record in self.records.items():
             child = self.children.get(name)
-            if record["port"] is None or child is None or child["state"] != "running":
+            if child is None or child["state"] != "running":
+                continue
+            with contextlib.suppress(Exception):  # as below
+                self.neighbours = self.neighbours or _beside("neighbours")
+                if pid := self.neighbours.server_using(record["store"], but=ours, ask=False):
+                    child["neighbour"] = pid
+            if record["port"] is None:
                 continue
             # It may be busy, about to end, or its disk full; whatever it is, the nodes must not go down with a record.
             with contextlib.suppress(Exception):

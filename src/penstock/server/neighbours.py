@@ -3,6 +3,8 @@
 What can be known is read from `/proc`: the files that a server holds open, the folder that its command line or its
 configuration names, and what its monitoring port says. A server of another user or in another container may be
 hidden from us; then nothing is found.
+
+The guard loads this file by its path, so it imports nothing of Penstock.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 import os
 import re
 import select
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -28,13 +30,16 @@ _GREETING = 0.1
 _ANSWER_TIMEOUT = 0.5
 
 
-def server_using(folder: Path) -> int | None:
-    """Give the process of a nats-server that stores its streams in this folder, None if none is known."""
-    streams = folder / "jetstream"  # nats-server puts its own folder into the one that it is given
+def server_using(folder: str | Path, *, but: Collection[int] = (), ask: bool = True) -> int | None:
+    """Give the process of a nats-server that stores its streams in this folder, None if none is known.
+
+    `but` are processes that may. With `ask`, servers that show it in no other way are asked over their monitoring port.
+    """
+    streams = Path(folder) / "jetstream"  # nats-server puts its own folder into the one that it is given
     with suppress(OSError):
         for name in filter(str.isdigit, os.listdir("/proc")):
             process = Path("/proc", name)
-            if _is_nats_server(process) and _uses(process, streams):
+            if int(name) not in but and _is_nats_server(process) and _uses(process, streams, ask):
                 return int(name)
     return None
 
@@ -45,13 +50,13 @@ def _is_nats_server(process: Path) -> bool:
     return False
 
 
-def _uses(process: Path, streams: Path) -> bool:
+def _uses(process: Path, streams: Path, ask: bool) -> bool:
     inside = f"{os.path.realpath(streams)}/"
     if any(file.startswith(inside) for file in _open_files(process)):
         return True
     if named := list(_named_folders(process)):
         return any(_same(path, streams) for path in named)
-    return any(_same(_seen_by(process, said), streams) for said in _told_folders(process))
+    return ask and any(_same(_seen_by(process, said), streams) for said in _told_folders(process))
 
 
 def _same(path: Path, streams: Path) -> bool:

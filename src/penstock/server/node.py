@@ -75,6 +75,7 @@ class Node:
         self._log_start = 0
         self._record = None if options.root is None else record_of(options.root, self.name)
         self._held = Held()
+        self._neighbours: set[int] = set()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -116,8 +117,18 @@ class Node:
     def _facts(self) -> dict[str, Any]:
         if self._deployment.guard.open:
             with suppress(ServerError):  # the guard ended between the two lines, and its nodes with it
-                return self._deployment.guard.state(self.name)
+                facts = self._deployment.guard.state(self.name)
+                self._tell_neighbour(facts.get("neighbour"))
+                return facts
         return {"pid": None, "state": "exited", "status": None}
+
+    def _tell_neighbour(self, pid: int | None) -> None:
+        """Tell once of a server that somebody started on our store: nothing keeps it out."""
+        if pid is not None and pid not in self._neighbours:
+            self._neighbours.add(pid)
+            text = f"process {pid}, a nats-server that was not started here, uses the store at the same time"
+            log.error("Store %s: %s. Both write there: stop one, and look for what is missing.", self.store, text)
+            self._deployment.losses.append(Loss(self.name, "", "", text, certain=False))
 
     # -- faults and repairs ------------------------------------------------------------------------
 

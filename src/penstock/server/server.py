@@ -120,8 +120,11 @@ class Server:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What a named store held before its nodes were started, and they did not bring up."""
-        return tuple(self._started().losses)
+        """What a named store held and its nodes did not bring up when they were started, and who else writes there."""
+        deployment = self._started()
+        for node in deployment.nodes:
+            node._facts()
+        return tuple(deployment.losses)
 
     @property
     def running(self) -> bool:
@@ -184,6 +187,8 @@ class Server:
         """Stop every node gracefully, kill what does not end in ten seconds, and remove a temporary store."""
         with self._lock:
             if self._deployment is not None:
+                for node in self._deployment.nodes:
+                    node._facts()  # the last chance to tell who else uses the store
                 self._deployment.guard.close()
 
 

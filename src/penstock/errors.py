@@ -10,6 +10,7 @@
     ├── ServerError                 the nats-server that we run as a child
     │   ├── BinaryError             no nats-server to run, or one too old
     │   ├── StoreInUseError         the store folder belongs to a running server
+    │   ├── StoreDamagedError       the store came up with less than it held
     │   └── StartError              the server did not become ready; carries the end of its log
     ├── LinkError                   the way to a NATS server (also a ConnectionError)
     │   ├── UnreachableError        nobody answers at the address, or not as a NATS server
@@ -127,6 +128,13 @@ class StoreInUseError(ServerError, fault="caller"):
 
     store: str
     pid: int | None
+
+
+class StoreDamagedError(ServerError):
+    """The store came up with less than it held; `losses` says what is missing, a sentence each."""
+
+    store: str
+    losses: tuple[str, ...]
 
 
 class StartError(ServerError):

@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.connection import Connection
 from penstock.console import Console
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreDamagedError
 from penstock.info import StreamInfo
 from penstock.server import Node, Server
 from tests.live.browser import Browser
@@ -215,6 +215,7 @@ async def test_a_cluster_store_survives(tmp_path: Path) -> None:
             await client.close()
             assert message.data == b"for ever"
             assert [node.store for node in server.nodes] == [tmp_path / name for name in ("n1", "n2", "n3")]
+            assert server.losses == ()
     assert {"n1.log", "n2.log", "n3.log"} <= set(os.listdir(tmp_path))
 
 
@@ -272,3 +273,38 @@ def free_run() -> int:
         finally:
             for probe in probes:
                 probe.close()
+
+
+@pytest.mark.heavy
+async def test_what_a_node_lost_is_told_and_comes_back_from_its_replicas(tmp_path: Path) -> None:
+    """A damaged block of a replicated stream is told and healed; one of a stream without replicas is refused."""
+
+    async def started() -> Server:
+        return await asyncio.to_thread(Server(nodes=3, store=tmp_path, sync="2m").start)
+
+    server = await started()
+    client = await connect(server.url)
+    jetstream = client.jetstream(timeout=2)
+    for name, replicas in (("THREE", 3), ("ONE", 1)):
+        await persistently(lambda name=name, count=replicas: jetstream.add_stream(name=name, num_replicas=count))
+        for _ in range(20):
+            await persistently(lambda name=name: jetstream.publish(name, b"x" * 50))
+    await client.close()
+    await asyncio.to_thread(server.stop)
+    [block] = tmp_path.glob("n2/jetstream/$G/streams/THREE/msgs/*.blk")
+    block.write_bytes(block.read_bytes()[: block.stat().st_size // 2])
+    server = await started()
+    assert [(loss.node, loss.stream, loss.certain) for loss in server.losses] == [("n2", "THREE", False)]
+
+    def messages() -> int:
+        [account] = server.nodes[1]._monitor("/jsz?accounts=true&streams=true")[1]["account_details"]
+        return next(each["state"]["messages"] for each in account["stream_detail"] if each["name"] == "THREE")
+
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(messages) < 20:
+            await asyncio.sleep(0.05)
+    await asyncio.to_thread(server.stop)
+    [block] = tmp_path.glob("n*/jetstream/$G/streams/ONE/msgs/*.blk")
+    block.write_bytes(block.read_bytes()[: block.stat().st_size // 2])
+    with pytest.raises(StoreDamagedError, match="stream ONE had 20 messages, and the server restored 10"):
+        await started()

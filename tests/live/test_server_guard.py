@@ -220,7 +220,7 @@ def test_a_store_is_locked_as_long_as_a_node_of_it_lives(spoken: Spoken, eventua
     """The lock names its owner and the guard; a node holds it, too, and it is free when all of them are gone."""
     lock = spoken.folder / "penstock.lock"
     assert spoken.ask("hold", lock=str(lock), remove=[], grace=1.0) == {}
-    assert lock.read_text() == f"{os.getpid()} {spoken.process.pid}\n"
+    assert lock.read_text() == f"{os.getpid()} {spoken.process.pid} {guard.here()}\n"
     assert lock.stat().st_mode & 0o077 == 0
     assert is_locked(lock)
     pid = spoken.start("n1", *SLEEP)
@@ -238,7 +238,10 @@ def test_a_second_guard_is_told_who_holds_the_store(spoken: Spoken, tmp_path: Pa
     folder.mkdir()
     other = Spoken(folder)
     try:
-        assert other.ask("hold", lock=str(lock), remove=[], grace=1.0) == {"held": os.getpid()}
+        assert other.ask("hold", lock=str(lock), remove=[], grace=1.0) == {
+            "held": os.getpid(),
+            "place": guard.here(),
+        }
         assert is_locked(lock)
         assert lock.read_text().split()[1] == str(spoken.process.pid)
         answer = other.ask("hold", lock=str(tmp_path / "no" / "folder" / "lock"), remove=[], grace=1.0)

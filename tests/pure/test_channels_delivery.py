@@ -307,6 +307,22 @@ def test_skipping_never_goes_back():
     assert group.last == 7
 
 
+def test_what_a_leaving_member_had_is_kept_where_nobody_is_there():
+    """If all others of a queue are offline, its messages wait for whoever takes the first one's place."""
+    group = Group(1, "foo", queue="d:q", keep=True)
+    a, b = (Member(number, f"c{number}", "i", "a", max_in_flight=10, ack_wait=30) for number in (1, 2))
+    group.join(a)
+    group.join(b)
+    b.online = False
+    for sequence in (1, 2, 3):
+        group.assign(a, sequence, 0.0)
+    group.leave(a, 1.0)
+    assert sorted(b.pending) == [1, 2, 3]
+    back = Member(0, "c3", "i", "a", max_in_flight=10, ack_wait=30)
+    group.resume(back)
+    assert group.waiting(back, 2.0) == [1, 2, 3]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["new", "ack", "wait", "leave"]), st.integers(0, 30)), max_size=80))
 def test_nothing_is_ever_lost(steps):
     """Whatever happens, a message that was sent as new is acknowledged or pending with exactly one member."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.channels.channel import Recent
 from penstock.channels.delivery import Group, Member
 from penstock.channels.limits import ChannelLimits, Limits, gather_limits, parse_limits
-from penstock.channels.messages import quote_reply, read_message
+from penstock.channels.messages import ChannelStream, quote_reply, read_message
 from penstock.channels.names import channel_of, is_channel, is_client, stream_name, subject_name
 from penstock.channels.options import GatewayOptions
 from penstock.channels.state_records import (
@@ -170,6 +170,11 @@ def test_golden_records():
     written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]}}'
     assert encode_group(group) == written
     assert decode_group(written).pending == {7: (5, 6, 9)}
+    assert decode_group(written).created == "", "as gateways wrote it that did not note the stream"
+    group.stream = ChannelStream("foo", "C:foo", "foo", ChannelLimits(), created="2026-01-02T03:04:05.678Z")
+    written = b'{"v":1,"last":9,"pending":{"7":[[5,7],[9,10]]},"stream":"2026-01-02T03:04:05.678Z"}'
+    assert encode_group(group) == written
+    assert decode_group(written).created == group.stream.created
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"[]", b"{}", b'{"v":2}'])

@@ -37,6 +37,7 @@ _LOOK_BYTES = 256 * 1024  # or bytes
 _FULL = 0.01  # until the server may have caught up
 _RETRY = 0.1
 _REFUSED = 1.0
+_TELL = 10.0  # seconds between two words in the log on what a group could not get
 
 
 class Shared:
@@ -80,6 +81,8 @@ class GroupDelivery:
         self._redelivering = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._missed = 0  # messages that were gone before they could go out, and are not told yet
+        self._telling: asyncio.TimerHandle | None = None
         self._ended = False
 
     def end(self) -> None:
@@ -87,12 +90,42 @@ class GroupDelivery:
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell()
         self._hold(-self._ahead_bytes)
         self._ahead.clear()
 
     def _hold(self, size: int) -> None:
         self._ahead_bytes += size
         self.shared.held += size
+
+    # -- what is gone ------------------------------------------------------------------------------------------------
+
+    def _pass_over(self, last: int) -> None:
+        """Move over messages up to `last`, which the channel no longer has."""
+        self._miss(last - self.group.last)
+        self.group.skip_to(last)
+
+    def _miss(self, count: int) -> None:
+        """Count what a group cannot get any more; it is told at once, and then now and then."""
+        if count > 0:
+            self._missed += count
+            if self._telling is None:
+                self._tell()
+
+    def _tell(self) -> None:
+        self._telling = None
+        if self._missed:
+            log.warning(
+                "Channels: %d messages are gone from %s before %s acknowledged them (a limit, a purge, a deletion).",
+                self._missed,
+                self.channel.name,
+                self.group.title,
+            )
+            self._missed = 0
+            if not self._ended:
+                self._telling = self._loop.call_later(_TELL, self._tell)
 
     # -- new messages ------------------------------------------------------------------------------------------------
 
@@ -107,7 +140,7 @@ class GroupDelivery:
         while group.last < stream.last and (member := group.choose()) is not None:
             sequence = group.last + 1
             if sequence < stream.first:
-                group.skip_to(stream.first - 1)
+                self._pass_over(stream.first - 1)
                 continue
             if unlooked > _LOOK_BYTES or sequence % _LOOK == 0:
                 unlooked = 0
@@ -151,7 +184,7 @@ class GroupDelivery:
         sequence, content = ahead.popleft()
         self._hold(-len(content))
         if sequence != group.last + 1:
-            group.skip_to(sequence - 1)
+            self._pass_over(sequence - 1)
         return content
 
     def _read_ahead(self) -> None:
@@ -181,7 +214,7 @@ class GroupDelivery:
             if not found:
                 self._nothing = (start, known)
             if not found and not self._ahead and self.group.last + 1 == start:
-                self.group.skip_to(known)  # everything up to there is gone
+                self._pass_over(known)  # everything up to there is gone
         except PenstockError as error:
             await self._rest(error)
         finally:
@@ -277,6 +310,7 @@ class GroupDelivery:
                     yield member, found[sequence]
                 else:
                     self.group.drop(member, sequence)
+                    self._miss(1)
                     self.shared.state.touch(self.group)
             pending = pending[done:]
 

@@ -171,11 +171,11 @@ class Client:
             await self._release()
 
     async def _shut(self, reason: PenstockError) -> None:
-        """End everything that runs for this client."""
+        """End everything that runs for this client; whoever iterates over messages hears of it if it was lost."""
         if self._pings is not None:
             self._pings.cancel()
         for subscription in list(self._subscriptions.values()):
-            await subscription.end()
+            await subscription.end(self._lost)
         self._subscriptions.clear()
         self._watches.close()
         self._unacked.fail(reason)
@@ -263,7 +263,9 @@ class Client:
 
     async def _end(self, reason: PenstockError) -> None:
         await self._shut(reason)
-        if self._on_lost is not None:
+        if self._on_lost is None:
+            log.error("Channels: the client %s is lost: %s", self.client_id, reason)
+        else:
             await _tell("on_lost", self._on_lost, reason)
 
     async def failed(self, error: Exception) -> None:

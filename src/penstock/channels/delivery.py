@@ -20,6 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import cycle, takewhile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.channels.messages import ChannelStream
 
 __all__ = ["HANDOVER", "TOLERANCE", "Group", "Member"]
 
@@ -77,11 +81,21 @@ class Group:
     """How often each message that was sent again was."""
     hold: bool = False
     """Whether new messages wait for what a returning durable had pending."""
+    stream: ChannelStream | None = field(default=None, repr=False)
+    """The stream in which the position is."""
 
     @property
     def online(self) -> bool:
         """Whether anybody is there to receive."""
         return any(member.online for member in self.members)
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        if self.queue:
+            return f"queue {self.queue}"
+        client = self.members[0].client if self.members else "?"
+        return f"durable {self.durable} of client {client}" if self.durable else f"a subscription of client {client}"
 
     def join(self, member: Member) -> None:
         """Add a member at the end of the line."""
@@ -202,10 +216,13 @@ class Group:
     # -- coming and going --------------------------------------------------------------------------------------------
 
     def leave(self, member: Member, now: float) -> None:
-        """Take a member out of a queue that goes on without it; the others inherit its messages."""
+        """Take a member out of a queue that goes on without it; the others inherit its messages.
+
+        If all of them are offline, the first keeps them for whoever takes its place.
+        """
         self.members.remove(member)
         member.group = None
-        heirs = [item for item in self.members if item.online][: len(member.pending)]
+        heirs = ([item for item in self.members if item.online] or self.members[:1])[: len(member.pending)]
         member.sort_pending()
         for heir, sequence in zip(cycle(heirs), member.pending, strict=False):
             heir.pending[sequence] = now + HANDOVER

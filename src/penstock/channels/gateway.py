@@ -19,6 +19,7 @@ from penstock.connection import Connection, connect
 from penstock.connection.tasks import end
 from penstock.contexts import load_options
 from penstock.errors import (
+    DataLossError,
     DeadlineError,
     DeniedError,
     DisconnectedError,
@@ -240,7 +241,7 @@ class Gateway:
         if isinstance(error, DeniedError) and not self._served:
             return False
         if (self._served or self.options.standby) and ready:
-            return isinstance(error, LinkError | DeadlineError | JetStreamError)
+            return isinstance(error, LinkError | DeadlineError | JetStreamError | DataLossError)
         if isinstance(error, NoRespondersError) and not ready:
             return False  # before the state stream is there, it means that JetStream is off
         return may_ask_again(error) and not late

@@ -120,8 +120,14 @@ class ChannelStream:
     name: str
     subject: str
     limits: ChannelLimits
+    created: str = ""
+    """When it was made, as the server says it: another stream of its name was made at another time."""
     first: int = 1
     last: int = 0
+    replaced: str = ""
+    """When another stream of its name was made that is there now; empty if it is the same."""
+    short_since: float | None = None
+    """Since when its leader says that it ends before `last`; None if it does not."""
     last_time: int = 0
     bytes_so_far: int = 0
     """Bytes of all messages up to `last`, as delivered."""

@@ -35,6 +35,7 @@ log = logging.getLogger("penstock.channels")
 
 _HEADER_ROOM = 400  # headers that we store beside a payload; a reply subject comes on top
 _INBOX = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(?:\.[^\s.*>\x00-\x1f\x7f]+)*")
+_DELETE_AGAIN = 0.1
 PROTOCOL = 1
 
 
@@ -321,7 +322,11 @@ async def delete_channel(service: Service, reply: bytes, data: bytes) -> None:
     if left > 0:
         service.delete_later(channel, left)
         return
-    await service.store.delete(channel.stream)
+    try:
+        await service.store.delete(channel.stream)
+    except PenstockError:
+        service.delete_later(channel, max(_DELETE_AGAIN, channel.stream.limits.max_inactivity))
+        raise
     for member in channel.subscribers.members:
         channel.remove(member, now, unsubscribe=True)
     channel.end()

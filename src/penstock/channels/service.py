@@ -16,6 +16,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from penstock.channels import requests
 from penstock.channels.channel import Channel, Shared
@@ -27,12 +28,12 @@ from penstock.channels.messages import ChannelStream
 from penstock.channels.options import GatewayOptions
 from penstock.channels.requests import Refusal
 from penstock.channels.state import State
-from penstock.channels.state_records import decode_state
+from penstock.channels.state_records import GroupRecord, MemberRecord, decode_state
 from penstock.channels.store import MOST, Store
 from penstock.channels.wire import Ack, Ping, PingResponse, Text, ack_start, decode, sequence_in
 from penstock.connection import Connection
 from penstock.connection import Subscription as TapSubscription
-from penstock.errors import JetStreamError, PenstockError, RemoteProtocolError
+from penstock.errors import DataLossError, JetStreamError, PenstockError, RemoteProtocolError
 
 __all__ = ["Handle", "RequestQueue", "Service"]
 
@@ -64,13 +65,17 @@ class RequestQueue:
 
     def put(self, handle: Handle | None, reply: bytes, content: bytes) -> Awaitable[object] | None:
         """Add a request; what is returned, if anything, is to be awaited before more is read."""
-        self._items.append((handle, reply, content))
-        self._bytes += len(content) + _REQUEST_BYTES
-        self._arrived.set()
+        self.add(handle, reply, content)
         if self._bytes <= _QUEUE_BYTES:
             return None
         self._room.clear()
         return self._room.wait()
+
+    def add(self, handle: Handle | None, reply: bytes, content: bytes) -> None:
+        """Add a request of our own, for which there is always room."""
+        self._items.append((handle, reply, content))
+        self._bytes += len(content) + _REQUEST_BYTES
+        self._arrived.set()
 
     async def arrival(self) -> None:
         """Wait until there is a request."""
@@ -135,7 +140,7 @@ class Service:
         for name, described in (await self.store.streams()).items():
             if "penstock.channel" in described["config"]["metadata"]:
                 self._add(await self.store.open(name, described, self.options.limits.of(name)))
-        self._recall(remembered)
+        await self._recall(remembered)
         cluster, prefix = self.options.cluster_id, self.options.discover_prefix
         handlers: dict[str, Handle | None] = {f"{prefix}.{cluster}": requests.connect, f"_STAN.pub.{cluster}.>": None}
         handlers |= {f"_STAN.{name}.{cluster}": handle for name, handle in requests.HANDLERS.items()}
@@ -157,26 +162,87 @@ class Service:
             if tap.error is not None:
                 raise tap.error
 
-    def _recall(self, remembered: dict[str, bytes]) -> None:
+    async def _recall(self, remembered: dict[str, bytes]) -> None:
+        """Take up the clients, subscriptions and positions that are remembered."""
         clients, members, positions = decode_state(remembered)
+        if self.state.forgot:
+            clients = []  # what they did since is forgotten: they hear of it at their next ping, and begin anew
+            log.error(
+                "Channels: the state of %s was purged or put back from an older copy. Clients have to connect again; "
+                "durables that it does not know begin anew.",
+                self.options.cluster_id,
+            )
+        elif self.state.fresh and self.channels:
+            log.warning(
+                "Channels: %s has %d channels, and knows of no subscription: durables begin anew.",
+                self.options.cluster_id,
+                len(self.channels),
+            )
+        self.state.fresh = False
         for client in clients:
             self.clients.add(client)
         self.numbers = itertools.count(max([0, *members, *positions]) + 1)
         groups: dict[int, Group] = {}
         for number, record in members.items():
-            channel, position = self.channels.get(record.channel), positions.get(record.group)
             online = record.online and record.client in self.clients.by_id
-            if channel is None or position is None or not (online or record.keep):
+            if not (online or record.keep):
                 self.state.put(f"sub.{number}", b"")  # there is nothing left for it
                 continue
-            new = Group(record.group, record.channel, record.durable, record.queue, record.keep, position.last)
-            group = groups.setdefault(record.group, new)
-            pending = dict.fromkeys(position.pending.get(number, ()), 0.0)
+            channel = self.channels.get(record.channel) or await self._make_again(record.channel, members, positions)
+            group = groups.get(record.group)
+            if group is None:
+                group = Group(record.group, record.channel, record.durable, record.queue, record.keep)
+                groups[record.group] = group
             where = record.client, record.inbox, record.ack_inbox
-            member = Member(number, *where, record.max_in_flight, record.ack_wait, online, pending)
+            member = Member(number, *where, record.max_in_flight, record.ack_wait, online)
             self.attach(channel, group, member)
+        for number, group in groups.items():
+            self._place(group, positions.get(number))
         for left in positions.keys() - groups.keys():
             self.state.put(f"pos.{left}", b"")
+
+    async def _make_again(
+        self, name: str, members: dict[int, MemberRecord], positions: dict[int, GroupRecord]
+    ) -> Channel:
+        """Make the stream of a channel that somebody deleted; its sequences go on, so that no position is wrong."""
+        groups = {record.group for record in members.values() if record.channel == name}
+        known = [positions[number] for number in groups if number in positions]
+        first = max((position.last for position in known), default=0) + 1
+        limits = self.options.limits.of(name)
+        stream = await self.store.find(name, limits)
+        if stream is None:
+            stream = await self.store.create(name, limits, first=first)
+            log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
+            for number in groups & positions.keys():
+                positions[number] = replace(positions[number], created=stream.created)
+        return self._add(stream)
+
+    def _place(self, group: Group, position: GroupRecord | None) -> None:
+        """Put a group where it was; if nobody knows, or its stream is not the same, where it can miss nothing."""
+        stream = self.channels[group.channel].stream
+        before, wrong = stream.first - 1, ""
+        if position is None:
+            wrong = "is lost: it gets all messages again"
+        elif position.created and position.created != stream.created:
+            wrong = "is one in another stream, which was replaced: it gets all messages of the new one"
+        elif position.last > stream.last and not position.created:
+            wrong = f"is past the end at {stream.last}: it gets all messages again"
+        elif position.last > stream.last:
+            before = stream.last
+            wrong = f"is past the end at {before}: the stream was put back from an older copy, and what comes is new"
+        if wrong:
+            log.error("Channels: the position of %s in %s %s.", group.title, group.channel, wrong)
+            group.last = before
+            self.state.touch(group)
+        elif position is not None:
+            group.last = position.last
+        for member in group.members:
+            pending = position.pending.get(member.number, ()) if position is not None else ()
+            member.pending = {sequence: 0.0 for sequence in pending if sequence <= group.last}
+        offline = [member for member in group.members if not member.online]
+        for member in offline if group.online else offline[1:]:
+            group.leave(member, self._loop.time())  # of a queue, which goes on without it
+            self.state.forget(group, member)
 
     async def stop(self) -> None:
         """Stop listening and sending; what is stored stays."""
@@ -252,7 +318,7 @@ class Service:
 
     def _expire(self, client: Connected) -> None:
         log.warning("Channels: client %s misses heartbeats and is closed.", client.record.id)
-        self.queue.put(requests.expire, b"", client.record.id.encode())
+        self.queue.add(requests.expire, b"", client.record.id.encode())
 
     # -- channels and members ----------------------------------------------------------------------------------------
 
@@ -287,6 +353,7 @@ class Service:
     def attach(self, channel: Channel, group: Group, member: Member) -> None:
         """Make a member part of its channel, its client and the acks."""
         channel.subscribers.add(group, member)
+        group.stream = channel.stream
         client = self.clients.by_id.get(member.client)
         if member.online and client is not None:
             client.members[member] = channel
@@ -312,22 +379,26 @@ class Service:
 
     def delete_later(self, channel: Channel, seconds: float) -> None:
         """Look after so many seconds whether a channel is to be deleted."""
-        self._loop.call_later(seconds, self.queue.put, requests.delete_channel, b"", channel.name.encode())
+        self._loop.call_later(seconds, self.queue.add, requests.delete_channel, b"", channel.name.encode())
 
     async def look_around(self) -> None:
         """Notice now and then, until cancelled, what JetStream clients and Spark write to the streams.
 
-        Raises DeniedError if we may not listen any more to what clients send: permissions can change.
+        Raises DeniedError if we may not listen any more to what clients send: permissions can change. Raises
+        DataLossError if a stream is not the one that we know: everything must be taken up anew.
         """
         while True:
             await asyncio.sleep(max(_LOOK_AROUND, len(self.channels) / 100))
             self._check_listening()
             for channel in list(self.channels.values()):
+                self.store.check_same(channel.stream)
                 if not channel.subscribers.active:
                     continue
                 known = channel.stream.last
                 try:
                     await self.store.look(channel.stream)
+                except DataLossError:
+                    raise
                 except PenstockError as error:
                     log.debug("Channels: looking at %s: %s", channel.name, error)
                     continue

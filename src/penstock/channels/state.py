@@ -28,9 +28,10 @@ from penstock.channels.names import state_stream, state_subject
 from penstock.channels.state_records import encode_group, encode_member
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, store_frames
-from penstock.errors import JetStreamError, NotFoundError, PenstockError
+from penstock.errors import InputError, JetStreamError, NoRespondersError, NotFoundError, PenstockError
 from penstock.wire import protocol
 from penstock.wire.jetstream import atomic, direct, names
+from penstock.wire.jetstream.answers import PubAck
 from penstock.wire.jetstream.names import SEQUENCE_IN_DOUBT, WRONG_LAST_SEQUENCE
 from penstock.wire.jetstream.verdicts import may_ask_again
 
@@ -78,6 +79,8 @@ class State:
         self._groups: dict[int, Group] = {}
         self._wake = asyncio.Event()
         self.ready = False  # whether the stream is there, as far as we know
+        self.fresh = False  # whether we made it
+        self.forgot = False  # whether it has lost something that we wrote when we led before
         self._replicated = False
         self._writing = asyncio.Lock()
         self._done: list[asyncio.Future[None]] = []
@@ -101,6 +104,7 @@ class State:
             described = await api_request(self.connection, names.stream_info(self.stream))
         except NotFoundError:
             described = await api_request(self.connection, names.stream_create(self.stream), config, again=True)
+            self.fresh = True
         self._replicated = described["config"]["num_replicas"] > 1
         self.ready = True
 
@@ -127,10 +131,12 @@ class State:
 
         try:
             [ack] = await store_frames(self.connection, make, (subject,))
+            self._check_taken(ack)
         except JetStreamError as error:
             if error.err_code not in (WRONG_LAST_SEQUENCE, SEQUENCE_IN_DOUBT):
                 raise
             return False
+        self.forgot = before < self.epoch
         self.epoch = ack.sequence
         self._puts.clear()
         self._groups.clear()
@@ -233,12 +239,26 @@ class State:
                 code = error.err_code if isinstance(error, JetStreamError) else None
                 if code == WRONG_LAST_SEQUENCE:
                     return None
+                if isinstance(error, NoRespondersError) and await self._is_gone():
+                    log.error("Channels: the stream %s, in which the state is kept, was deleted.", self.stream)
+                    self.ready = False
+                    return None
                 passes = may_ask_again(error) or code == SEQUENCE_IN_DOUBT
                 if str(error) != told:  # an outage is told once, not with each attempt
                     told = str(error)
                     level = logging.WARNING if passes else logging.ERROR
                     log.log(level, "Channels: the state is not written: %s", error)
                 await asyncio.sleep(_RETRY if passes else _REFUSED)
+
+    async def _is_gone(self) -> bool:
+        """Tell whether somebody deleted the stream, and not only its leader is away."""
+        try:
+            await api_request(self.connection, names.stream_info(self.stream))
+        except NotFoundError:
+            return True
+        except PenstockError:
+            pass  # nobody can tell for now
+        return False
 
     async def _write(self, items: list[tuple[str, bytes]]) -> None:
         fence = f"{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {self.epoch}\r\n"
@@ -260,4 +280,13 @@ class State:
             )
 
         async with self._writing:
-            await store_frames(self.connection, make, subjects, count=1 if together else len(items))
+            for ack in await store_frames(self.connection, make, subjects, count=1 if together else len(items)):
+                self._check_taken(ack)
+
+    def _check_taken(self, ack: PubAck) -> None:
+        """Refuse an ack of another stream, which took our subjects when this one was deleted."""
+        if ack.stream != self.stream:
+            raise InputError(
+                f"The stream {ack.stream} takes {self._head}> now, and not {self.stream}.",
+                remedy="Let no other stream take these subjects.",
+            )

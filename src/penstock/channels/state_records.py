@@ -63,6 +63,8 @@ class GroupRecord:
 
     last: int
     pending: dict[int, tuple[int, ...]]
+    created: str = ""
+    """When the stream was made in which that is; empty in records of gateways that did not note it."""
 
 
 # The names under which the fields are stored, in their order.
@@ -132,13 +134,15 @@ def encode_group(group: Group) -> bytes:
     """Write how far a group came. One record for all members: they change together or not at all."""
     most = max(1, MOST_RANGES // max(1, len(group.members)))
     pending = {str(member.number): pack(member.pending, most) for member in group.members if member.pending}
-    return _write({"last": group.last, "pending": pending})
+    stream = {"stream": group.stream.created} if group.stream is not None and group.stream.created else {}
+    return _write({"last": group.last, "pending": pending, **stream})
 
 
 def decode_group(content: bytes) -> GroupRecord:
     """Read how far a group came."""
     fields = _read(content, "position")
-    return GroupRecord(fields["last"], {int(number): unpack(stored) for number, stored in fields["pending"].items()})
+    pending = {int(number): unpack(stored) for number, stored in fields["pending"].items()}
+    return GroupRecord(fields["last"], pending, fields.get("stream", ""))
 
 
 def decode_state(

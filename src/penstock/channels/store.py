@@ -19,7 +19,7 @@ from penstock.channels.messages import ChannelMessage, ChannelStream, NewMessage
 from penstock.channels.names import channel_of, stream_name, subject_name
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently, store_frames
-from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
+from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.wire.jetstream import direct, names
 from penstock.wire.jetstream.atomic import MOST, new_id
 from penstock.wire.jetstream.names import WRONG_LAST_SEQUENCE
@@ -34,6 +34,7 @@ _REFUSALS = 20
 _PART_BYTES = 1024 * 1024  # what one read gives at most, or one message
 _RUN = 256
 _AT_ONCE = 64  # requests to delete a message
+_SHORT = 2.0  # seconds for which a leader that does not know yet that it is none may say less than we know
 
 
 class _Pace:
@@ -140,6 +141,11 @@ class Store:
     async def open(self, channel: str, described: dict[str, Any], limits: ChannelLimits) -> ChannelStream:
         """Take over a stream that is there, as the server described it."""
         config = described["config"]
+        if not config.get("subjects"):
+            raise InputError(
+                f"The stream {config['name']} has the name of a channel, but no subject: is it a mirror?",
+                remedy="Rename it, or make the channel's stream again.",
+            )
         stream = ChannelStream(channel, config["name"], config["subjects"][0], limits)
         if not config.get("allow_atomic") or not config.get("allow_direct"):
             raise InputError(
@@ -153,6 +159,7 @@ class Store:
 
     async def _take_state(self, stream: ChannelStream, described: dict[str, Any]) -> None:
         state = described["state"]
+        stream.created, stream.replaced, stream.short_since = described["created"], "", None
         stream.first, stream.last = state["first_seq"], state["last_seq"]
         if stream.last == 0:
             stream.first = 1
@@ -169,12 +176,27 @@ class Store:
         stream.bytes_so_far = stream.bytes_before + state["bytes"] if counted is None else counted
 
     async def refresh(self, stream: ChannelStream) -> dict[str, Any]:
-        """Ask the stream's leader for its first and last sequence."""
+        """Ask the stream's leader for its first and last sequence; DataLossError if it is not the stream we know."""
         answer = await self._ask(names.stream_info(stream.name))
         state = answer["state"]
+        stream.replaced = answer["created"] if answer["created"] != stream.created else ""
+        if state["last_seq"] >= stream.last:
+            stream.short_since = None
+        elif stream.short_since is None:
+            stream.short_since = time.monotonic()
+        self.check_same(stream)
         stream.first = max(stream.first, state["first_seq"])
         stream.last = max(stream.last, state["last_seq"])
         return answer
+
+    def check_same(self, stream: ChannelStream, patience: float = _SHORT) -> None:
+        """Raise DataLossError if a stream was replaced, or has ended for some time before what we stored in it."""
+        if stream.replaced:
+            what = f"The stream {stream.name} is another stream now, made at {stream.replaced}."
+            raise DataLossError(what, stream=stream.name)
+        if stream.short_since is not None and time.monotonic() - stream.short_since >= patience:
+            what = f"The stream {stream.name} ends before sequence {stream.last}: it was put back from an older copy."
+            raise DataLossError(what, stream=stream.name)
 
     async def delete(self, stream: ChannelStream) -> None:
         """Delete a channel's stream."""
@@ -202,7 +224,13 @@ class Store:
             frames = write_frames(stream, messages, batch, now=time.time_ns(), atomic=atomic)
             began = time.perf_counter()
             try:
-                await store_frames(self.connection, frames.make, (stream.subject,))
+                [ack] = await store_frames(self.connection, frames.make, (stream.subject,))
+                if ack.stream != stream.name:
+                    raise DataLossError(
+                        f"The stream {ack.stream} takes the subject {stream.subject} now, and not {stream.name}.",
+                        remedy="Give the subject back to the channel's stream.",
+                        stream=stream.name,
+                    )
             except PenstockError as error:
                 wrong_place = isinstance(error, JetStreamError) and error.err_code == WRONG_LAST_SEQUENCE
                 if not wrong_place and not may_ask_again(error):
@@ -212,6 +240,7 @@ class Store:
                 moved = stream.last > expected
                 refusals = 0 if moved or judge(error) is Verdict.UNKNOWN else refusals + 1
                 if refusals > _REFUSALS:
+                    self.check_same(stream, patience=0.0)
                     raise
                 await asyncio.sleep(0 if moved else _RETRY)
             else:
@@ -258,7 +287,7 @@ class Store:
             await self.refresh(stream)
         except NotFoundError:
             first = stream.last + 1
-            await self._create(stream, first)
+            stream.created = (await self._create(stream, first))["created"]
             log.warning("Channels: the stream %s was deleted; it is made again, from sequence %d.", stream.name, first)
             stream.first = max(stream.first, first)
             stream.bytes_before = stream.bytes_so_far

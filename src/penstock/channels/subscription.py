@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.channels.wire import Ack, MsgProto, decode, frame
-from penstock.errors import DeniedError, DisconnectedError, RemoteProtocolError
+from penstock.errors import DeniedError, DisconnectedError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.channels.client import Client
@@ -69,7 +69,7 @@ class Subscription:
     _task: asyncio.Task[None] | None = None
     _current: Message | None = None
     _ended: bool = False
-    _error: DeniedError | None = None  # why it cannot go on
+    _error: PenstockError | None = None  # why it cannot go on
     _watch: ExitStack = field(default_factory=ExitStack)
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -88,9 +88,10 @@ class Subscription:
         if self._handler is not None:
             self._task = asyncio.get_running_loop().create_task(self._work(self._handler))
 
-    async def end(self) -> None:
-        """Stop receiving; the server is not told."""
+    async def end(self, reason: PenstockError | None = None) -> None:
+        """Stop receiving; the server is not told. Whoever iterates is told the reason, if there is one."""
         self._ended, self._acks = True, None
+        self._error = self._error or reason
         self._arrived.set()
         self._watch.close()
         if self._tap is not None:
@@ -165,10 +166,10 @@ class Subscription:
         if done is not None and not self._manual_acks:
             self.acknowledge(done)
         while self._error is not None or not self._waiting:
-            if self._ended:
-                raise StopAsyncIteration
             if self._error is not None:
                 raise self._error
+            if self._ended:
+                raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
         _, self._current = self._waiting.popitem(last=False)

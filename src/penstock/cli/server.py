@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class ServerFlags:
     tls_ca: Path | None = table_flag("Ask clients for certificates signed by this.", "FILE", "--ca")
     config: Path | None = table_flag("Further nats-server configuration.", "FILE", read=_content)
     binary: Path | None = table_flag("The nats-server to run, if not the installed one.", "FILE")
+    on_loss: str = table_flag("A store with less than it held: refuse it, or go on.", "refuse|tell", default="refuse")
 
 
 async def run_(flags: ServerFlags, json: Json = False) -> None:
@@ -85,6 +87,7 @@ def _announce(server: Server, json: bool) -> None:
                     {"name": node.name, "pid": node.pid, "monitor": node.monitor_url, "log": str(node.log)}
                     for node in server.nodes
                 ],
+                "losses": [asdict(loss) for loss in server.losses],
             }
         )
         return

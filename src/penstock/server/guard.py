@@ -4,18 +4,20 @@ It is the parent of every node of one `Server`. It runs by path (`python -I -S g
 single-threaded, so it imports nothing of Penstock. We talk to it over a socket, one JSON object a line, each
 answered by one line with the same `id`::
 
-    {"do": "hold", "lock": PATH, "remove": [PATH], "grace": SECONDS}   -> {} or {"held": PID or null}
+    {"do": "hold", "lock": PATH, "remove": [PATH], "grace": SECONDS}   -> {} or {"held": PID or null, "place": WHERE}
     {"do": "start", "node": NAME, "argv": [...], "output": PATH}       -> {"pid": PID}
     {"do": "signal", "node": NAME, "signal": NUMBER}                   -> {}
-    {"do": "state", "node": NAME}                                      -> {"pid", "state", "status"}
+    {"do": "state", "node": NAME}                                      -> {"pid", "state", "status"[, "neighbour"]}
+    {"do": "record", "node": NAME, "store": PATH, "record": PATH, "port": PORT or null}   -> {}
 
-`state` is "running", "paused", "exited" or "none". The end of the socket, or of the parent process, means:
-stop every node gracefully, kill what has not ended after `grace`, remove the folders, go.
+`state` is "running", "paused", "exited" or "none"; `neighbour` is another nats-server that uses the node's store.
+The end of the socket, or of the parent process, means: stop every node gracefully, kill what has not ended after
+`grace`, remove the folders, go.
 
 Two signs tell that the parent is gone, because one alone can fail: a process that the parent forked may
 hold a copy of the socket, so the parent itself is watched too. A node dies with the guard by the kernel's
 hand where Linux offers it. The store's lock is inherited by the nodes: it is held exactly as long as one of
-them, or the guard, lives.
+them, or the guard, lives. The guard also keeps the records of what the nodes store (`records.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ _LINE_LIMIT = 1 << 20
 _GLANCE = 0.5  # seconds between two looks at getppid(), for kernels without pidfd
 _KILL_WAIT = 5.0
 _DYING_WAIT = 15.0  # how long a store may still belong to a guard whose owner is dead
+_RECORD_EVERY = 10.0
+_RECORD_TIMEOUT = 0.5
+_RECORD_SHARE = 100  # asking may take this part of the time at most, however many streams there are
 
 
 class Guard:
@@ -49,6 +54,11 @@ class Guard:
         self.parent = parent
         self.pid = os.getpid()
         self.children: dict[str, dict[str, Any]] = {}  # pid, state and exit status of each node, as they are told
+        self.records: dict[str, dict[str, Any]] = {}
+        self.asked_to_stop: set[int] = set()
+        self.next_record = 0.0
+        self.store: Any = None  # the module that reads what is stored, which few need
+        self.neighbours: Any = None  # and the one that looks for who else does
         self.lock: int | None = None
         self.remove: list[str] = []
         self.grace = 10.0
@@ -96,6 +106,8 @@ class Guard:
                 return
             if self.wake in ready:
                 self._reap()
+            if self.records and time.monotonic() > self.next_record:
+                self._record_running()
             if self.control.fileno() not in ready:
                 continue
             try:
@@ -124,7 +136,7 @@ class Guard:
             signal.signal(number, signal.SIG_IGN)
         for number, seconds in ((signal.SIGTERM, self.grace), (signal.SIGKILL, _KILL_WAIT)):
             for child in self._alive():
-                _send(child["pid"], number)
+                self._send(child["pid"], number)
             deadline = time.monotonic() + seconds
             while self._alive() and (left := deadline - time.monotonic()) > 0:
                 select.select([self.wake], [], [], min(left, _GLANCE))
@@ -150,14 +162,18 @@ class Guard:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 # A crashed owner's guard may still be stopping its server: that is worth a wait.
-                pids = [int(word) for word in os.pread(fd, 64, 0).split() if word.isdigit()]
-                if (pids and _exists(pids[0])) or self.ending or time.monotonic() > deadline:
+                words = os.pread(fd, 512, 0).decode(errors="replace").split()
+                pids = [int(word) for word in words[:2] if word.isdigit()]
+                # A process of another machine, or of another container, has a number that means nothing here.
+                place = words[2] if len(words) > 2 else here()
+                alive = [pid for pid in pids if place == here() and _exists(pid)]
+                if (alive and alive[0] == pids[0]) or self.ending or time.monotonic() > deadline:
                     os.close(fd)
-                    return {"held": next((pid for pid in pids if _exists(pid)), pids[0] if pids else None)}
+                    return {"held": next(iter(alive or pids), None), "place": place}
                 time.sleep(0.02)
                 continue
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{self.parent} {os.getpid()}\n".encode(), 0)
+            os.pwrite(fd, f"{self.parent} {os.getpid()} {here()}\n".encode(), 0)
             self.lock = fd
             return {}
 
@@ -182,13 +198,54 @@ class Guard:
         self._reap()
         child = self.children.get(request["node"])
         if child is not None and child["state"] != "exited":
-            _send(child["pid"], request["signal"])
+            self._send(child["pid"], request["signal"])
         return {}
 
     def do_state(self, request: dict[str, Any]) -> dict[str, Any]:
         """Tell how a node is."""
         self._reap()
         return dict(self.children.get(request["node"]) or {"pid": None, "state": "none", "status": None})
+
+    def do_record(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Keep a record of what a node stores; what an earlier run left there is not true any more."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(request["record"])
+        self.store = self.store or _beside("records")
+        self.records[request["node"]] = {**request, "streams": None}
+        self.next_record = 0.0
+        return {}
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def _record_running(self) -> None:
+        """Write down what each node that runs says of its streams, and who else uses its store."""
+        begin = time.monotonic()
+        ours = [child["pid"] for child in self._alive()]
+        for name, record in self.records.items():
+            child = self.children.get(name)
+            if child is None or child["state"] != "running":
+                continue
+            with contextlib.suppress(Exception):  # as below
+                self.neighbours = self.neighbours or _beside("neighbours")
+                if pid := self.neighbours.server_using(record["store"], but=ours, ask=False):
+                    child["neighbour"] = pid
+            if record["port"] is None:
+                continue
+            # It may be busy, about to end, or its disk full; whatever it is, the nodes must not go down with a record.
+            with contextlib.suppress(Exception):
+                streams = self.store.told_streams(record["port"], _RECORD_TIMEOUT)
+                if streams != record["streams"]:
+                    self.store.write_record(record["record"], streams, closed=False)
+                    record["streams"] = streams
+        took = time.monotonic() - begin
+        self.next_record = time.monotonic() + max(_RECORD_EVERY, took * _RECORD_SHARE)
+
+    def _record_ended(self, name: str) -> None:
+        """Write down what a node that ended in order left in its store."""
+        record = self.records.pop(name)
+        with contextlib.suppress(Exception):  # as above
+            streams = self.store.stored_streams(record["store"])
+            self.store.write_record(record["record"], streams, closed=True)
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -214,6 +271,12 @@ class Guard:
         finally:
             os._exit(127)
 
+    def _send(self, pid: int, number: int) -> None:
+        os.kill(pid, number)
+        if number == signal.SIGTERM:
+            self.asked_to_stop.add(pid)
+            os.kill(pid, signal.SIGCONT)  # a paused node must wake to hear it
+
     def _alive(self) -> list[dict[str, Any]]:
         return [child for child in self.children.values() if child["state"] != "exited"]
 
@@ -236,12 +299,31 @@ class Guard:
                 child["state"] = "running"
             else:
                 child.update(state="exited", status=os.waitstatus_to_exitcode(status))
+                for name in [name for name in self.records if self.children.get(name) is child]:
+                    if pid in self.asked_to_stop and child["status"] in (0, 1):
+                        self._record_ended(name)
+                self.asked_to_stop.discard(pid)
 
 
-def _send(pid: int, number: int) -> None:
-    os.kill(pid, number)
-    if number == signal.SIGTERM:
-        os.kill(pid, signal.SIGCONT)  # a paused node must wake to hear it
+def _beside(name: str) -> Any:
+    """Load a module that lies beside this one: in the guard's own process there is no package."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+    if spec is None or spec.loader is None:
+        raise OSError(f"{name}.py cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def here() -> str:
+    """Name the machine and the container in which process numbers are ours."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return "".join(f"{socket.gethostname()}/{space}".split())
 
 
 def _exists(pid: int) -> bool:

@@ -66,7 +66,9 @@ class GuardProcess:
         answer = self.ask("hold", lock=lock, remove=[str(self.run)], grace=GRACE)
         if "held" in answer:
             pid = answer["held"]
-            who = "this process" if pid == os.getpid() else f"process {pid}" if pid else "another process"
+            elsewhere = "" if answer["place"] == guard.here() else f" on {answer['place'].partition('/')[0]}"
+            ours = pid == os.getpid() and not elsewhere
+            who = "this process" if ours else f"process {pid}{elsewhere}" if pid else "another process"
             what = f"The store {root} is in use by a server of {who}."
             raise StoreInUseError(what, remedy="Stop that server, or use another folder.", store=str(root), pid=pid)
 

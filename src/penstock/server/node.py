@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 import signal
 import time
@@ -15,12 +17,16 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from penstock.durations import parse_duration
-from penstock.errors import ServerError, StartError
+from penstock.errors import ServerError, StartError, StoreInUseError
 from penstock.server.binary import Binary
 from penstock.server.guard_process import GRACE, GuardProcess
+from penstock.server.neighbours import server_using
 from penstock.server.options import Routes, ServerOptions, take_blocks
+from penstock.server.recovery import Held, Loss, losses, record_of
 
 __all__ = ["Deployment", "ForeignNode", "Node", "is_port_clash"]
+
+log = logging.getLogger("penstock.server")
 
 _POLL = 0.01
 _HTTP_TIMEOUT = 2.0
@@ -39,6 +45,7 @@ class Deployment:
     token: str | None
     routes: Routes | None
     nodes: list[Node] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
 
     def scrub(self, text: str) -> str:
         """Take the secrets of this server out of a text."""
@@ -66,6 +73,9 @@ class Node:
         self.log = (run if options.root is None else deployment.root) / f"{self.name}.log"
         """The log file. It goes with a temporary store, and stays with one that was named."""
         self._log_start = 0
+        self._record = None if options.root is None else record_of(options.root, self.name)
+        self._held = Held()
+        self._neighbours: set[int] = set()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -107,8 +117,18 @@ class Node:
     def _facts(self) -> dict[str, Any]:
         if self._deployment.guard.open:
             with suppress(ServerError):  # the guard ended between the two lines, and its nodes with it
-                return self._deployment.guard.state(self.name)
+                facts = self._deployment.guard.state(self.name)
+                self._tell_neighbour(facts.get("neighbour"))
+                return facts
         return {"pid": None, "state": "exited", "status": None}
+
+    def _tell_neighbour(self, pid: int | None) -> None:
+        """Tell once of a server that somebody started on our store: nothing keeps it out."""
+        if pid is not None and pid not in self._neighbours:
+            self._neighbours.add(pid)
+            text = f"process {pid}, a nats-server that was not started here, uses the store at the same time"
+            log.error("Store %s: %s. Both write there: stop one, and look for what is missing.", self.store, text)
+            self._deployment.losses.append(Loss(self.name, "", "", text, certain=False))
 
     # -- faults and repairs ------------------------------------------------------------------------
 
@@ -140,6 +160,8 @@ class Node:
             self._launch()
             try:
                 self._wait_ready(deadline)
+                self._compare(deadline)
+                self._keep_record()
                 return
             except StartError as error:
                 # A client that tries to reconnect can hold our port for a moment, as its own end.
@@ -164,6 +186,12 @@ class Node:
         """Write the configuration and start the process, without waiting for it."""
         deployment = self._deployment
         self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._record is not None:
+            if (pid := server_using(self.store)) is not None:
+                what = f"The store {self.store} is in use by a nats-server that was not started here, process {pid}."
+                remedy = "Stop that server, or use another folder."
+                raise StoreInUseError(what, remedy=remedy, store=str(self.store), pid=pid)
+            self._held = Held.by(self.store, self._record)
         self._ports_dir.mkdir(mode=0o700, exist_ok=True)
         for stale in self._ports_dir.glob("*.ports"):
             stale.unlink()
@@ -235,6 +263,33 @@ class Node:
                 self._fail(f"is not ready after {self._deployment.options.start_timeout:g} s ({reason})", None)
             time.sleep(_POLL)
 
+    def _compare(self, deadline: float) -> None:
+        """Tell what the store held before this start and the server did not bring up."""
+        while True:
+            status, details = self._monitor("/jsz?accounts=true&streams=true&consumers=true&config=true")
+            if status == 200:
+                break
+            if time.monotonic() > deadline:
+                self._fail("does not tell its streams", None)
+            time.sleep(_POLL)
+        folder = str((details.get("config") or {}).get("store_dir", ""))
+        if os.path.realpath(folder) != os.path.realpath(self.store / "jetstream"):
+            self._fail(f"stores its streams in {folder}, and not in {self.store}", None)
+        if self._record is None:
+            return
+        found = losses(self.name, self.store, self._held, self._log(), details)
+        for loss in found:
+            log.warning("Store %s: %s.", self.store, loss.text)
+        self._deployment.losses.extend(found)
+
+    def _keep_record(self) -> None:
+        """Let the guard write down what this node stores, for the next start to compare."""
+        if self._record is not None:
+            # What one node of a cluster says is not the last word: its store may be ahead of the others, or behind.
+            port = self._monitor_port if self._deployment.options.nodes == 1 else None
+            paths = {"store": str(self.store), "record": str(self._record)}
+            self._deployment.guard.ask("record", node=self.name, port=port, **paths)
+
     def _monitor(self, page: str) -> tuple[int, dict[str, Any]]:
         """Read a page of the monitoring port: its status and its JSON; (0, {}) where nobody answers."""
         with closing(HTTPConnection("127.0.0.1", self._monitor_port, timeout=_HTTP_TIMEOUT)) as connection:
@@ -267,16 +322,23 @@ class Node:
             status=status,
         )
 
+    def _log(self, most: int | None = None) -> str:
+        """Read what was logged since this start, or the end of it."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as file:
+            size = file.seek(0, 2)
+            # A log that was rotated since is read from wherever its end is.
+            start = self._log_start if self._log_start <= size else 0
+            file.seek(start if most is None else max(start, size - most))
+            return file.read().decode(errors="replace")
+
     def _tail(self) -> list[str]:
-        text = ""
-        if self.log.exists():
-            with self.log.open("rb") as file:
-                size = file.seek(0, 2)
-                # A log that was rotated since is read from wherever its end is.
-                file.seek(max(self._log_start if self._log_start <= size else 0, size - 65536))
-                text = file.read().decode(errors="replace")
+        text = self._log(65536)
         text += self._output.read_text(errors="replace") if self._output.exists() else ""
-        return self._deployment.scrub(text).splitlines()[-_LOG_LINES:]
+        # Every look at the health of a server that is not healthy is logged: nothing else would be left to see.
+        lines = [line for line in self._deployment.scrub(text).splitlines() if "Healthcheck failed" not in line]
+        return lines[-_LOG_LINES:]
 
 
 # What a node of ours can do, and one of somebody else cannot.

@@ -12,12 +12,16 @@ from typing import Any, NamedTuple, NoReturn
 
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
+from penstock.server.records import stream_folders
 
-__all__ = ["Routes", "ServerOptions", "Statement", "statements", "take_blocks"]
+__all__ = ["Routes", "ServerOptions", "Statement", "inlined", "statements", "take_blocks"]
 
 _LARGEST_PAYLOAD = 64 * 1024 * 1024  # nats-server's max_pending, which it does not let max_payload pass
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{1,512}")
 # What the text in `config` must leave to us, and which option says it instead.
+_CLUSTER_NOTES = Path("jetstream", "$SYS", "_js_", "_meta_")
+_INCLUDES = 8  # how deep files may include each other
+_INCLUDE = re.compile(r"""["']?include["']?[\s:=]*(?:"([^"\n]*)"|'([^'\n]*)'|([^\s;,]+))""", re.I)
 _OURS = {
     **dict.fromkeys(("host", "net", "addr", "port", "listen"), "Use the options host and port."),
     **dict.fromkeys(
@@ -56,10 +60,12 @@ class ServerOptions:
     config: str = ""
     binary: str | Path | None = None
     start_timeout: float = 30.0
+    on_loss: str = "refuse"
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, bool) or self.nodes not in (1, 3):
             _refuse("nodes", self.nodes, "Give 1, or 3 for a JetStream cluster.")
+        object.__setattr__(self, "config", inlined(self.config))
         self._check_address()
         self._check_store()
         sync = self.sync
@@ -68,6 +74,8 @@ class ServerOptions:
         if self.max_payload is not None and not _is_int(self.max_payload, 1, _LARGEST_PAYLOAD):
             remedy = f"Give a number of bytes from 1 to {_LARGEST_PAYLOAD}; larger messages travel in chunks."
             _refuse("max_payload", self.max_payload, remedy)
+        if self.on_loss not in ("refuse", "tell"):
+            _refuse("on_loss", self.on_loss, 'Give "refuse" or "tell".')
         self._check_login()
         self._check_tls()
         self._check_config()
@@ -126,6 +134,18 @@ class ServerOptions:
         if (root / other).exists():
             what = f"store {root} was written by a server of {wrote}."
             _refuse("store", str(root), f"Use nodes={count}, or another folder.", what)
+        if self.nodes == 1:
+            # One that extends another domain over a leaf node keeps such notes, too.
+            extends = any(statement.key.startswith("leafnode") for statement in statements(self.config))
+            if (root / _CLUSTER_NOTES).exists() and not extends:
+                what = f"store {root} was written by one node of a cluster: alone it cannot bring up its streams."
+                _refuse("store", str(root), "Open the folder that holds all nodes, with nodes=3.", what)
+            return
+        for node in (root / f"n{count}" for count in (1, 2, 3)):
+            # A cluster deletes streams that its own notes do not name.
+            if any(stream_folders(str(node)).values()) and not (node / _CLUSTER_NOTES).exists():
+                what = f"store {node} was written by a server of 1 node: a cluster would delete its streams."
+                _refuse("store", str(root), f"Open {node} itself with nodes=1.", what)
 
     def _check_login(self) -> None:
         if self.token is not None and not (isinstance(self.token, str) and _TOKEN.fullmatch(self.token)):
@@ -227,6 +247,39 @@ class Routes:
 
     ports: tuple[int, ...]
     password: str
+
+
+def inlined(text: str, folder: Path | None = None, depth: int = 0) -> str:
+    """Put included files in the place of their `include`, so that what they say is checked and joined as well.
+
+    nats-server would let them override what stands before. Where a block other than `jetstream` includes a file,
+    that is left to nats-server.
+    """
+    for statement in reversed(list(statements(text))):
+        if statement.key == "include":
+            new = _included(text[statement.start : statement.end], folder, depth)
+        elif statement.key == "jetstream" and "include" in [inner.key for inner in statements(statement.body or "")]:
+            new = f"jetstream {{\n{inlined(statement.body or '', folder, depth)}\n}}\n"
+        else:
+            continue
+        text = text[: statement.start] + new + text[statement.end :]
+    return text
+
+
+def _included(text: str, folder: Path | None, depth: int) -> str:
+    found = _INCLUDE.match(text)
+    name = next(filter(None, found.groups()), "") if found else ""
+    path = Path(name).expanduser() if folder is None else folder / name
+    what = f"config includes {name!r}, "
+    if not name or not path.is_absolute():
+        _refuse("config", name, "Give its absolute path.", f"{what}which does not say in which folder it is.")
+    if depth >= _INCLUDES:
+        _refuse("config", name, "Include it once.", f"{what}which includes others without end.")
+    try:
+        inside = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse("config", name, "Check the path.", f"{what}which cannot be read: {error}.")
+    return f"\n{inlined(inside, path.parent, depth + 1)}\n"
 
 
 def take_blocks(text: str, key: str) -> tuple[str, list[str]]:

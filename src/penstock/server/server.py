@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import secrets
 import shutil
 import socket
@@ -16,18 +17,22 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote, urlsplit
 
-from penstock.errors import OptionError, ServerError, StartError, UnreachableError
+from penstock.errors import OptionError, ServerError, StartError, StoreDamagedError, UnreachableError
 from penstock.options import ConnectionOptions
 from penstock.server.binary import FAST_INGEST, find_binary, version_numbers
 from penstock.server.guard_process import GuardProcess
 from penstock.server.node import Deployment, ForeignNode, Node, is_port_clash
 from penstock.server.options import Routes, ServerOptions
+from penstock.server.recovery import Loss, record_of, refuse
 
 __all__ = ["Server"]
+
+log = logging.getLogger("penstock.server")
 
 _POLL = 0.01
 _CLASHES = 5  # how often a cluster may lose the race for its route ports
 _INFO_TIMEOUT = 5.0
+_SHOWN = 3  # losses in the text of an error; all of them are among its facts
 
 
 class Server:
@@ -55,6 +60,7 @@ class Server:
         config: str = "",
         binary: str | Path | None = None,
         start_timeout: float = 30.0,
+        on_loss: str = "refuse",
     ) -> None:
         self._options = ServerOptions(
             nodes=nodes,
@@ -71,6 +77,7 @@ class Server:
             config=config,
             binary=binary,
             start_timeout=start_timeout,
+            on_loss=on_loss,
         )
         self.token = token or (secrets.token_urlsafe(24) if auth else None)
         """The token that clients must show; None with `auth=False`."""
@@ -110,6 +117,14 @@ class Server:
     def supports_fast_ingest(self) -> bool:
         """Whether this server has fast ingest: 2.14 or newer."""
         return version_numbers(self.version) >= FAST_INGEST
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What a named store held and its nodes did not bring up when they were started, and who else writes there."""
+        deployment = self._started()
+        for node in deployment.nodes:
+            node._facts()
+        return tuple(deployment.losses)
 
     @property
     def running(self) -> bool:
@@ -154,8 +169,15 @@ class Server:
                     what = f"The store {root} cannot be made: {error.strerror}."
                     raise OptionError(what, remedy="Name another folder.", option="store", value=str(root)) from None
                 guard.hold(options.root)
+                if options.root is not None and options.sync == "always" and _is_in_memory(root):
+                    log.warning(
+                        "The store %s is in memory (tmpfs): whatever is synced there goes with a restart.", root
+                    )
                 deployment = Deployment(options, binary, guard, root, self.token, None)
                 _bring_up(deployment)
+                _check_losses(deployment)
+                for node in deployment.nodes:
+                    node._keep_record()
                 undo.pop_all()
             self._deployment, self.nodes = deployment, tuple(deployment.nodes)
             weakref.finalize(self, guard.close)
@@ -165,6 +187,8 @@ class Server:
         """Stop every node gracefully, kill what does not end in ten seconds, and remove a temporary store."""
         with self._lock:
             if self._deployment is not None:
+                for node in self._deployment.nodes:
+                    node._facts()  # the last chance to tell who else uses the store
                 self._deployment.guard.close()
 
 
@@ -207,6 +231,11 @@ class _Elsewhere(Server):
         raise UnreachableError(what, remedy="Check the address, and that the server runs.", urls=self._connection.urls)
 
     @property
+    def losses(self) -> tuple[Loss, ...]:
+        """None are known."""
+        return ()
+
+    @property
     def running(self) -> bool:
         """Whether any of the addresses answers as a NATS server."""
         try:
@@ -246,6 +275,17 @@ def _greeting_version(plain: str) -> str:
         raise ValueError("it does not greet as a NATS server") from None
 
 
+def _is_in_memory(folder: Path) -> bool:
+    """Tell whether a folder lies on a file system that keeps nothing on a disk, where that can be known."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    kinds = {Path(point.replace(r"\040", " ")): kind for _, point, kind, *_ in map(str.split, mounts)}
+    real = folder.resolve()
+    return next((kinds[point] for point in (real, *real.parents) if point in kinds), "") in ("tmpfs", "ramfs")
+
+
 def _check_listen(options: ServerOptions) -> None:
     """Find out whether we may listen on the ports that were asked for, before anything is started."""
     family = socket.AF_INET6 if ":" in options.bind else socket.AF_INET
@@ -281,12 +321,31 @@ def _bring_up(deployment: Deployment) -> None:
                 node._wait_ready(deadline)
             if deployment.routes is not None:
                 _wait_for_leader(deployment, deadline)
+            for node in deployment.nodes:
+                node._compare(deadline)
             return
         except StartError as error:
             if deployment.routes is None or attempt == _CLASHES or not is_port_clash(error, deployment.routes.ports):
                 raise
             for node in deployment.nodes:
                 node.kill()
+
+
+def _check_losses(deployment: Deployment) -> None:
+    """Refuse to go on with a store that came up with less than it held."""
+    certain = tuple(loss.text for loss in deployment.losses if loss.certain)
+    if not certain or deployment.options.on_loss == "tell":
+        return
+    for node in deployment.nodes:
+        refuse(record_of(deployment.root, node.name))
+    more = f"; and {len(certain) - _SHOWN} more" if len(certain) > _SHOWN else ""
+    raise StoreDamagedError(
+        f"The store {deployment.root} came up with less than it held: {'; '.join(certain[:_SHOWN])}{more}.",
+        remedy='Put back a copy of the folder, or go on with what is left: on_loss="tell", or `penstock server run '
+        "--on-loss tell`, once. If another nats-server has used the folder meanwhile, it may have removed them.",
+        store=str(deployment.root),
+        losses=certain,
+    )
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

@@ -6,11 +6,12 @@ flight and in order, consuming with acks, declarations that are planned and appl
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import api_request
 from penstock.connection.messages import HeaderValues
-from penstock.errors import InputError, NotFoundError, RemoteProtocolError
+from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
@@ -59,12 +60,37 @@ class JetStream:
     async def add_stream(self, config: Stream | None = None, **fields: Any) -> StreamInfo:
         """Create a stream from a declaration, from its fields, or from both; the same one again is no error."""
         made = _declared(Stream, config, fields)
-        return StreamInfo.from_json(await self._ask(names.stream_create(made.name), made.to_json(), again=True))
+        return await self._keep(names.stream_create(made.name), made.completed())
 
     async def update_stream(self, config: Stream | None = None, **fields: Any) -> StreamInfo:
         """Give a stream another configuration; what the server cannot change, it refuses."""
         made = _declared(Stream, config, fields)
-        return StreamInfo.from_json(await self._ask(names.stream_update(made.name), made.to_json(), again=True))
+        return await self._keep(names.stream_update(made.name), made)
+
+    async def _keep(self, method: str, stream: Stream) -> StreamInfo:
+        try:
+            return StreamInfo.from_json(await self._ask(method, stream.to_json(), again=True))
+        except JetStreamError as error:
+            if error.err_code != names.SUBJECTS_OVERLAP:
+                raise
+            raise await self._overlap(stream, error) from error
+
+    async def _overlap(self, stream: Stream, error: JetStreamError) -> JetStreamError:
+        """Say which streams have the subjects of another one: the server says only that there are such."""
+        found: dict[str, list[str]] = {}
+        for subject in stream.subjects or [stream.name]:
+            with suppress(PenstockError):  # whoever may not list streams gets the server's own words
+                for name in texts(await self._ask("STREAM.NAMES", {"subject": subject}), "streams"):
+                    if name != stream.name:
+                        found.setdefault(name, []).append(subject)
+        if not found:
+            return error
+        others = "; ".join(f"{name} captures {', '.join(subjects)}" for name, subjects in sorted(found.items()))
+        return JetStreamError(
+            f"Stream {stream.name} overlaps with what is there: {others}, or part of it.",
+            remedy="A subject goes to one stream only; use sources to copy it to another.",
+            **error.facts,
+        )
 
     async def stream_info(self, name: str) -> StreamInfo:
         """Ask how a stream stands."""

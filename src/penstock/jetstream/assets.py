@@ -77,7 +77,7 @@ async def add_stream(client: Connection, stream: Stream) -> StreamInfo:
     from penstock.jetstream.rules import check_stream
 
     check_stream(stream)
-    return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json(), again=True))
+    return await client.jetstream().add_stream(stream)
 
 
 async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
@@ -86,7 +86,7 @@ async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
 
     if not stream.sealed:  # sealing is an update that makes the server change other fields, too
         check_stream(stream)
-    return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json(), again=True))
+    return await client.jetstream().update_stream(stream)
 
 
 async def stream_info(client: Connection, name: str, *, patience: float = 0.0) -> StreamInfo:
@@ -115,7 +115,7 @@ async def stream_subjects_held(client: Connection, name: str, pattern: str = ">"
 
 async def delete_stream(client: Connection, name: str) -> None:
     """Delete a stream with everything in it."""
-    await api_request(client, f"STREAM.DELETE.{checked(name, 'stream')}")
+    await client.jetstream().delete_stream(checked(name, "stream"))
 
 
 async def purge_stream(
@@ -203,7 +203,7 @@ async def consumers(client: Connection, stream: str) -> list[ConsumerInfo]:
 
 async def delete_consumer(client: Connection, stream: str, name: str) -> None:
     """Delete a consumer and what it knows of deliveries and acks."""
-    await api_request(client, f"CONSUMER.DELETE.{checked(stream, 'stream')}.{checked(name, 'consumer')}")
+    await client.jetstream().delete_consumer(checked(stream, "stream"), checked(name, "consumer"))
 
 
 async def pause_consumer(client: Connection, stream: str, name: str, until: datetime | None) -> dict[str, Any]:

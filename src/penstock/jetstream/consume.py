@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.connection.messages import as_text
 from penstock.connection.tasks import end
 from penstock.durations import parse_duration
-from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
+from penstock.errors import DisconnectedError, InputError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
@@ -294,8 +294,15 @@ class Deliveries:
 
     async def _recover(self) -> None:
         """Ask whether the consumer is there; pull anew if it is, fail if it is not or nobody answers."""
+        assert self.info is not None
         try:
-            await assets.consumer_info(self._client, self.stream, self.consumer)
+            there = await assets.consumer_info(self._client, self.stream, self.consumer)
+            if there.created != self.info.created:
+                raise NotFoundError(
+                    f"Consumer {self.consumer} of {self.stream} was deleted, and another one of that name made.",
+                    remedy="Begin to read again: the new one knows nothing of what was acknowledged.",
+                    code=404,
+                )
         except PenstockError as error:
             if may_ask_again(error):
                 self._pulls.give_up(error, self._patience, self._loop.time())

@@ -176,6 +176,8 @@ async def plan(client: Connection, topology: Topology, *, prune: bool = False) -
     first, removed, later, undeclared = [], [], [], []
     for name in _in_order(topology.streams):
         stream, there = topology.streams[name], everywhere.get(name)
+        if there is None or not there.config.duplicate_window:
+            stream = stream.completed()  # also one that another tool made, or that got its sources later
         first.append(stream_step(stream, there))
         known = {} if there is None else {info.name: info for info in await assets.consumers(client, name)}
         declared = topology.consumers[name]

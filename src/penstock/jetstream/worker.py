@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.tasks import end
@@ -47,6 +48,8 @@ class WorkerCounts:
     """Times that a handler raised."""
     dead: int = 0
     """Messages that became dead letters."""
+    given_up: int = 0
+    """Messages that failed for the last time, or were refused, with no dead-letter stream to keep them."""
     repeats: int = 0
     """Deliveries of messages that were handled already; they were acknowledged only."""
     unconfirmed: int = 0
@@ -81,8 +84,9 @@ class Worker:
         self._on_failure, self._ack_timeout = on_failure, ack_timeout
         self._deliveries = Deliveries(client, stream, consumer, **options)
         self._dead = DeadLetters(client, stream, dead_letters) if isinstance(dead_letters, str) else dead_letters
-        self._running: dict[int, Delivery] = {}
-        self._done: OrderedDict[int, None] = OrderedDict()
+        # By sequence and time: a stream that was restored or made anew has other messages under the same sequences.
+        self._running: dict[tuple[int, datetime], Delivery] = {}
+        self._done: OrderedDict[tuple[int, datetime], None] = OrderedDict()
         self._slots = asyncio.Semaphore(workers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
@@ -147,14 +151,14 @@ class Worker:
                 await end([wanted])
 
     async def _work(self, delivery: Delivery) -> None:
-        sequence = delivery.sequence
-        if sequence in self._running:
+        message = delivery.sequence, delivery.place.time
+        if message in self._running:
             return  # it came again while its handler runs, and that one will answer for it
-        if sequence in self._done:
+        if message in self._done:
             self.counts.repeats += 1
             await self._acknowledge(delivery)
             return
-        self._running[sequence] = delivery
+        self._running[message] = delivery
         try:
             await self._handler(delivery)
         except asyncio.CancelledError:
@@ -164,13 +168,13 @@ class Worker:
         except Exception as error:  # a handler may raise anything; what it means is decided in _failed
             await self._failed(delivery, error)
         else:
-            self._done[sequence] = None
+            self._done[message] = None
             while len(self._done) > _REMEMBERED:
                 self._done.popitem(last=False)
             if delivery.settled or await self._acknowledge(delivery):
                 self.counts.handled += 1
         finally:
-            self._running.pop(sequence, None)
+            self._running.pop(message, None)
 
     async def _acknowledge(self, delivery: Delivery) -> bool:
         try:
@@ -196,9 +200,11 @@ class Worker:
                 self.counts.dead += 1
             elif isinstance(error, Reject):
                 await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
+                self.counts.given_up += 1
                 log.error("%r is refused, and there is no dead-letter stream for it.", delivery)
             else:
                 if last:
+                    self.counts.given_up += 1
                     log.error("%r failed for the last time, and there is no dead-letter stream for it.", delivery)
                 await delivery.nak(self._backoff[min(delivery.delivered, len(self._backoff)) - 1])
         except PenstockError as trouble:

@@ -21,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
-from penstock.wire.jetstream.acked import joined
+from penstock.wire.jetstream.acked import joined, no_window
 from penstock.wire.jetstream.answers import number, part, texts
 from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.patience import Deadline
@@ -131,6 +131,7 @@ class Job:
     def __init__(self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float) -> None:
         self.connection = connection
         self.stream = stream
+        self.domain = connection.options.domain
         self.source = source
         self.ids = f"{secrets.token_hex(8)}.".encode() if ids else b""  # what the ids begin with that we make up
         self.timeout = timeout
@@ -272,6 +273,8 @@ def publish(
     job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
     # A third of the window is left for the way there: the server counts from when it stored the first one.
     job.safe = number(config, "duplicate_window", 0) / 1e9 * 2 / 3
+    if job.ids and not job.safe:
+        raise no_window(stream)
     try:
         modes[mode](job).run()
         job.unlisten()

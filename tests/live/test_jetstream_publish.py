@@ -287,7 +287,13 @@ async def test_bad_input_is_refused_before_it_is_sent(nc: Connection, stream: st
             await publisher.publish_batch([Outgoing(f"{stream}.x")], "slow")
         with pytest.raises(InputError, match="does not capture"):
             await publisher.publish_batch([Outgoing(f"{stream}.x"), Outgoing("other.x")], "atomic")
-    for options in ({"in_flight": 0}, {"order": "any"}, {"ack_timeout": 0}, {"ack_timeout": "soon"}):
+    for options in (
+        {"in_flight": 0},
+        {"order": "any"},
+        {"sole_writer": True},
+        {"ack_timeout": 0},
+        {"ack_timeout": "soon"},
+    ):
         with pytest.raises(InputError):
             Publisher(nc, stream, **options)
     with pytest.raises(InputError, match="remembers ids for 120 s only"):

@@ -109,9 +109,7 @@ async def test_apply_gives_an_old_stream_its_window(nc: Connection, stream: Any)
 async def test_without_a_window_ids_are_refused(nc: Connection, server: Server, stream: Any):
     """Who sends ids, a publisher or rows in bulk, refuses a stream that remembers none, and says how to mend it."""
     origin = await stream()
-    name = await stream(
-        sources=[StreamSource(name=origin)], duplicate_window=0, allow_atomic=True, allow_batched=True
-    )
+    name = await stream(sources=[StreamSource(name=origin)], duplicate_window=0, allow_atomic=True, allow_batched=True)
     with pytest.raises(InputError, match=f"remembers no message ids .*stream edit {name} --dupe-window 2m"):
         await Publisher(nc, name).open()
 
@@ -129,7 +127,7 @@ async def test_without_a_window_ids_are_refused(nc: Connection, server: Server, 
 async def test_patience_leaves_time_for_the_way(nc: Connection, stream: Any):
     """A retry that starts in time must arrive in time: patience is at most two thirds of the window."""
     name = await stream(duplicate_window=3)
-    with pytest.raises(InputError, match="remembers ids for 3 s only.*2 s or less"):
+    with pytest.raises(InputError, match=r"remembers ids for 3 s only\..*2 s or less"):
         await Publisher(nc, name, patience=2.5).open()
     async with Publisher(nc, name, patience=2) as publisher:
         await publisher.publish(f"{name}.x", b"a")
@@ -215,9 +213,13 @@ async def test_a_publish_of_many_that_fails_leaves_nothing_behind(nc: Connection
     publisher = Publisher(nc, name, order=order)
     await publisher.open()
     acks = []
-    with pytest.raises(JetStreamError, match="maximum messages exceeded"):
+
+    async def publish() -> None:
         async for ack in publisher.publish_all(Outgoing(f"{name}.x", b"%d" % number) for number in range(300)):
             acks.append(ack.sequence)
+
+    with pytest.raises(JetStreamError, match="maximum messages exceeded"):
+        await publish()
     assert acks == list(range(1, 21))
     with pytest.raises(JetStreamError, match="maximum messages exceeded"):
         await publisher.flush()
@@ -291,7 +293,7 @@ async def test_a_stream_of_another_domain_is_told():
             async with Publisher(far, "S") as publisher:
                 assert (await publisher.publish("s.x", b"a")).domain == "hub"
                 await assets.add_stream(near, kept)
-                with pytest.raises(JetStreamError, match="of domain leaf stored the message.*meant for .* domain hub"):
+                with pytest.raises(JetStreamError, match=r"of domain leaf stored .* for that of domain hub"):
                     await publisher.publish("s.x", b"b")
                 for how in ("atomic", "fast"):
                     with pytest.raises(JetStreamError, match="of domain leaf"):

@@ -68,6 +68,9 @@ class Publisher:
     ) -> None:
         if order not in ("strict", "chained", "sent"):
             raise InputError(f"order is {order!r}.", remedy='Use "strict", "chained" or "sent".')
+        if sole_writer and order != "chained":
+            what = f"sole_writer is given, and order is {order!r}."
+            raise InputError(what, remedy='It is for order="chained": leave it out, or give both.')
         if in_flight < 1 or in_flight_bytes < 1:
             raise InputError("in_flight and in_flight_bytes are at least 1.", remedy="Leave them out, or raise them.")
         self.stream = assets.checked(stream, "stream")

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,10 @@ from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.model import Stream
 from penstock.wire.jetstream.answers import number, read_answer
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["backup", "restore"]
 
@@ -39,6 +41,7 @@ META, DATA = "backup.json", "stream.tar.s2"
 _CHUNK = 128 * 1024
 _WINDOW = 4 * 1024 * 1024  # what the server may send ahead of our acks; bounds what waits in memory
 _SILENCE = 30.0
+_LOOK = 0.25  # seconds between looks at the connection while nothing comes
 _RESTORE = 3600.0  # the server unpacks everything before it answers the last chunk
 
 
@@ -98,11 +101,7 @@ async def _receive(
     size, number, stretch = 0, 0, client.stretch
     with path.open("xb") as file:
         while True:
-            try:
-                message = await chunks.next_msg(_SILENCE)
-            except DeadlineError:
-                what = f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s."
-                raise DeadlineError(what, remedy="Is the server running? What was written is removed.") from None
+            message = await _next(client, stream, chunks, stretch)
             if message.reply:
                 number += 1
                 if not message.reply.endswith(f".{number}"):  # the server numbers all chunks but the last one
@@ -111,9 +110,6 @@ async def _receive(
                 await client.publish(message.reply)
             if not message.data:
                 if message.status in (None, 204):
-                    if client.stretch != stretch:
-                        what = f"The connection broke during the backup of {stream}, and chunks may be missing."
-                        raise DisconnectedError(what, remedy="Make the backup again.")
                     break
                 said = f"{message.status} {message.description}"
                 raise JetStreamError(f"The server broke the backup of {stream} off: {said}.")
@@ -124,6 +120,20 @@ async def _receive(
         file.flush()
         await asyncio.to_thread(os.fsync, file.fileno())
     return size
+
+
+async def _next(client: Connection, stream: str, chunks: Subscription, stretch: int) -> Msg:
+    """Wait for a chunk; what a broken connection took with it is not sent again."""
+    silence = Deadline(_SILENCE)
+    while client.stretch == stretch:
+        with suppress(DeadlineError):
+            message = await chunks.next_msg(min(_LOOK, silence.left))
+            if client.stretch == stretch:
+                return message
+        if not silence.left:
+            what = f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s."
+            raise DeadlineError(what, remedy="Is the server running? What was written is removed.")
+    raise DisconnectedError(f"The connection broke during the backup of {stream}.", remedy="Make the backup again.")
 
 
 async def restore(

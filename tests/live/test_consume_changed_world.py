@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.jetstream import DeadLetters, Deliveries, Delivery, Publisher, Reject, Worker, assets
 from penstock.jetstream.snapshot import backup, restore
-from penstock.model import Consumer, Stream, SubjectTransform
+from penstock.model import Consumer, Stream, StreamSource, SubjectTransform
 from penstock.server import Server
 from tests.live.connecting import free_port
 from tests.live.relay import Relay, relayed
@@ -194,6 +194,40 @@ async def test_messages_that_are_given_up_are_counted(nc: Connection, orders: An
     assert (counts.handled, counts.dead, counts.given_up) == (0, 0, 2)
 
 
+async def test_what_is_given_back_unread_with_its_last_delivery(nc: Connection, orders: Any):
+    """Each delivery counts: messages that a worker fetched and never handled are counted if they never come again."""
+    stream = await orders(*(b"%d" % number for number in range(5)), max_deliver=1)
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        started.set()
+        await go.wait()
+
+    worker = Worker(nc, stream, "c", handle)
+    task = asyncio.ensure_future(worker.run())
+    await started.wait()
+    await until(lambda: len(worker._deliveries._queue) == 4)
+    worker.stop()
+    go.set()
+    counts = await task
+    assert (counts.handled, counts.given_up) == (1, 4)
+
+
+async def test_the_next_of_a_consumer_that_is_gone_is_told(nc: Connection, orders: Any):
+    """Asking for the next message with an ack tells a consumer that has none now from one that was deleted."""
+    stream = await orders(b"a", b"b")
+    async with Deliveries(nc, stream, "c", batch=1, limit=1) as deliveries:
+        last = await (await anext(deliveries)).ack_next()
+        assert last is not None
+        asking = asyncio.ensure_future(last.ack_next(wait=20))
+        async with asyncio.timeout(20):
+            while (await assets.consumer_info(nc, stream, "c")).waiting < 1:
+                await asyncio.sleep(0.02)
+        await assets.delete_consumer(nc, stream, "c")
+        with pytest.raises(NotFoundError, match="was deleted"):
+            await asking
+
+
 # -- dead letters ----------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +311,20 @@ async def test_a_letter_is_put_back_once_for_each_death(nc: Connection, orders: 
     info = await assets.stream_info(nc, stream)
     found = [(await assets.get_message(nc, stream, number)).data for number in range(1, info.last_sequence + 1)]
     assert found == [b"one", b"two", b"one", b"two"]
+
+
+async def test_a_letter_of_a_mirror_goes_back_to_its_origin(nc: Connection, orders: Any, unique: Unique):
+    """What died behind a mirror is put back where it came from, once, and comes to the mirror as everything does."""
+    origin, mirror = await orders(b"bad"), unique("MIRROR")
+    await assets.add_stream(nc, Stream(name=mirror, mirror=StreamSource(name=origin)))
+    await assets.add_consumer(nc, mirror, Consumer(durable="c"))
+    await Worker(nc, mirror, "c", fail, dead_letters=f"{mirror}-DEAD", limit=1).run()
+    dead = DeadLetters(nc, mirror)
+    for letter in [letter async for letter in dead.letters()]:
+        assert await dead.redeliver(letter) == 2
+    assert await letters(nc, mirror) == []
+    counts = await Worker(nc, mirror, "c", fail, dead_letters=f"{mirror}-DEAD", limit=1).run()
+    assert (counts.dead, await letters(nc, mirror)) == (1, [b"bad"])
 
 
 # -- backups ---------------------------------------------------------------------------------------------------------

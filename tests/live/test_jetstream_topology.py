@@ -12,6 +12,7 @@ import pytest
 from penstock.connection import Connection, api_request, connect
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.jetstream import Publisher, Topology, apply, assets, plan, snapshot
+from penstock.jetstream.topology import _take
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 
@@ -199,6 +200,24 @@ async def test_a_step_that_fails_says_what_is_done(nc: Connection, unique: Calla
     )
     with pytest.raises(JetStreamError, match=f"create stream {two}: .*replicas.*Done before it: stream {one}"):
         await apply(nc, wanted)
+
+
+async def test_what_changed_since_the_plan_is_not_written_over(nc: Connection, unique: Callable[..., str]):
+    """A step that was planned on another configuration is refused: its update would undo what somebody else did."""
+    name = unique("APPLY")
+    stream, consumer = Stream(name=name, subjects=[f"{name}.>"]), Consumer(durable="c")
+    await apply(nc, Topology([stream], {name: [consumer]}))
+    wanted = Topology(
+        [stream.model_copy(update={"max_age": 60.0})], {name: [consumer.model_copy(update={"max_deliver": 3})]}
+    )
+    planned = await plan(nc, wanted)
+    await assets.edit_stream(nc, stream.model_copy(update={"description": "theirs"}))
+    await assets.edit_consumer(nc, name, consumer.model_copy(update={"description": "theirs"}))
+    for step in planned.steps:
+        with pytest.raises(JetStreamError, match="Somebody else changed it"):
+            await _take(nc, step)
+    await apply(nc, Topology([stream.model_copy(update={"max_age": 60.0, "description": "theirs"})]))
+    assert (await assets.stream_info(nc, name)).config.description == "theirs"
 
 
 async def test_undeclared_consumers_are_left_alone(nc: Connection, unique: Callable[..., str]):

@@ -245,6 +245,26 @@ async def test_a_publish_that_was_given_up_is_told(nc: Connection, stream: Any):
 # -- streams that are replaced, moved, or of another domain ----------------------------------------------------------
 
 
+async def test_a_copy_of_a_process_is_told(nc: Connection, stream: Any):
+    """A process that runs twice, or was restored to an earlier moment, makes up the same ids: nothing is dropped."""
+    name = await stream()
+    async with Publisher(nc, name) as one, Publisher(nc, name) as copy:
+        copy._prefix = one._prefix
+        await one.publish(f"{name}.x", b"a")
+        with pytest.raises(JetStreamError, match="made up for this message: it is not stored"):
+            await copy.publish(f"{name}.x", b"b")
+        assert (await copy.publish(f"{name}.x", b"b", id=f"{one._prefix}.1")).duplicate  # one that the caller gave
+    assert await bodies(nc, name) == [b"a"]
+
+
+async def test_interest_that_nobody_has_is_told(nc: Connection, stream: Any, caplog: pytest.LogCaptureFixture):
+    """A stream that keeps only what consumers wait for, and has none, acknowledges and drops: a warning says so."""
+    name = await stream(retention="interest")
+    async with Publisher(nc, name) as publisher:
+        await publisher.publish(f"{name}.x", b"a")
+    assert f"Stream {name} has no consumer: what it acknowledges now, it does not keep." in caplog.text
+
+
 async def test_a_stream_that_was_replaced_is_told(nc: Connection, stream: Any):
     """If sequences go back, acknowledged messages are gone: that is told once, and then publishing goes on."""
     name = await stream()
@@ -279,7 +299,8 @@ async def test_a_stream_of_another_domain_is_told():
     hub = Server(
         sync="2m", auth=False, config=f'jetstream {{ domain: hub }}\nleafnodes {{ listen: "127.0.0.1:{port}" }}'
     )
-    leaf_config = f'jetstream {{ domain: leaf }}\nleafnodes {{ remotes: [ {{ url: "nats://127.0.0.1:{port}" }} ] }}'
+    remote = f'{{ url: "nats://127.0.0.1:{port}", deny_exports: "s.>" }}'  # what is published there stays there
+    leaf_config = f"jetstream {{ domain: leaf }}\nleafnodes {{ remotes: [ {remote} ] }}"
     with hub, Server(sync="2m", auth=False, config=leaf_config) as leaf:
         async with await connect(plain(leaf), domain="hub") as far, await connect(plain(leaf)) as near:
             kept = Stream(name="S", subjects=["s.>"], allow_atomic=True, allow_batched=True)
@@ -290,11 +311,14 @@ async def test_a_stream_of_another_domain_is_told():
                         break
                     except DeadlineError:  # the leaf is not connected yet
                         await asyncio.sleep(0.05)
-            async with Publisher(far, "S") as publisher:
+            async with await connect(plain(hub), domain="hub") as there, Publisher(there, "S") as publisher:
                 assert (await publisher.publish("s.x", b"a")).domain == "hub"
-                await assets.add_stream(near, kept)
-                with pytest.raises(JetStreamError, match=r"of domain leaf stored .* for that of domain hub"):
+            await assets.add_stream(near, kept)
+            async with Publisher(far, "S") as publisher:
+                with pytest.raises(JetStreamError, match=r"of domain leaf stored .* for one of domain hub"):
                     await publisher.publish("s.x", b"b")
+                with pytest.raises(JetStreamError, match="of domain leaf"):
+                    await far.jetstream().publish("s.x", b"b")
                 for how in ("atomic", "fast"):
                     with pytest.raises(JetStreamError, match="of domain leaf"):
                         await publisher.publish_batch([Outgoing("s.x", b"c")], how)

@@ -15,6 +15,7 @@ from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockE
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import in_domain
 from penstock.wire.jetstream.answers import number, read_ack, texts
 from penstock.wire.jetstream.direct import question, read_headers, read_message
 from penstock.wire.protocol import decode_status
@@ -43,12 +44,17 @@ class JetStream:
         stream: str | None = None,
         headers: HeaderValues | None = None,
     ) -> PubAck:
-        """Publish a message and wait until a stream has stored it; `stream` refuses any other than that."""
+        """Publish a message and wait until a stream has stored it; `stream` refuses any other than that.
+
+        The ack says which stream, and whether it had the id already (`duplicate`), so that nothing was stored. On a
+        connection with a domain, an ack of another one is a JetStreamError.
+        """
         if stream is not None:
             headers = {**(headers or {}), names.EXPECTED_STREAM: stream}
         wait = timeout if timeout is not None else self._timeout
         _, _, answer, block = await self._connection.ask(subject, payload, wait, headers)
-        return read_ack(answer, None if block is None else decode_status(block)[0])
+        ack = read_ack(answer, None if block is None else decode_status(block)[0])
+        return in_domain(ack, self._connection.options.domain)
 
     async def account_info(self) -> dict[str, Any]:
         """Give what the account uses of JetStream, and its limits."""

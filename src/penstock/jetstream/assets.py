@@ -16,6 +16,7 @@ from penstock.errors import InputError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import number
 from penstock.wire.jetstream.direct import question
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ async def purge_stream(
         raise InputError("A purge is given a sequence and a number to keep.", remedy="Leave one of them out.")
     body = {"filter": subject, "seq": sequence, "keep": keep}
     body = {key: value for key, value in body.items() if value is not None}
-    return int((await api_request(client, f"STREAM.PURGE.{checked(name, 'stream')}", body or None))["purged"])
+    return number(await api_request(client, names.stream_purge(checked(name, "stream")), body or None), "purged")
 
 
 # -- messages --------------------------------------------------------------------------------------------------------

@@ -93,6 +93,8 @@ class Deliveries:
         self._denial = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
+        self.given_up = 0
+        """How many were given back unread with their last delivery, and never come again."""
         self.info: ConsumerInfo | None = None
         """The consumer as it was when reading began."""
 
@@ -145,9 +147,15 @@ class Deliveries:
                 await self._subscription.unsubscribe()
                 if self.info is not None and self.info.config.ack_policy != "none":
                     for delivery in self._queue:
-                        await self._client.publish(delivery.reply, b"-NAK")
+                        await self._give_back(delivery, self.info.config.max_deliver)
         self._subscription = None
         self._queue.clear()
+
+    async def _give_back(self, delivery: Delivery, most: int) -> None:
+        await self._client.publish(delivery.reply, b"-NAK")
+        if 0 < most <= delivery.delivered:  # each delivery counts, also one that nobody read
+            self.given_up += 1
+            log.error("%r was not read, and this was its last delivery: max_deliver is %d.", delivery, most)
 
     # -- reading -----------------------------------------------------------------------------------
 

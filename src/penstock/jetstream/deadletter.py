@@ -24,9 +24,9 @@ from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
 from penstock.model import Message, Stream, StreamSource, format_time, parse_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.acked import confirm, in_domain
 from penstock.wire.jetstream.answers import number as number_of
-from penstock.wire.jetstream.answers import read_json, text
+from penstock.wire.jetstream.answers import read_ack, read_json, text
 from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
@@ -246,7 +246,8 @@ class DeadLetters:
         """Publish a dead letter on its old subject again, and forget it; give its new sequence.
 
         Every consumer of the stream gets it, as it gets any message. The headers are the old ones, without those that
-        were meant for the server, and with `Penstock-Redelivered`, which counts.
+        were meant for the server, and with `Penstock-Redelivered`, which counts. A letter of a stream that copies
+        others goes to the one that its message came from, and has its sequence there.
         """
         times = int(letter.headers.get(_AGAIN, ["0"])[-1]) + 1
         headers: dict[str, str | list[str]] = {
@@ -256,9 +257,16 @@ class DeadLetters:
         made = f"{self.dead}.{letter.number}.{_micros(letter.died or letter.time)}"
         headers |= {_AGAIN: str(times), names.MSG_ID: made}
         reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=headers)
-        ack = confirm(reply.data, reply.status, self.stream, self._client.options.domain)
+        ack = in_domain(read_ack(reply.data, reply.status), self._client.options.domain)
+        if ack.stream != self.stream and ack.stream not in await self._origins():
+            confirm(reply.data, reply.status, self.stream)
         await self._drop(letter.number)
         return ack.sequence
+
+    async def _origins(self) -> set[str]:
+        """Give the streams that ours copies: what is put back goes there, and comes to ours with everything else."""
+        config = (await assets.stream_info(self._client, self.stream)).config
+        return {source.name for source in (config.mirror, *config.sources) if source is not None}
 
     async def _messages(self, subject: str) -> AsyncIterator[tuple[int, Message]]:
         number = 1

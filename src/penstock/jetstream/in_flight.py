@@ -88,13 +88,24 @@ class InFlight:
     """Everything of one publisher that is on its way, bounded, and the task that mends what fails."""
 
     def __init__(
-        self, client: Connection, stream: str, *, order: str, most: int, most_bytes: int, ack_timeout: float
+        self,
+        client: Connection,
+        stream: str,
+        *,
+        order: str,
+        made_up: bool,
+        most: int,
+        most_bytes: int,
+        ack_timeout: float,
     ) -> None:
-        """Bound what has no ack by `most` messages and `most_bytes`; `order` is what `Publisher` says of it."""
+        """Bound what has no ack by `most` messages and `most_bytes`; `order` is what `Publisher` says of it.
+
+        `made_up`: ids that the caller does not give are known to nobody else.
+        """
         self.stored = self.duplicates = self.retries = 0
         self.failures: list[PenstockError] = []
         self._client, self._stream, self._order, self._ack_timeout = client, stream, order, ack_timeout
-        self._strict = order != "sent"
+        self._strict, self._made_up = order != "sent", made_up
         domain = client.options.domain
         self._window: Window[Pending] = Window(stream, most=most, most_bytes=most_bytes, safe=0.0, domain=domain)
         self._queue: deque[Pending] = deque()  # what has room, and waits for its turn
@@ -304,6 +315,8 @@ class InFlight:
         elif sequence <= item.behind and not repeated:
             self._highest = sequence
             self._tell(item, _replaced(self._stream, item.behind, sequence))
+        if ack.duplicate and item.attempts == 1 and self._made_up and item.out.id is None:
+            self._tell(item, _copied(self._stream, item))
         if not item.future.done():
             item.future.set_result(ack)
         if self._mending:
@@ -453,6 +466,12 @@ class InFlight:
         if found is not None:
             self._settle(item, found)
         return found is not None
+
+
+def _copied(stream: str, item: Pending) -> JetStreamError:
+    what = f"Stream {stream} knows the id {item.id}, which was made up for this message: it is not stored."
+    remedy = "Another copy of this process publishes, or it was restored to an earlier moment: make a new Publisher."
+    return JetStreamError(what, remedy=remedy, description="an id that was made up is known")
 
 
 def _replaced(stream: str, before: int, sequence: int) -> DataLossError:

@@ -17,6 +17,7 @@ order and fast, too.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
 
 __all__ = ["Publisher"]
+
+log = logging.getLogger("penstock.jetstream")
 
 _LOOK = 30.0  # how long a stream may be without a leader when we first look at it
 _KNOWN = 1000  # subjects that are known to be the stream's
@@ -84,6 +87,7 @@ class Publisher:
             client,
             self.stream,
             order=order,
+            made_up=ids is None,
             most=in_flight,
             most_bytes=in_flight_bytes,
             ack_timeout=self._ack_timeout,
@@ -147,6 +151,8 @@ class Publisher:
 
     async def _look(self) -> None:
         info = await assets.stream_info(self._client, self.stream, patience=_LOOK)
+        if info.config.retention == "interest" and not info.consumers:
+            log.warning("Stream %s has no consumer: what it acknowledges now, it does not keep.", self.stream)
         self._config: Stream = info.config
         self._captured: set[str] = set()
 

@@ -31,7 +31,7 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.changes import Plan, Step, consumer_step, stream_step
+from penstock.jetstream.changes import Plan, Step, consumer_step, own_metadata, stream_step
 from penstock.jetstream.rules import check_consumer, check_consumers_together, check_stream, check_streams_together
 from penstock.model import Consumer, Stream
 from penstock.sizes import parse_size
@@ -241,8 +241,26 @@ async def apply(client: Connection, topology: Topology, *, prune: bool = False, 
     return made
 
 
+async def _check_unchanged(client: Connection, step: Step) -> None:
+    """Refuse to write over what somebody else changed since the plan was made: an update replaces everything."""
+    there: Stream | Consumer
+    if step.kind == "stream":
+        there = (await assets.stream_info(client, step.name)).config
+    else:
+        there = (await assets.consumer_info(client, step.stream, step.name)).config
+    if step.seen is None or _said(there) != _said(step.seen):
+        raise JetStreamError("Somebody else changed it since this was planned.", remedy="Plan and apply again.")
+
+
+def _said(config: Stream | Consumer) -> dict[str, Any]:
+    """Give a configuration without what the server adds, which differs between a list and a single answer."""
+    return config.model_copy(update={"metadata": own_metadata(config.metadata)}).to_json()
+
+
 async def _take(client: Connection, step: Step) -> None:
     target = step.target
+    if step.action == "update":
+        await _check_unchanged(client, step)
     if step.action == "delete":
         with suppress(NotFoundError):  # gone already, as was wanted
             await assets.delete_consumer(client, step.stream, step.name)

@@ -49,7 +49,8 @@ class WorkerCounts:
     dead: int = 0
     """Messages that became dead letters."""
     given_up: int = 0
-    """Messages that failed for the last time, or were refused, with no dead-letter stream to keep them."""
+    """Messages that never come again and have no dead letter: refused, failed for the last time, or given back unread
+    with their last delivery."""
     repeats: int = 0
     """Deliveries of messages that were handled already; they were acknowledged only."""
     unconfirmed: int = 0
@@ -112,6 +113,8 @@ class Worker:
             try:
                 while not self._stop.is_set():
                     await self._slots.acquire()
+                    if self._stop.is_set():
+                        break
                     delivery = await self._next(deliveries, stopped)
                     if delivery is None:
                         break
@@ -122,6 +125,8 @@ class Worker:
                     await asyncio.wait(set(self._tasks))
             finally:
                 await end([*self._tasks, *beside])
+        if self._dead is None:  # or else they become letters, by what the server says of them
+            self.counts.given_up += self._deliveries.given_up
         if self._fault is not None:
             raise self._fault
         return self.counts

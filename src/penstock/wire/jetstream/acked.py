@@ -20,18 +20,29 @@ from penstock.errors import InputError, JetStreamError, NoRespondersError, Penst
 from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["Window", "confirm", "hindrance", "joined", "no_window", "number_behind"]
+__all__ = ["Window", "confirm", "hindrance", "in_domain", "joined", "no_window", "number_behind"]
 
 Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
 
 
-def confirm(payload: bytes, status: int | None, stream: str, domain: str | None = None) -> PubAck:
-    """Read what answered a message that was meant for `stream`; an ack of another stream is an error.
+def in_domain(ack: PubAck, domain: str | None) -> PubAck:
+    """Give an ack back if it is of a stream of this domain, or if no domain is named.
 
-    With `domain` the stream must be of that domain: a leaf node may have one of the same name, and takes what is
-    published there first.
+    A leaf node may have a stream of the same name or subjects, and takes what is published there first.
     """
+    if domain is not None and ack.domain != domain:
+        where = f"domain {ack.domain}" if ack.domain else "no domain"
+        raise JetStreamError(
+            f"Stream {ack.stream} of {where} stored the message, and it was meant for one of domain {domain}.",
+            remedy="Connect to a server of the domain, or map the subject so that it gets there.",
+            description=f"stream {ack.stream} of {where} took it",
+        )
+    return ack
+
+
+def confirm(payload: bytes, status: int | None, stream: str, domain: str | None = None) -> PubAck:
+    """Read what answered a message that was meant for `stream`; an ack of another stream, or domain, is an error."""
     ack = read_ack(payload, status)
     if ack.stream != stream:
         raise JetStreamError(
@@ -39,14 +50,7 @@ def confirm(payload: bytes, status: int | None, stream: str, domain: str | None 
             remedy=f"Another stream captures the subject now: publish on subjects of {stream}.",
             description=f"stream {ack.stream} took it",
         )
-    if domain is not None and ack.domain != domain:
-        where = f"domain {ack.domain}" if ack.domain else "no domain"
-        raise JetStreamError(
-            f"Stream {stream} of {where} stored the message, and it was meant for that of domain {domain}.",
-            remedy="Connect to a server of the domain, or map the subject so that it gets there.",
-            description=f"stream {ack.stream} of {where} took it",
-        )
-    return ack
+    return in_domain(ack, domain)
 
 
 def no_window(stream: str) -> InputError:

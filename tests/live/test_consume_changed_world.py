@@ -285,6 +285,29 @@ async def test_advisories_that_cannot_be_had_name_the_stream(advised: Server):
             await DeadLetters(nc, "S").ensure()
 
 
+async def test_letters_that_cannot_be_kept_end_the_worker(nc: Connection, orders: Any):
+    """A dead-letter stream that takes no more is an error of the worker, not a line in a log for each message."""
+    stream = await orders(b"one", b"two", b"three")
+    await DeadLetters(nc, stream).ensure()
+    made = (await assets.stream_info(nc, f"{stream}-DEAD")).config
+    await assets.edit_stream(nc, made.model_copy(update={"max_msgs": 1, "discard": "new"}))
+    with pytest.raises(JetStreamError, match="maximum messages exceeded"):
+        await Worker(nc, stream, "c", fail, dead_letters=f"{stream}-DEAD").run()
+    assert await letters(nc, stream) == [b"one"]
+
+
+async def test_a_letter_of_a_chained_message_goes_back(nc: Connection, orders: Any):
+    """What a message said of its order, in its time, does not keep it from being put back."""
+    stream = await orders()
+    async with Publisher(nc, stream, order="chained") as publisher:
+        for message in (b"a", b"b", b"c"):
+            await publisher.send(f"{stream}.x", message)
+    assert "Nats-Expected-Last-Msg-Id" in (await assets.get_message(nc, stream, 2)).headers
+    await Worker(nc, stream, "c", fail, dead_letters=f"{stream}-DEAD", limit=3).run()
+    dead = DeadLetters(nc, stream)
+    assert [await dead.redeliver(letter) for letter in [letter async for letter in dead.letters()]] == [4, 5, 6]
+
+
 async def test_a_letter_is_not_taken_for_that_of_another_message(nc: Connection, orders: Any):
     """A stream that is made anew counts from 1 again: a message is kept though a letter of that number is there."""
     stream = await orders(b"old")

@@ -188,6 +188,16 @@ async def test_a_stream_that_publishes_again_fills_another(nc: Connection, strea
     assert found == [b"%d" % number for number in range(50)]
 
 
+async def test_a_batch_into_a_stream_that_publishes_again(nc: Connection, stream: Any):
+    """A batch whose way is not given goes so that what the stream publishes again arrives elsewhere."""
+    other = await stream()
+    name = await stream(republish=Republish(src=">", dest=f"{other}.>"), allow_atomic=True)
+    async with Publisher(nc, name) as publisher:
+        ack = await publisher.publish_batch([Outgoing(f"{name}.x", b"%d" % number) for number in range(10)])
+    assert (ack.how, ack.count) == ("plain", 10)
+    await settled(nc, other, 10)
+
+
 @pytest.mark.parametrize("order", ["strict", "chained", "sent"])
 async def test_counters_count(nc: Connection, stream: Any, order: str):
     """Increments go one after the other, each once, and their acks say what the counter stands at."""

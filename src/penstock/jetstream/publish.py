@@ -207,12 +207,14 @@ class Publisher:
         """Publish messages together: all or none (`atomic`), by fast ingest (`fast`), or one by one (`plain`).
 
         Without `how` the stream decides: atomic if it allows that and there are at most 1,000, or fast, or else plain.
+        Messages of an atomic batch keep its headers: published again with them, by a stream that does so (`republish`)
+        or by anybody, they are taken for part of a batch. So such a stream gets none unless it is asked for.
         """
         self._check_open()
         await self._look()
         if how is None:
             messages = list(messages)
-            fits = self._config.allow_atomic and len(messages) <= MOST
+            fits = self._config.allow_atomic and len(messages) <= MOST and self._config.republish is None
             how = "atomic" if fits else "fast" if self._config.allow_batched else "plain"
         if how == "plain":
             acks = [ack async for ack in self.publish_all(messages)]

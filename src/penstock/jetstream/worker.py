@@ -22,6 +22,7 @@ from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.deadletter import DeadLetters
 from penstock.jetstream.delivery import Delivery
 from penstock.model import Consumer
+from penstock.wire.jetstream.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -198,8 +199,9 @@ class Worker:
         if delivery.settled:
             return
         last = 0 < self._max_deliver <= delivery.delivered
+        dies = last or isinstance(error, Reject)
         try:
-            if (last or isinstance(error, Reject)) and self._dead is not None:
+            if dies and self._dead is not None:
                 await self._dead.put(delivery, _reason(error))
                 await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
                 self.counts.dead += 1
@@ -213,6 +215,8 @@ class Worker:
                     log.error("%r failed for the last time, and there is no dead-letter stream for it.", delivery)
                 await delivery.nak(self._backoff[min(delivery.delivered, len(self._backoff)) - 1])
         except PenstockError as trouble:
+            if dies and judge(trouble) is Verdict.REFUSED:
+                raise  # nobody would keep it, nor the next one: that ends the worker
             # The message is still the server's: it comes again after its ack wait.
             log.warning("%r could not be given back: %s", delivery, trouble)
 

@@ -156,6 +156,27 @@ async def test_a_retry_does_not_wait_for_a_connection(nc: Connection, server: Se
     assert await bodies(nc, name) == [b"a"]
 
 
+@pytest.mark.parametrize("order", ["strict", "chained", "sent"])
+async def test_a_busy_server_stores_everything_once(order: str):
+    """What a server with too much to do refuses for the moment is sent again: stored once, and in order if promised."""
+    with Server(sync="2m", config="jetstream { max_buffered_msgs: 4 }") as busy:
+        async with await connect(busy.url) as nc:
+            await assets.add_stream(nc, Stream(name="S", subjects=["s.>"]))
+            refused = 0
+
+            def count(payload: bytes) -> bool:
+                nonlocal refused
+                refused += b"error" in payload or not payload
+                return False
+
+            async with Publisher(LossyClient(nc, lose_ack=count), "S", order=order) as publisher:
+                for number in range(300):
+                    await publisher.send("s.x", b"%d" % number)
+            found = [int(body) for body in await bodies(nc, "S")]
+    assert (found if order != "sent" else sorted(found)) == list(range(300))
+    assert refused or order == "strict", "the server took everything, so that this test would show nothing"
+
+
 # -- messages that are copied ----------------------------------------------------------------------------------------
 
 

@@ -101,6 +101,25 @@ class AckedRows:
             ordered.add(*run)
         return tuple(Ack(*run) for run in ordered._runs)
 
+    def check_sequences(self, *, ordered: bool, counted: bool) -> None:
+        """Refuse acks that contradict each other: the stream was replaced, or set back, between them.
+
+        Two rows cannot have the same sequence; `ordered`: nor can one stand before an earlier one; `counted`: each row
+        has a sequence of its own, also those of which no ack says it.
+        """
+        runs = [ack for ack in self.acks if not ack.duplicate and (ordered or ack.sequence is not None)]
+        behind = 0
+        for ack in runs if ordered else sorted(runs, key=lambda ack: ack.sequence or 0):
+            least = behind + (ack.count if ack.contiguous or counted else 1)
+            if ack.sequence is not None and ack.sequence < least:
+                last = ack.row + ack.count - 1
+                raise self.failure(
+                    f"the stream was replaced or restored from an older copy meanwhile: row {last:,} is its message "
+                    f"{ack.sequence:,}, and cannot be before {least:,}",
+                    remedy="Rows that were acknowledged may be gone: look at the stream, and publish them again.",
+                )
+            behind = least if ack.sequence is None else ack.sequence
+
     def failure(
         self, why: str, error: object = None, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = ""
     ) -> PublishError:
@@ -278,6 +297,7 @@ def publish(
     try:
         modes[mode](job).run()
         job.unlisten()
+        job.acked.check_sequences(ordered=mode != "acks", counted=not source.has_headers)
     except RemoteProtocolError:
         connection.wire.close()
         raise

@@ -6,6 +6,7 @@ and the model are imported where they are needed, because a list needs neither.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from penstock.errors import InputError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import number
+from penstock.wire.jetstream.answers import number, texts
 from penstock.wire.jetstream.direct import question
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ __all__ = [
 ]
 
 
+log = logging.getLogger("penstock.jetstream")
+
+
 def checked(name: str, what: str) -> str:
     """Give a name back that can be part of an API subject; refuse any other."""
     if not NAME.fullmatch(name):
@@ -51,16 +55,27 @@ def checked(name: str, what: str) -> str:
     return name
 
 
-async def _pages(client: Connection, method: str, body: dict[str, Any], *path: str) -> AsyncIterator[Any]:
-    """Walk through what answers hold at `path`, page by page; through an object by key and value."""
+async def _pages(
+    client: Connection, method: str, body: dict[str, Any], *path: str, missing: set[str] | None = None
+) -> AsyncIterator[Any]:
+    """Walk through what answers hold at `path`, page by page; through an object by key and value.
+
+    A list may lack what nobody answers for now: `missing` gets the names, without it a warning has them.
+    """
     offset = 0
     while True:
         answer = page = await api_request(client, method, {**body, "offset": offset})
+        away = sorted({*texts(answer, "missing"), *(answer.get("offline") or ())})
+        if away:
+            if missing is None:
+                log.warning("The list lacks %s: the servers that hold them do not answer.", ", ".join(away))
+            else:
+                missing.update(away)
         for key in path:
             page = page.get(key) or {}
         for item in page.items() if isinstance(page, dict) else page:
             yield item
-        offset += len(page)
+        offset += len(page) + len(away)
         if not page or offset >= answer.get("total", 0):
             return
 
@@ -100,10 +115,13 @@ async def stream_info(client: Connection, name: str, *, patience: float = 0.0) -
         raise NotFoundError(f"There is no stream {name}.", remedy=remedy, **error.facts) from None
 
 
-async def streams(client: Connection, *, subject: str | None = None) -> list[StreamInfo]:
-    """List all streams by name, or those that capture a subject."""
+async def streams(
+    client: Connection, *, subject: str | None = None, missing: set[str] | None = None
+) -> list[StreamInfo]:
+    """List all streams by name, or those that capture a subject; `missing` gets those that nobody answers for."""
     body = {"subject": subject} if subject else {}
-    found = [StreamInfo.from_json(item) async for item in _pages(client, "STREAM.LIST", body, "streams")]
+    pages = _pages(client, "STREAM.LIST", body, "streams", missing=missing)
+    found = [StreamInfo.from_json(item) async for item in pages]
     return sorted(found, key=lambda item: item.name)
 
 

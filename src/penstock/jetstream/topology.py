@@ -171,7 +171,11 @@ async def plan(client: Connection, topology: Topology, *, prune: bool = False) -
 
     `prune` also plans to delete consumers of declared streams that the topology does not name; never a stream.
     """
-    everywhere = {info.name: info for info in await assets.streams(client)}
+    away: set[str] = set()
+    everywhere = {info.name: info for info in await assets.streams(client, missing=away)}
+    if unseen := sorted(away & topology.streams.keys()):
+        what = f"Nobody answers for {', '.join(unseen)} now, so that nothing can be compared."
+        raise JetStreamError(what, remedy="Plan again when the servers that hold them are back.")
     _check_others(topology, everywhere)
     first, removed, later, undeclared = [], [], [], []
     for name in _in_order(topology.streams):

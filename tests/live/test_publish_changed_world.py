@@ -177,6 +177,20 @@ async def test_a_busy_server_stores_everything_once(order: str):
     assert refused or order == "strict", "the server took everything, so that this test would show nothing"
 
 
+async def test_a_window_that_is_cut_short_under_a_publisher(nc: Connection, stream: Any):
+    """A stream that somebody lets forget ids sooner is looked at before a message that may be stored is repeated."""
+    name = await stream()
+    client = LossyClient(nc, lose_ack=lambda ack: True)
+    async with Publisher(client, name, ack_timeout=0.5) as publisher:
+        sent = await publisher.send(f"{name}.x", b"a")
+        await settled(nc, name, 1)
+        await assets.edit_stream(nc, Stream(name=name, subjects=[f"{name}.>"], duplicate_window=0.1))
+        with pytest.raises(DeadlineError, match="may be stored or not"):
+            await sent
+        publisher._in_flight.failures.clear()  # told
+    assert await bodies(nc, name) == [b"a"]
+
+
 # -- messages that are copied ----------------------------------------------------------------------------------------
 
 

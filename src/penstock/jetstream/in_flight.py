@@ -22,15 +22,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.messages import as_bytes
 from penstock.connection.tasks import end
 from penstock.errors import (
-    DataLossError,
     DeadlineError,
     DeniedError,
     DisconnectedError,
@@ -39,6 +37,7 @@ from penstock.errors import (
 )
 from penstock.jetstream.batch import find_stored
 from penstock.jetstream.outgoing import Outgoing
+from penstock.jetstream.pending import Pending, copied, replaced, unknown
 from penstock.model import PubAck, Stream
 from penstock.wire import protocol
 from penstock.wire.jetstream import names
@@ -48,40 +47,19 @@ from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
 
-__all__ = ["InFlight", "Pending"]
+__all__ = ["InFlight"]
 
 log = logging.getLogger("penstock.jetstream")
 
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 _ALONE_FIRST, _ALONE_MOST = 8, 4096
 _SUBJECTS = 1000  # that are remembered at a time
+_LOOK = 1.0  # seconds for which a look at the stream is good
 # How a message says what it expects before it, and how the server says that it is not so.
 _CHECKS = {
     "id": (names.EXPECTED_LAST_ID, names.WRONG_LAST_ID),
     "sequence": (names.EXPECTED_LAST_SEQUENCE, names.WRONG_LAST_SEQUENCE),
 }
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """One message between its first sending and its fate."""
-
-    number: int
-    out: Outgoing
-    id: str
-    future: asyncio.Future[PubAck]
-    awaited: bool
-    """Whether somebody waits for it alone, and will see its failure."""
-    size: int
-    chained: bool = False
-    attempts: int = 0
-    sent: float = 0.0
-    behind: int = 0
-    """The highest sequence that was acknowledged before it was sent."""
-    lost: bool = False
-    """Whether nobody knows of an attempt if it was stored."""
-    failure: PenstockError | None = None
-    """Why the last attempt failed; None while it is on its way."""
 
 
 class InFlight:
@@ -94,18 +72,21 @@ class InFlight:
         *,
         order: str,
         made_up: bool,
+        remembered: Callable[[], Awaitable[float]],
         most: int,
         most_bytes: int,
         ack_timeout: float,
     ) -> None:
         """Bound what has no ack by `most` messages and `most_bytes`; `order` is what `Publisher` says of it.
 
-        `made_up`: ids that the caller does not give are known to nobody else.
+        `made_up`: ids that the caller does not give are known to nobody else. `remembered` asks for how many seconds
+        after its first sending a message may be repeated, as the stream stands now.
         """
         self.stored = self.duplicates = self.retries = 0
         self.failures: list[PenstockError] = []
         self._client, self._stream, self._order, self._ack_timeout = client, stream, order, ack_timeout
         self._strict, self._made_up = order != "sent", made_up
+        self._remembered, self._asked_at = remembered, 0.0
         domain = client.options.domain
         self._window: Window[Pending] = Window(stream, most=most, most_bytes=most_bytes, safe=0.0, domain=domain)
         self._queue: deque[Pending] = deque()  # what has room, and waits for its turn
@@ -314,9 +295,9 @@ class InFlight:
             self._highest = sequence
         elif sequence <= item.behind and not repeated:
             self._highest = sequence
-            self._tell(item, _replaced(self._stream, item.behind, sequence))
+            self._tell(item, replaced(self._stream, item.behind, sequence))
         if ack.duplicate and item.attempts == 1 and self._made_up and item.out.id is None:
-            self._tell(item, _copied(self._stream, item))
+            self._tell(item, copied(self._stream, item))
         if not item.future.done():
             item.future.set_result(ack)
         if self._mending:
@@ -438,7 +419,7 @@ class InFlight:
                     self._fail(item, error)
                 return
             if not self._window.is_safe(self._loop.time()):
-                self._fail(item, _unknown(item, self._window.safe, error))
+                self._fail(item, unknown(item, self._window.safe, error))
                 return
             if attempt:
                 await asyncio.sleep(_BACKOFF[min(attempt, len(_BACKOFF)) - 1])
@@ -450,9 +431,22 @@ class InFlight:
                     await self._client.standing(self._window.safe)
                 attempt = -1
                 continue
+            if item.lost and not await self._is_remembered(item):
+                continue
             self.retries += 1
             self._launch(item)
             await self._fate(item)
+
+    async def _is_remembered(self, item: Pending) -> bool:
+        """Look whether the stream still remembers ids for as long as it did: somebody may have changed it meanwhile."""
+        if self._loop.time() - self._asked_at > _LOOK:
+            try:
+                self._window.safe = min(self._window.safe, await self._remembered())
+            except PenstockError as error:
+                item.failure = error
+                return False
+            self._asked_at = self._loop.time()
+        return self._window.is_safe(self._loop.time())
 
     async def _was_stored(self, item: Pending) -> bool:
         """Find out whether a condition fails because an earlier attempt, whose ack was lost, is the last message."""
@@ -461,33 +455,8 @@ class InFlight:
         try:
             found = await find_stored(self._client, self._stream, item.out.subject, item.id, self._ack_timeout)
         except PenstockError as error:
-            self._fail(item, _unknown(item, self._window.safe, error))
+            self._fail(item, unknown(item, self._window.safe, error))
             return True
         if found is not None:
             self._settle(item, found)
         return found is not None
-
-
-def _copied(stream: str, item: Pending) -> JetStreamError:
-    what = f"Stream {stream} knows the id {item.id}, which was made up for this message: it is not stored."
-    remedy = "Another copy of this process publishes, or it was restored to an earlier moment: make a new Publisher."
-    return JetStreamError(what, remedy=remedy, description="an id that was made up is known")
-
-
-def _replaced(stream: str, before: int, sequence: int) -> DataLossError:
-    what = f"Stream {stream} had acknowledged messages up to {before:,}, and stored the next one as {sequence:,}"
-    return DataLossError(
-        f"{what}: it was replaced or restored from an older copy meanwhile.",
-        remedy=f"This message is stored. Those acknowledged before, up to {before:,}, may be gone: publish them again.",
-        stream=stream,
-        start=sequence,
-        end=before + 1,
-        last=sequence,
-    )
-
-
-def _unknown(item: Pending, patience: float, error: PenstockError | None) -> DeadlineError:
-    reason = f" The last attempt: {error}" if error else ""
-    what = f"No ack for message {item.id} on {item.out.subject} in {patience:g} s; it may be stored or not.{reason}"
-    remedy = "Publish it again with the same id once the server answers."
-    return DeadlineError(what, remedy=remedy, seconds=patience, subject=item.out.subject)

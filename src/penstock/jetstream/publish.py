@@ -27,8 +27,9 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream import assets
 from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast, refuse_empty
-from penstock.jetstream.in_flight import InFlight, Pending
+from penstock.jetstream.in_flight import InFlight
 from penstock.jetstream.outgoing import Outgoing
+from penstock.jetstream.pending import Pending
 from penstock.model import PubAck, Stream
 from penstock.wire.jetstream.acked import no_window
 from penstock.wire.jetstream.atomic import MOST
@@ -42,6 +43,9 @@ __all__ = ["Publisher"]
 log = logging.getLogger("penstock.jetstream")
 
 _LOOK = 30.0  # how long a stream may be without a leader when we first look at it
+# Repeats end after this share of the duplicate window. The rest is for the way there: the server counts from when it
+# stored the first copy.
+_SAFE = 2 / 3
 _KNOWN = 1000  # subjects that are known to be the stream's
 # What a stream must allow for a batch, and what publishes it.
 _WAYS = {"atomic": ("allow_atomic", publish_atomic), "fast": ("allow_batched", publish_fast)}
@@ -88,6 +92,7 @@ class Publisher:
             self.stream,
             order=order,
             made_up=ids is None,
+            remembered=self._remembered,
             most=in_flight,
             most_bytes=in_flight_bytes,
             ack_timeout=self._ack_timeout,
@@ -136,8 +141,7 @@ class Publisher:
         window, asked = config.duplicate_window or 0.0, self._asked_patience
         if not window:
             raise no_window(self.stream)
-        # The rest of the window is for the way there: the server counts from when it stored the first copy.
-        most = window * 2 / 3
+        most = window * _SAFE
         if asked is not None and asked > most:
             what = f"patience is {asked:g} s, and stream {self.stream} remembers ids for {window:g} s only."
             remedy = f"A later retry could store a message twice: give {most:g} s or less, or widen duplicate_window."
@@ -149,8 +153,12 @@ class Publisher:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
         await self._in_flight.close()
 
-    async def _look(self) -> None:
-        info = await assets.stream_info(self._client, self.stream, patience=_LOOK)
+    async def _remembered(self) -> float:
+        await self._look(patience=0.0)
+        return (self._config.duplicate_window or 0.0) * _SAFE
+
+    async def _look(self, patience: float = _LOOK) -> None:
+        info = await assets.stream_info(self._client, self.stream, patience=patience)
         if info.config.retention == "interest" and not info.consumers:
             log.warning("Stream %s has no consumer: what it acknowledges now, it does not keep.", self.stream)
         self._config: Stream = info.config

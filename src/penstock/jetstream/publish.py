@@ -132,6 +132,8 @@ class Publisher:
         """Look at the stream, and listen for acks."""
         await self._look()
         config = self._config
+        if self._unwanted:
+            log.warning("Stream %s has no consumer: what it acknowledges now, it does not keep.", self.stream)
         if config.no_ack:
             what = f"Stream {self.stream} gives no acks (no_ack), so nobody can know what it stored."
             raise InputError(what, remedy="Publish with nc.publish, or let the stream ack.")
@@ -159,9 +161,8 @@ class Publisher:
 
     async def _look(self, patience: float = _LOOK) -> None:
         info = await assets.stream_info(self._client, self.stream, patience=patience)
-        if info.config.retention == "interest" and not info.consumers:
-            log.warning("Stream %s has no consumer: what it acknowledges now, it does not keep.", self.stream)
         self._config: Stream = info.config
+        self._unwanted = info.config.retention == "interest" and not info.consumers
         self._captured: set[str] = set()
 
     # -- publishing --------------------------------------------------------------------------------

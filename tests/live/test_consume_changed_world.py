@@ -213,6 +213,20 @@ async def test_what_is_given_back_unread_with_its_last_delivery(nc: Connection, 
     assert (counts.handled, counts.given_up) == (1, 4)
 
 
+async def test_a_message_that_runs_out_of_deliveries_is_told(
+    nc: Connection, orders: Any, caplog: pytest.LogCaptureFixture
+):
+    """A client that dies with the last delivery is heard of by the worker that is left, also without dead letters."""
+    stream = await orders(b"dies", max_deliver=1, ack_wait=0.2)
+    async with Deliveries(nc, stream, "c", limit=1, keep_alive=False) as deliveries:
+        await anext(deliveries)  # and never answered for
+        worker = Worker(nc, stream, "c", fail)
+        task = asyncio.ensure_future(worker.run())
+        await until(lambda: f"Message 1 of {stream} was delivered 1 times and is given up" in caplog.text)
+        worker.stop()
+        await task
+
+
 async def test_the_next_of_a_consumer_that_is_gone_is_told(nc: Connection, orders: Any):
     """Asking for the next message with an ack tells a consumer that has none now from one that was deleted."""
     stream = await orders(b"a", b"b")

@@ -46,6 +46,7 @@ class JetStream:
     ) -> PubAck:
         """Publish a message and wait until a stream has stored it; `stream` refuses any other than that.
 
+        What says so is stored with the message, and refuses it in other streams if it is published again as it is.
         The ack says which stream, and whether it had the id already (`duplicate`), so that nothing was stored. On a
         connection with a domain, an ack of another one is a JetStreamError.
         """

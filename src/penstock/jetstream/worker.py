@@ -12,16 +12,19 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.tasks import end
-from penstock.errors import DeadlineError, InputError, LinkError, PenstockError
+from penstock.errors import DeadlineError, InputError, LinkError, PenstockError, RemoteProtocolError
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.deadletter import DeadLetters
 from penstock.jetstream.delivery import Delivery
 from penstock.model import Consumer
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import number, read_json
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
@@ -61,8 +64,8 @@ class WorkerCounts:
 class Worker:
     """Runs a handler for each message, `workers` at a time.
 
-    `dead_letters` is a stream's name, or a `DeadLetters`; without it, a message that failed too often is left to the
-    server's advisory, and logged. Further options are those of `Deliveries`.
+    `dead_letters` is a stream's name, or a `DeadLetters`; without it, a message that failed too often is only logged,
+    and so is what the server says of messages that ran out of deliveries. Further options are those of `Deliveries`.
     """
 
     def __init__(
@@ -111,6 +114,8 @@ class Worker:
             beside: list[asyncio.Task[Any]] = [stopped := asyncio.ensure_future(self._stop.wait())]
             if self._dead is not None:
                 beside.append(asyncio.ensure_future(self._dead.collect_for_ever(deliveries.consumer)))
+            elif self._max_deliver > 0:
+                beside.append(asyncio.ensure_future(self._hear_of_losses()))
             try:
                 while not self._stop.is_set():
                     await self._slots.acquire()
@@ -131,6 +136,22 @@ class Worker:
         if self._fault is not None:
             raise self._fault
         return self.counts
+
+    async def _hear_of_losses(self) -> None:
+        """Say which messages ran out of deliveries, of any worker of the consumer, where nobody keeps them."""
+        stream, consumer = self._deliveries.stream, self._deliveries.consumer
+        subscription = await self._client.subscribe(f"{names.MAX_DELIVERIES}.{stream}.{consumer}")
+        try:
+            async for message in subscription.messages:
+                lost = "Message %s of %s was delivered %s times and is given up: there is no dead-letter stream for it."
+                with suppress(RemoteProtocolError):  # not of the server
+                    event = read_json(message.data)
+                    log.error(lost, number(event, "stream_seq"), stream, number(event, "deliveries"))
+        except PenstockError as error:
+            log.warning("Messages of %s that run out of deliveries cannot be heard of: %s", stream, error)
+        finally:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
 
     def _check(self, config: Consumer) -> None:
         if config.ack_policy == "none":

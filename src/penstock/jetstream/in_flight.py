@@ -54,6 +54,7 @@ log = logging.getLogger("penstock.jetstream")
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 _ALONE_FIRST, _ALONE_MOST = 8, 4096
 _SUBJECTS = 1000  # that are remembered at a time
+_FAILURES = 100  # that are kept for flush
 _LOOK = 1.0  # seconds for which a look at the stream is good
 # How a message says what it expects before it, and how the server says that it is not so.
 _CHECKS = {
@@ -245,7 +246,7 @@ class InFlight:
         item.awaited = False
         if item.future.done() and not item.future.cancelled() and (error := item.future.exception()) is not None:
             assert isinstance(error, PenstockError)  # as `_fail` has it
-            self.failures.append(error)
+            self._note(error)
 
     def _launch(self, item: Pending) -> None:
         """Send one message, for the first time or again."""
@@ -346,10 +347,14 @@ class InFlight:
 
     def _tell(self, item: Pending, error: PenstockError) -> None:
         if not item.awaited:
-            self.failures.append(error)
+            self._note(error)
         if not item.future.done():
             item.future.set_exception(error)
             item.future.exception()  # whoever waits, or flush, raises it; asyncio need not complain as well
+
+    def _note(self, error: PenstockError) -> None:
+        if len(self.failures) < _FAILURES:  # flush raises the first of them
+            self.failures.append(error)
 
     def _forget(self, item: Pending) -> None:
         if item.attempts:

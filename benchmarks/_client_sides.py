@@ -533,7 +533,7 @@ async def ours_acked(nc: Any, url: str, count: int) -> float:
     from penstock.jetstream import Publisher
 
     begun = time.perf_counter()
-    async with Publisher(nc, STREAM, in_flight=ACKS) as publisher:
+    async with Publisher(nc, STREAM, order="chained", in_flight=ACKS) as publisher:
         for _ in range(count):
             await publisher.send(SUBJECT, PAYLOAD)
     return time.perf_counter() - begun

@@ -84,6 +84,7 @@ PUBLISH: dict[str, Side] = {
     "nats-py, one at a time": one_by_one,
     "nats-py, 256 gathered": gathered,
     "Publisher, strict order": sent("strict"),
+    "Publisher, chained": sent("chained"),
     "Publisher, order as sent": sent("sent"),
     "atomic batches of 1,000": batched("atomic"),
     "fast ingest": batched("fast"),

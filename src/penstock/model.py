@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 _NANO = 1_000_000_000
+_WINDOW = 120.0  # seconds that a server remembers message ids if nothing else is said
 
 
 def _to_seconds(value: Any) -> Any:
@@ -264,7 +265,9 @@ class Stream(ServerValue):
     discard_new_per_subject: bool = False
     """With `discard="new"`: refuse also where only the subject's own limit is reached."""
     duplicate_window: Seconds | None = None
-    """How long message ids are remembered; two minutes, or `max_age` if that is shorter, where nothing is given."""
+    """How long message ids are remembered, also those of messages that were removed; two minutes, or `max_age` if that
+    is shorter, where nothing is given. A message of a source whose id is remembered is not copied; so a stream that has
+    sources and no subjects remembers none unless this is given."""
     no_ack: bool = False
     """Do not acknowledge what is stored."""
     mirror: StreamSource | None = None
@@ -311,6 +314,16 @@ class Stream(ServerValue):
     """`async` acknowledges before it writes: never for data that matters."""
     metadata: dict[str, str] = {}
     """Text by key, for people and tools."""
+
+    def completed(self) -> Self:
+        """Give the declaration as it is sent to make the stream: with the duplicate window that it is promised.
+
+        The server gives one to every stream that has neither a mirror nor sources. One that has sources and subjects
+        takes messages of publishers, too, and these count on it.
+        """
+        if self.duplicate_window is not None or not (self.sources and self.subjects):
+            return self
+        return self.model_copy(update={"duplicate_window": min(self.max_age or _WINDOW, _WINDOW)})
 
 
 class Consumer(ServerValue):

@@ -178,7 +178,7 @@ async def test_order_is_kept_over_a_lost_leader():
             await add_stream(nc, Stream(name="S", subjects=["s.>"], num_replicas=3))
 
             async def publish() -> None:
-                async with Publisher(nc, "S", sole_writer=True, ack_timeout=1.0) as publisher:
+                async with Publisher(nc, "S", order="chained", sole_writer=True, ack_timeout=1.0) as publisher:
                     for number in range(2000):
                         await publisher.send("s.x", b"%d" % number, id=str(number))
                         if number == 700:

@@ -105,7 +105,7 @@ async def test_ids_come_from_a_function(nc: Connection, stream: str):
     assert [ack.duplicate for ack in acks] == [False, False, True]
 
 
-@pytest.mark.parametrize("order", ["strict", "sent"])
+@pytest.mark.parametrize("order", ["strict", "chained", "sent"])
 async def test_many_are_in_flight_and_in_order(nc: Connection, stream: str, order: str):
     """Many messages on their way at once end up in the order in which they were sent."""
     async with Publisher(nc, stream, order=order, in_flight=64) as publisher:
@@ -137,11 +137,12 @@ async def test_acks_come_in_order(nc: Connection, stream: str):
         assert [ack.sequence async for ack in publisher.publish_all(some())] == list(range(1, 301))
 
 
-async def test_two_publishers_keep_their_own_order(nc: Connection, stream: str):
+@pytest.mark.parametrize("order", ["strict", "chained"])
+async def test_two_publishers_keep_their_own_order(nc: Connection, stream: str, order: str):
     """Beside another writer each keeps its order, loses nothing and stores nothing twice."""
 
     async def run(name: str) -> None:
-        async with Publisher(nc, stream) as publisher:
+        async with Publisher(nc, stream, order=order) as publisher:
             for number in range(300):
                 await publisher.send(f"{stream}.{name}", b"%s %d" % (name.encode(), number))
 
@@ -187,7 +188,7 @@ async def test_a_condition_survives_a_lost_ack(nc: Connection, stream: str):
 # -- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["strict", "sent"])
+@pytest.mark.parametrize("order", ["strict", "chained", "sent"])
 async def test_lost_acks_store_nothing_twice(nc: Connection, stream: str, order: str):
     """Messages whose acks are lost are sent again, recognised, and told as stored."""
     client = LossyClient(nc, lose_ack=once_each({3, 50, 51, 99}))
@@ -201,21 +202,23 @@ async def test_lost_acks_store_nothing_twice(nc: Connection, stream: str, order:
     assert await bodies(nc, stream) == [b"%d" % number for number in range(100)]
 
 
-async def test_lost_messages_keep_their_place(nc: Connection, stream: str):
-    """A message that never arrives is not overtaken: those behind it are refused, and sent again after it."""
+@pytest.mark.parametrize("order", ["strict", "chained"])
+async def test_lost_messages_keep_their_place(nc: Connection, stream: str, order: str):
+    """A message that never arrives is not overtaken: those behind it wait, or are refused and sent again after it."""
     client = LossyClient(nc, lose_message=once_each({5, 20, 21, 60}))
-    async with Publisher(client, stream, ack_timeout=0.3, in_flight=16) as publisher:
+    async with Publisher(client, stream, ack_timeout=0.3, in_flight=16, order=order) as publisher:
         for number in range(80):
             await publisher.send(f"{stream}.x", b"%d" % number)
     assert client.lost == 4
     assert await bodies(nc, stream) == [b"%d" % number for number in range(80)]
 
 
-async def test_a_refused_message_does_not_stop_the_rest(nc: Connection, unique: Any):
+@pytest.mark.parametrize("order", ["strict", "chained", "sent"])
+async def test_a_refused_message_does_not_stop_the_rest(nc: Connection, unique: Any, order: str):
     """A message that the stream refuses fails alone; flush tells it, and what follows is stored in order."""
     name = unique("PUB")
     await assets.add_stream(nc, Stream(name=name, subjects=[f"{name}.>"], max_msg_size=200))
-    publisher = Publisher(nc, name)
+    publisher = Publisher(nc, name, order=order)
     await publisher.open()
     for number in range(20):
         await publisher.send(f"{name}.x", b"x" * 500 if number == 7 else b"%d" % number)
@@ -236,12 +239,13 @@ async def test_patience_ends(nc: Connection, stream: str):
     assert await bodies(nc, stream) == [b"a"]
 
 
-async def test_a_server_that_restarts_loses_and_repeats_nothing(unique: Any):
+@pytest.mark.parametrize("order", ["strict", "chained"])
+async def test_a_server_that_restarts_loses_and_repeats_nothing(unique: Any, order: str):
     """Over a restart of the server, killed in the middle, everything is stored once and in order."""
     with Server(sync="always") as server:
         async with await connect(server.url, reconnect_wait=0.1) as nc:
             await assets.add_stream(nc, Stream(name="S", subjects=["s.>"]))
-            async with Publisher(nc, "S", ack_timeout=1.0) as publisher:
+            async with Publisher(nc, "S", ack_timeout=1.0, order=order) as publisher:
                 for number in range(600):
                     await publisher.send("s.x", b"%d" % number, id=str(number))
                     if number == 200:
@@ -283,7 +287,13 @@ async def test_bad_input_is_refused_before_it_is_sent(nc: Connection, stream: st
             await publisher.publish_batch([Outgoing(f"{stream}.x")], "slow")
         with pytest.raises(InputError, match="does not capture"):
             await publisher.publish_batch([Outgoing(f"{stream}.x"), Outgoing("other.x")], "atomic")
-    for options in ({"in_flight": 0}, {"order": "any"}, {"ack_timeout": 0}, {"ack_timeout": "soon"}):
+    for options in (
+        {"in_flight": 0},
+        {"order": "any"},
+        {"sole_writer": True},
+        {"ack_timeout": 0},
+        {"ack_timeout": "soon"},
+    ):
         with pytest.raises(InputError):
             Publisher(nc, stream, **options)
     with pytest.raises(InputError, match="remembers ids for 120 s only"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection, api_request, connect
+from penstock.connection.asking import patiently
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.jetstream import Publisher, Topology, apply, assets, plan, snapshot
+from penstock.jetstream.topology import _take
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 
@@ -199,6 +202,39 @@ async def test_a_step_that_fails_says_what_is_done(nc: Connection, unique: Calla
     )
     with pytest.raises(JetStreamError, match=f"create stream {two}: .*replicas.*Done before it: stream {one}"):
         await apply(nc, wanted)
+
+
+async def test_what_changed_since_the_plan_is_not_written_over(nc: Connection, unique: Callable[..., str]):
+    """A step that was planned on another configuration is refused: its update would undo what somebody else did."""
+    name = unique("APPLY")
+    stream, consumer = Stream(name=name, subjects=[f"{name}.>"]), Consumer(durable="c")
+    await apply(nc, Topology([stream], {name: [consumer]}))
+    wanted = Topology(
+        [stream.model_copy(update={"max_age": 60.0})], {name: [consumer.model_copy(update={"max_deliver": 3})]}
+    )
+    planned = await plan(nc, wanted)
+    await assets.edit_stream(nc, stream.model_copy(update={"description": "theirs"}))
+    await assets.edit_consumer(nc, name, consumer.model_copy(update={"description": "theirs"}))
+    for step in planned.steps:
+        with pytest.raises(JetStreamError, match="Somebody else changed it"):
+            await _take(nc, step)
+    await apply(nc, Topology([stream.model_copy(update={"max_age": 60.0, "description": "theirs"})]))
+    assert (await assets.stream_info(nc, name)).config.description == "theirs"
+
+
+@pytest.mark.heavy
+async def test_a_stream_whose_server_is_away_is_not_taken_for_gone(caplog: pytest.LogCaptureFixture):
+    """A list that lacks streams says so, and no plan is made of it: what is away is not made anew."""
+    with Server(nodes=3, sync="2m", start_timeout=60) as cluster:
+        async with await connect(cluster.url, reconnect_wait=0.1) as nc:
+            stream = Stream(name="AWAY", subjects=["away"])
+            await patiently(lambda: assets.add_stream(nc, stream), 60, nobody=True)
+            leader = (await assets.stream_info(nc, "AWAY")).placed.leader
+            await asyncio.to_thread(next(node for node in cluster.nodes if node.name == leader).kill)
+            assert await patiently(lambda: assets.streams(nc), 60, nobody=True) == []
+            assert "The list lacks AWAY" in caplog.text
+            with pytest.raises(JetStreamError, match="Nobody answers for AWAY now"):
+                await plan(nc, Topology([stream]))
 
 
 async def test_undeclared_consumers_are_left_alone(nc: Connection, unique: Callable[..., str]):

@@ -235,6 +235,28 @@ def test_a_fenced_writer(bulk: BulkConnection, unique: Callable[..., str]) -> No
     assert stored(bulk, name) == [*range(9), *range(10, 20)], "the first marker was rolled up, nothing else"
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stream_that_is_replaced_between_rows(
+    server: Server, bulk: BulkConnection, unique: Callable[..., str], mode: str
+) -> None:
+    """Acks that contradict each other tell of a stream that was made anew: rows that were acknowledged are gone."""
+    name = unique()
+    make_stream(bulk, name)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(name, range(3000))
+        yield rows(name, range(3000, 3010))  # the rows before are stored when this is asked for
+        with BulkConnection(server.url) as other:
+            while other.api(f"STREAM.INFO.{name}")["state"]["messages"] < 3000:
+                pass
+            other.api(f"STREAM.DELETE.{name}")
+            make_stream(other, name)
+        yield rows(name, range(3010, 4000))
+
+    with pytest.raises(PublishError, match="replaced or restored"):
+        bulk.publish(name, batches(), mode, ids=True, timeout=10)
+
+
 # -- lost connections ----------------------------------------------------------------------------------------
 
 

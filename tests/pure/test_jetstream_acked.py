@@ -108,6 +108,18 @@ def test_the_ack_of_another_stream() -> None:
         confirm(b'{"stream":"","seq":1}', None, "S")
 
 
+@pytest.mark.parametrize("payload", [ack(7), ack(7, domain="leaf"), b'{"stream":"S","domain":"leaf","seq":7}'])
+def test_the_ack_of_another_domain(payload: bytes) -> None:
+    """Where a domain is named, an ack of another one, or of none, is an error; that of the domain itself is quick."""
+    window: Window[str] = Window("S", most=10, most_bytes=1000, safe=60.0, domain="hub")
+    for read in (lambda: confirm(payload, None, "S", "hub"), lambda: window.read(payload)):
+        with pytest.raises(JetStreamError, match="was meant for one of domain hub"):
+            read()
+    for fine in (b'{"stream":"S","domain":"hub","seq":7}', ack(7, domain="hub")):
+        assert (window.read(fine).sequence, window.read(fine).domain) == (7, "hub")
+    assert confirm(payload, None, "S").sequence == 7  # nobody named one
+
+
 @pytest.mark.parametrize(
     "payload",
     [

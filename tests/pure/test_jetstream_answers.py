@@ -33,7 +33,7 @@ from penstock.wire.jetstream.answers import (
     read_status,
     text,
 )
-from penstock.wire.jetstream.questions import Question
+from penstock.wire.jetstream.questions import AGAIN, Question
 from penstock.wire.jetstream.verdicts import Verdict
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
@@ -330,6 +330,12 @@ def test_what_may_be_asked_twice():
     assert all(Question(method).repeatable for method in ASKING)
     assert not any(Question(method).repeatable for method in CHANGING)
     assert all(Question(method, repeatable=True).repeatable for method in CHANGING)
+
+
+def test_a_list_is_given_the_time_that_a_cluster_takes_for_it():
+    """Nodes that are away cost a list four seconds: asked again before, its answer would never be heard."""
+    assert all(Question(method).again > 4 for method in ("STREAM.LIST", "CONSUMER.LIST.S"))
+    assert all(Question(method).again == AGAIN for method in ("STREAM.INFO.S", "STREAM.NAMES", "INFO"))
 
 
 def test_what_is_sent():

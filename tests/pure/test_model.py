@@ -339,6 +339,22 @@ def test_a_payload_that_is_no_base64_is_refused() -> None:
             Message.from_json({"subject": "a", "data": data})
 
 
+def test_a_stream_with_sources_is_completed() -> None:
+    """Only a stream that has both subjects and sources, and says nothing of a window, is given one."""
+    copied, both = {"sources": [StreamSource(name="O")]}, {"sources": [StreamSource(name="O")], "subjects": ["s"]}
+    for fields, window in (
+        ({}, None),
+        ({"subjects": ["s"]}, None),
+        (copied, None),
+        (both, 120.0),
+        ({**both, "max_age": 60.0}, 60.0),
+        ({**both, "max_age": 600.0}, 120.0),
+        ({**both, "duplicate_window": 0.0}, 0.0),
+        ({**both, "duplicate_window": 5.0}, 5.0),
+    ):
+        assert Stream(name="S", **fields).completed().duplicate_window == window
+
+
 def test_acks_are_read() -> None:
     """The server's short names become ours, and go back."""
     content = {"stream": "S", "seq": 7, "duplicate": True, "domain": "hub", "batch": "b", "count": 3, "val": "9"}

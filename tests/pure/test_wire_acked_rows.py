@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from penstock.errors import PublishError
 from penstock.wire.bulk.publishing import Ack, AckedRows
 
 
@@ -44,3 +47,18 @@ def test_what_does_not_join():
         Ack(7, 1, 7),
     )
     assert found.failure("x").stored == ((0, 8),)
+
+
+def test_acks_that_contradict_each_other():
+    """Two rows with one sequence, a row before an earlier one, or fewer messages than rows: the stream was replaced."""
+    acked((0, 5), (1, 6), (2, 9)).check_sequences(ordered=True, counted=True)
+    acked((0, 9), (1, 6), (2, 7)).check_sequences(ordered=False, counted=True)  # the first one was sent again
+    for found, ordered in ((acked((0, 5), (1, 6), (2, 5)), False), (acked((0, 9), (1, 6)), True)):
+        with pytest.raises(PublishError, match="replaced or restored from an older copy"):
+            found.check_sequences(ordered=ordered, counted=False)
+    lost = AckedRows("S")
+    lost.add(0, 500, None, contiguous=False)  # a batch whose end was never heard of
+    lost.add(500, 100, 100, contiguous=False)
+    lost.check_sequences(ordered=True, counted=False)  # rows with ids of their own may be repeats of each other
+    with pytest.raises(PublishError, match=r"row 599 is its message 100, and cannot be before 600"):
+        lost.check_sequences(ordered=True, counted=True)

@@ -57,7 +57,7 @@ async def api_request(
 
     async def ask() -> Any:
         if question.repeatable:
-            reply = await insist(connection, subject, question.payload, timeout, again=AGAIN)
+            reply = await insist(connection, subject, question.payload, timeout, again=question.again)
         else:
             reply = await connection.request(subject, question.payload, timeout)
         try:

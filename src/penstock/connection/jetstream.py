@@ -6,14 +6,16 @@ flight and in order, consuming with acks, declarations that are planned and appl
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import api_request
 from penstock.connection.messages import HeaderValues
-from penstock.errors import InputError, NotFoundError, RemoteProtocolError
+from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import in_domain
 from penstock.wire.jetstream.answers import number, read_ack, texts
 from penstock.wire.jetstream.direct import question, read_headers, read_message
 from penstock.wire.protocol import decode_status
@@ -42,12 +44,18 @@ class JetStream:
         stream: str | None = None,
         headers: HeaderValues | None = None,
     ) -> PubAck:
-        """Publish a message and wait until a stream has stored it; `stream` refuses any other than that."""
+        """Publish a message and wait until a stream has stored it; `stream` refuses any other than that.
+
+        What says so is stored with the message, and refuses it in other streams if it is published again as it is.
+        The ack says which stream, and whether it had the id already (`duplicate`), so that nothing was stored. On a
+        connection with a domain, an ack of another one is a JetStreamError.
+        """
         if stream is not None:
             headers = {**(headers or {}), names.EXPECTED_STREAM: stream}
         wait = timeout if timeout is not None else self._timeout
         _, _, answer, block = await self._connection.ask(subject, payload, wait, headers)
-        return read_ack(answer, None if block is None else decode_status(block)[0])
+        ack = read_ack(answer, None if block is None else decode_status(block)[0])
+        return in_domain(ack, self._connection.options.domain)
 
     async def account_info(self) -> dict[str, Any]:
         """Give what the account uses of JetStream, and its limits."""
@@ -59,12 +67,37 @@ class JetStream:
     async def add_stream(self, config: Stream | None = None, **fields: Any) -> StreamInfo:
         """Create a stream from a declaration, from its fields, or from both; the same one again is no error."""
         made = _declared(Stream, config, fields)
-        return StreamInfo.from_json(await self._ask(names.stream_create(made.name), made.to_json(), again=True))
+        return await self._keep(names.stream_create(made.name), made.completed())
 
     async def update_stream(self, config: Stream | None = None, **fields: Any) -> StreamInfo:
         """Give a stream another configuration; what the server cannot change, it refuses."""
         made = _declared(Stream, config, fields)
-        return StreamInfo.from_json(await self._ask(names.stream_update(made.name), made.to_json(), again=True))
+        return await self._keep(names.stream_update(made.name), made)
+
+    async def _keep(self, method: str, stream: Stream) -> StreamInfo:
+        try:
+            return StreamInfo.from_json(await self._ask(method, stream.to_json(), again=True))
+        except JetStreamError as error:
+            if error.err_code != names.SUBJECTS_OVERLAP:
+                raise
+            raise await self._overlap(stream, error) from error
+
+    async def _overlap(self, stream: Stream, error: JetStreamError) -> JetStreamError:
+        """Say which streams have the subjects of another one: the server says only that there are such."""
+        found: dict[str, list[str]] = {}
+        for subject in stream.subjects or [stream.name]:
+            with suppress(PenstockError):  # whoever may not list streams gets the server's own words
+                for name in texts(await self._ask("STREAM.NAMES", {"subject": subject}), "streams"):
+                    if name != stream.name:
+                        found.setdefault(name, []).append(subject)
+        if not found:
+            return error
+        others = "; ".join(f"{name} captures {', '.join(subjects)}" for name, subjects in sorted(found.items()))
+        return JetStreamError(
+            f"Stream {stream.name} overlaps with what is there: {others}, or part of it.",
+            remedy="A subject goes to one stream only; use sources to copy it to another.",
+            **error.facts,
+        )
 
     async def stream_info(self, name: str) -> StreamInfo:
         """Ask how a stream stands."""

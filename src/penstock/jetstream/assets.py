@@ -6,6 +6,7 @@ and the model are imported where they are needed, because a list needs neither.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from penstock.errors import InputError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import number, texts
 from penstock.wire.jetstream.direct import question
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ __all__ = [
 ]
 
 
+log = logging.getLogger("penstock.jetstream")
+
+
 def checked(name: str, what: str) -> str:
     """Give a name back that can be part of an API subject; refuse any other."""
     if not NAME.fullmatch(name):
@@ -50,16 +55,27 @@ def checked(name: str, what: str) -> str:
     return name
 
 
-async def _pages(client: Connection, method: str, body: dict[str, Any], *path: str) -> AsyncIterator[Any]:
-    """Walk through what answers hold at `path`, page by page; through an object by key and value."""
+async def _pages(
+    client: Connection, method: str, body: dict[str, Any], *path: str, missing: set[str] | None = None
+) -> AsyncIterator[Any]:
+    """Walk through what answers hold at `path`, page by page; through an object by key and value.
+
+    A list may lack what nobody answers for now: `missing` gets the names, without it a warning has them.
+    """
     offset = 0
     while True:
         answer = page = await api_request(client, method, {**body, "offset": offset})
+        away = sorted({*texts(answer, "missing"), *(answer.get("offline") or ())})
+        if away:
+            if missing is None:
+                log.warning("The list lacks %s: the servers that hold them do not answer.", ", ".join(away))
+            else:
+                missing.update(away)
         for key in path:
             page = page.get(key) or {}
         for item in page.items() if isinstance(page, dict) else page:
             yield item
-        offset += len(page)
+        offset += len(page) + len(away)
         if not page or offset >= answer.get("total", 0):
             return
 
@@ -77,7 +93,7 @@ async def add_stream(client: Connection, stream: Stream) -> StreamInfo:
     from penstock.jetstream.rules import check_stream
 
     check_stream(stream)
-    return StreamInfo.from_json(await api_request(client, f"STREAM.CREATE.{stream.name}", stream.to_json(), again=True))
+    return await client.jetstream().add_stream(stream)
 
 
 async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
@@ -86,7 +102,7 @@ async def edit_stream(client: Connection, stream: Stream) -> StreamInfo:
 
     if not stream.sealed:  # sealing is an update that makes the server change other fields, too
         check_stream(stream)
-    return StreamInfo.from_json(await api_request(client, f"STREAM.UPDATE.{stream.name}", stream.to_json(), again=True))
+    return await client.jetstream().update_stream(stream)
 
 
 async def stream_info(client: Connection, name: str, *, patience: float = 0.0) -> StreamInfo:
@@ -99,10 +115,13 @@ async def stream_info(client: Connection, name: str, *, patience: float = 0.0) -
         raise NotFoundError(f"There is no stream {name}.", remedy=remedy, **error.facts) from None
 
 
-async def streams(client: Connection, *, subject: str | None = None) -> list[StreamInfo]:
-    """List all streams by name, or those that capture a subject."""
+async def streams(
+    client: Connection, *, subject: str | None = None, missing: set[str] | None = None
+) -> list[StreamInfo]:
+    """List all streams by name, or those that capture a subject; `missing` gets those that nobody answers for."""
     body = {"subject": subject} if subject else {}
-    found = [StreamInfo.from_json(item) async for item in _pages(client, "STREAM.LIST", body, "streams")]
+    pages = _pages(client, "STREAM.LIST", body, "streams", missing=missing)
+    found = [StreamInfo.from_json(item) async for item in pages]
     return sorted(found, key=lambda item: item.name)
 
 
@@ -115,7 +134,7 @@ async def stream_subjects_held(client: Connection, name: str, pattern: str = ">"
 
 async def delete_stream(client: Connection, name: str) -> None:
     """Delete a stream with everything in it."""
-    await api_request(client, f"STREAM.DELETE.{checked(name, 'stream')}")
+    await client.jetstream().delete_stream(checked(name, "stream"))
 
 
 async def purge_stream(
@@ -126,7 +145,7 @@ async def purge_stream(
         raise InputError("A purge is given a sequence and a number to keep.", remedy="Leave one of them out.")
     body = {"filter": subject, "seq": sequence, "keep": keep}
     body = {key: value for key, value in body.items() if value is not None}
-    return int((await api_request(client, f"STREAM.PURGE.{checked(name, 'stream')}", body or None))["purged"])
+    return number(await api_request(client, names.stream_purge(checked(name, "stream")), body or None), "purged")
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -203,7 +222,7 @@ async def consumers(client: Connection, stream: str) -> list[ConsumerInfo]:
 
 async def delete_consumer(client: Connection, stream: str, name: str) -> None:
     """Delete a consumer and what it knows of deliveries and acks."""
-    await api_request(client, f"CONSUMER.DELETE.{checked(stream, 'stream')}.{checked(name, 'consumer')}")
+    await client.jetstream().delete_consumer(checked(stream, "stream"), checked(name, "consumer"))
 
 
 async def pause_consumer(client: Connection, stream: str, name: str, until: datetime | None) -> dict[str, Any]:

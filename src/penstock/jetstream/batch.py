@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -57,6 +58,11 @@ class Route:
     patience: float
     made_id: Callable[[Outgoing], str]
 
+    @property
+    def domain(self) -> str | None:
+        """The domain of the stream, if the connection names one."""
+        return self.client.options.domain
+
     async def find(self, out: Outgoing, message_id: str) -> PubAck | None:
         """Ask whether the stream knows the id of a message, and its sequence."""
         return await find_stored(self.client, self.stream, out.subject, message_id, self.ack_timeout)
@@ -71,6 +77,10 @@ async def _wait_out(route: Route, patience: Patience, error: PenstockError, what
         remedy = "Publish it again with the same ids once the server answers."
         raise DeadlineError(told, remedy=remedy, seconds=route.patience) from error
     await asyncio.sleep(patience.pause(error))
+    if not route.client.is_connected:
+        # Nothing is left waiting for a connection: the stream may have forgotten the ids when that comes.
+        with suppress(PenstockError):
+            await route.client.standing(patience.deadline.left)
 
 
 async def find_stored(client: Connection, stream: str, subject: str, message_id: str, timeout: float) -> PubAck | None:
@@ -82,7 +92,7 @@ async def find_stored(client: Connection, stream: str, subject: str, message_id:
     headers = {names.MSG_ID: message_id, names.EXPECTED_LAST_ID: f"never-{secrets.token_hex(8)}"}
     reply = await client.request(subject, b"", timeout, headers=headers)
     try:
-        return confirm(reply.data, reply.status, stream)
+        return confirm(reply.data, reply.status, stream, client.options.domain)
     except JetStreamError:
         return None
 
@@ -130,7 +140,7 @@ async def _attempt(route: Route, messages: list[Outgoing], ids: list[str], attem
         if number in (1, last):  # the first tells early whether the stream takes batches
             reply = await route.client.request(out.subject, out.data, timeout=route.ack_timeout, headers=headers)
             if number == last or reply.data:
-                ack = confirm(reply.data, reply.status, route.stream)
+                ack = confirm(reply.data, reply.status, route.stream, route.domain)
         else:
             await route.client.publish(out.subject, out.data, headers=headers)
     return ack
@@ -149,6 +159,11 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
             raise error
         await _wait_out(route, ingest.patience, error, "A fast batch")
         ingest.follow()
+        if why := ingest.batch.hindrance(asyncio.get_running_loop().time()):
+            what = (
+                f"A fast batch broke after {ingest.done:,} messages, and {why}; the next may be stored or not. {error}"
+            )
+            raise DeadlineError(what, remedy="Publish them again with the same ids.", seconds=route.patience) from error
     final = ingest.batch.final
     sequence = final.sequence if final is not None else 0
     if not sequence and (found := await route.find(*ingest.last)):
@@ -166,7 +181,9 @@ class _Ingest:
         self.done = 0
         self.patience = Patience(route.patience, nobody=True)
         inbox = self._client.new_inbox()
-        self.batch = Batch(inbox, route.stream, ids=True, safe=route.patience, ping=wait, silence=wait)
+        self.batch = Batch(
+            inbox, route.stream, ids=True, safe=route.patience, domain=route.domain, ping=wait, silence=wait
+        )
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._acked = 0  # of this batch, and not kept any more

@@ -17,7 +17,7 @@ from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import filters
 from penstock.model import Consumer, Stream
 
-__all__ = ["Change", "Plan", "Step", "consumer_step", "stream_step"]
+__all__ = ["Change", "Plan", "Step", "consumer_step", "own_metadata", "stream_step"]
 
 Kind = Literal["stream", "consumer"]
 Action = Literal["create", "update", "delete", "none"]
@@ -58,6 +58,7 @@ _FIXED = {
     "storage",
 }
 _ONE_WAY = {"sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules"}
+_SERVERS = "_nats."  # what keys of metadata begin with that the server adds
 # Values that the server does not mention.
 _UNSAID = {"persist_mode": "default", "priority_policy": "none"}
 # What the server makes of other fields when it seals a stream.
@@ -92,6 +93,8 @@ class Step:
     changes: tuple[Change, ...] = ()
     target: Stream | Consumer | None = field(default=None, repr=False)
     """What is sent to the server."""
+    seen: Stream | Consumer | None = field(default=None, repr=False)
+    """What was there when this was planned."""
 
     @property
     def title(self) -> str:
@@ -168,6 +171,11 @@ def _shown(value: Any) -> str:
     return "nothing" if value in (None, [], {}, "") else str(value)
 
 
+def own_metadata(metadata: dict[str, str]) -> dict[str, str]:
+    """Leave out the keys that the server adds."""
+    return {key: text for key, text in metadata.items() if not key.startswith(_SERVERS)}
+
+
 def _differences(there: Any, wanted: Any) -> list[tuple[str, Any, Any]]:
     found = []
     for name in type(wanted).model_fields:
@@ -178,7 +186,7 @@ def _differences(there: Any, wanted: Any) -> list[tuple[str, Any, Any]]:
             continue
         if name == "metadata":
             # The server adds keys of its own, and other tools theirs: only what is declared counts.
-            old = {key: text for key, text in old.items() if key in new or not key.startswith("_nats.")}
+            old = {key: text for key, text in old.items() if key in new or not key.startswith(_SERVERS)}
         if name in _UNSAID:
             old, new = (None if value == _UNSAID[name] else value for value in (old, new))
         if type(wanted).model_fields[name].default == -1:
@@ -208,7 +216,7 @@ def _target(there: Any, wanted: Any, changes: Iterable[Change], also: dict[str, 
     # What does not change is sent back exactly as the server wrote it, newer fields and nanoseconds included.
     update = {change.field: getattr(wanted, change.field) for change in changes} | also
     if "metadata" in update:
-        kept = {key: text for key, text in there.metadata.items() if key.startswith("_nats.")}
+        kept = {key: text for key, text in there.metadata.items() if key.startswith(_SERVERS)}
         update["metadata"] = {**kept, **update["metadata"]}
     return there.model_copy(update=update)
 
@@ -229,7 +237,7 @@ def stream_step(wanted: Stream, there: StreamInfo | None) -> Step:
     if wanted.duplicate_window is None and window and wanted.max_age and window > wanted.max_age:
         also["duplicate_window"] = wanted.max_age  # a window that nobody chose follows a shorter age
     target = _target(there.config, wanted, changes, also)
-    return Step("stream", name, name, "update" if changes else "none", changes, target)
+    return Step("stream", name, name, "update" if changes else "none", changes, target, there.config)
 
 
 def _loss(name: str, new: Any, wanted: Stream, there: StreamInfo) -> str | None:
@@ -264,7 +272,7 @@ def consumer_step(stream: str, name: str, wanted: Consumer, there: ConsumerInfo 
     )
     refiltered = any(change.field == "filter_subjects" for change in changes)
     target = _target(there.config, wanted, changes, {"filter_subject": wanted.filter_subject} if refiltered else {})
-    return Step("consumer", stream, name, "update" if changes else "none", changes, target)
+    return Step("consumer", stream, name, "update" if changes else "none", changes, target, there.config)
 
 
 def _one_filter(consumer: Consumer) -> Consumer:

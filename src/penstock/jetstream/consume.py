@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.connection.messages import as_text
 from penstock.connection.tasks import end
 from penstock.durations import parse_duration
-from penstock.errors import DisconnectedError, InputError, PenstockError, RemoteProtocolError
+from penstock.errors import DisconnectedError, InputError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
@@ -93,6 +93,8 @@ class Deliveries:
         self._denial = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
+        self.given_up = 0
+        """How many were given back unread with their last delivery, and never come again."""
         self.info: ConsumerInfo | None = None
         """The consumer as it was when reading began."""
 
@@ -145,9 +147,15 @@ class Deliveries:
                 await self._subscription.unsubscribe()
                 if self.info is not None and self.info.config.ack_policy != "none":
                     for delivery in self._queue:
-                        await self._client.publish(delivery.reply, b"-NAK")
+                        await self._give_back(delivery, self.info.config.max_deliver)
         self._subscription = None
         self._queue.clear()
+
+    async def _give_back(self, delivery: Delivery, most: int) -> None:
+        await self._client.publish(delivery.reply, b"-NAK")
+        if 0 < most <= delivery.delivered:  # each delivery counts, also one that nobody read
+            self.given_up += 1
+            log.error("%r was not read, and this was its last delivery: max_deliver is %d.", delivery, most)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -294,8 +302,15 @@ class Deliveries:
 
     async def _recover(self) -> None:
         """Ask whether the consumer is there; pull anew if it is, fail if it is not or nobody answers."""
+        assert self.info is not None
         try:
-            await assets.consumer_info(self._client, self.stream, self.consumer)
+            there = await assets.consumer_info(self._client, self.stream, self.consumer)
+            if there.created != self.info.created:
+                raise NotFoundError(
+                    f"Consumer {self.consumer} of {self.stream} was deleted, and another one of that name made.",
+                    remedy="Begin to read again: the new one knows nothing of what was acknowledged.",
+                    code=404,
+                )
         except PenstockError as error:
             if may_ask_again(error):
                 self._pulls.give_up(error, self._patience, self._loop.time())

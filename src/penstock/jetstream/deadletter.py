@@ -1,9 +1,11 @@
 """Dead letters: messages that no handler could do, kept with why, from where and how often, and put back on demand.
 
 A letter is the message itself, with its headers, on `PENSTOCK.DEAD.<stream>.<consumer>.<sequence>` in a stream of its
-own. That stream also captures the server's advisories about messages that were delivered `max_deliver` times: where a
-client died with the last delivery, nobody is left to write the letter, and `collect` writes it from the advisory. The
-sequence in the subject, and the condition that no letter is there yet, keep a message from becoming two letters.
+own. That stream also captures the server's advisories about messages that were delivered `max_deliver` times, or copies
+them from the stream that captures them already: where a client died with the last delivery, nobody is left to write the
+letter, and `collect` writes it from the advisory. The sequence in the subject, and the condition that no letter is
+there yet, keep a message from becoming two letters. Where a letter is there of another message with that sequence,
+because the stream was made anew or restored since, the time when it was stored stands behind the sequence, too.
 """
 
 from __future__ import annotations
@@ -12,21 +14,24 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
 from penstock.jetstream.delivery import Delivery
-from penstock.model import Message, Stream, format_time, parse_time
+from penstock.model import Message, Stream, StreamSource, format_time, parse_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.acked import confirm, in_domain
 from penstock.wire.jetstream.answers import number as number_of
-from penstock.wire.jetstream.answers import read_json, text
+from penstock.wire.jetstream.answers import read_ack, read_json, text
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.info import StreamInfo
 
 __all__ = ["DeadLetter", "DeadLetters"]
 
@@ -35,6 +40,9 @@ log = logging.getLogger("penstock.jetstream")
 _SUBJECT = "PENSTOCK.DEAD"
 _HEAD = "Penstock-Dead-"
 _AGAIN = "Penstock-Redelivered"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SOON: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)  # seconds between looks once there is news
+_NOW_AND_THEN = 30.0
 
 
 @dataclass(frozen=True)
@@ -81,20 +89,57 @@ class DeadLetters:
         if self.dead == self.stream:
             raise InputError("A stream cannot keep its own dead letters.", remedy="Name another stream.")
 
+        self._letters = f"{_SUBJECT}.{self.stream}.>"
+        self._advisories = f"{names.MAX_DELIVERIES}.{self.stream}.*"
+
     async def ensure(self) -> None:
         """Create the dead-letter stream if it is not there; as many replicas as the stream itself."""
-        subjects = [f"{_SUBJECT}.{self.stream}.>", f"{names.MAX_DELIVERIES}.{self.stream}.*"]
         try:
             held = (await assets.stream_info(self._client, self.dead)).config
         except NotFoundError:
-            replicas = (await assets.stream_info(self._client, self.stream)).config.num_replicas
-            about = f"Messages of {self.stream} that no handler could do."
-            made = Stream(name=self.dead, subjects=subjects, num_replicas=replicas, description=about)
-            await assets.add_stream(self._client, made)
+            await self._make()
             return
-        if missing := [subject for subject in subjects if subject not in held.subjects]:
+        missing = [
+            subject
+            for subject in (self._letters, self._advisories)
+            if not any(covers(captured, subject) for captured in held.subjects)
+        ]
+        if self._advisories in missing and (source := self._source(held)) is not None:
+            there = await assets.stream_info(self._client, source.name)  # NotFoundError: nothing is copied any more
+            if any(covers(captured, self._advisories) for captured in there.config.subjects):
+                missing.remove(self._advisories)
+        if missing:
             what = f"Stream {self.dead} is there and does not capture {', '.join(missing)}."
             raise InputError(what, remedy="Add the subjects to it, or name another stream for dead letters.")
+
+    async def _make(self) -> None:
+        replicas = (await assets.stream_info(self._client, self.stream)).config.num_replicas
+        about = f"Messages of {self.stream} that no handler could do."
+        made = Stream(name=self.dead, subjects=[self._letters], num_replicas=replicas, description=about)
+        others = await assets.streams(self._client, subject=self._advisories)
+        if not others:
+            made = made.model_copy(update={"subjects": [self._letters, self._advisories]})
+        else:
+            made = made.model_copy(update={"sources": [self._copied(others)]})
+        await assets.add_stream(self._client, made)
+
+    def _copied(self, others: list[StreamInfo]) -> StreamSource:
+        """Say how to copy the advisories from a stream that captures them: the server lets one stream have them."""
+        for other in others:
+            config = other.config
+            whole = any(covers(captured, self._advisories) for captured in config.subjects)
+            if whole and config.subject_transform is None and config.retention != "workqueue":
+                start = other.last_sequence + 1  # as if it had captured them itself from now on
+                return StreamSource(name=other.name, filter_subject=self._advisories, opt_start_seq=start)
+        taken = ", ".join(f"{other.name} ({', '.join(other.config.subjects)})" for other in others)
+        raise InputError(
+            f"Dead letters of {self.stream} need the advisories on {self._advisories}, which go to stream {taken}.",
+            remedy="Let that stream capture all of them, under their own subjects and not as a work queue; "
+            "or take them out of it.",
+        )
+
+    def _source(self, held: Stream) -> StreamSource | None:
+        return next((item for item in held.sources if covers(item.filter_subject or ">", self._advisories)), None)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -123,20 +168,29 @@ class DeadLetters:
             "Headers": json.dumps(message.headers),
         }
         headers = {f"{_HEAD}{name}": value for name, value in facts.items()}
-        headers[names.EXPECTED_LAST_SUBJECT_SEQUENCE] = "0"
         subject = f"{_SUBJECT}.{self.stream}.{consumer}.{message.sequence}"
-        reply = await self._client.request(subject, message.data, timeout=10.0, headers=headers)
+        if not await self._store(subject, message, headers):
+            # Of a stream that was here before, with the same sequences; or an earlier attempt wrote this letter.
+            await self._store(f"{subject}-{_micros(message.time)}", message, headers)
+
+    async def _store(self, subject: str, message: Message, headers: dict[str, str]) -> bool:
+        """Store a letter unless there is one; tell whether this letter is there now, or another one."""
+        only = {names.EXPECTED_LAST_SUBJECT_SEQUENCE: "0"}
+        reply = await self._client.request(subject, message.data, timeout=10.0, headers={**headers, **only})
         try:
-            confirm(reply.data, reply.status, self.dead)
+            confirm(reply.data, reply.status, self.dead, self._client.options.domain)
         except JetStreamError as error:
-            if error.err_code != names.WRONG_LAST_SEQUENCE:
+            if error.err_code not in names.CONDITION_FAILED:
                 raise
-            # The letter is there already: an earlier attempt wrote it.
+            there = await assets.get_message(self._client, self.dead, last_for=subject)
+            same = (f"{_HEAD}Subject", f"{_HEAD}Time")
+            return all(there.headers.get(name) == [headers[name]] for name in same)
+        return True
 
     async def collect(self) -> int:
         """Write letters for messages whose deliveries ran out unseen; give how many."""
         count = 0
-        async for number, message in self._messages(f"{names.MAX_DELIVERIES}.{self.stream}.*"):
+        async for number, message in self._messages(self._advisories):
             event = read_json(message.data)
             consumer, sequence = text(event, "consumer"), number_of(event, "stream_seq")
             try:
@@ -152,8 +206,12 @@ class DeadLetters:
         return count
 
     async def collect_for_ever(self, consumer: str) -> None:
-        """Collect now, and whenever the server says that a message ran out of deliveries."""
-        news = asyncio.Event()
+        """Collect now, whenever the server says that a message ran out of deliveries, and now and then.
+
+        What the server says may be missed, as while the connection is made again, and it may take a moment until it is
+        in the dead-letter stream, too.
+        """
+        news, pauses = asyncio.Event(), iter(_SOON)
         news.set()
 
         async def heard(_: object) -> None:
@@ -162,15 +220,17 @@ class DeadLetters:
         subscription = await self._client.subscribe(f"{names.MAX_DELIVERIES}.{self.stream}.{consumer}", cb=heard)
         try:
             while True:
-                await news.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(next(pauses, _NOW_AND_THEN)):
+                        await news.wait()
+                        pauses = iter(_SOON)
                 news.clear()
-                await asyncio.sleep(0.1)  # the stream stores the advisory at about the same time
                 try:
-                    await self.collect()
+                    if await self.collect():
+                        pauses = iter(_SOON)
                 except PenstockError as error:
                     log.warning("Dead letters of %s cannot be collected now: %s", self.stream, error)
-                    await asyncio.sleep(1.0)
-                    news.set()
+                    pauses = iter(_SOON[2:])
         finally:
             if not self._client.is_closed:
                 await subscription.unsubscribe()
@@ -186,17 +246,27 @@ class DeadLetters:
         """Publish a dead letter on its old subject again, and forget it; give its new sequence.
 
         Every consumer of the stream gets it, as it gets any message. The headers are the old ones, without those that
-        were meant for the server, and with `Penstock-Redelivered`, which counts.
+        were meant for the server, and with `Penstock-Redelivered`, which counts. A letter of a stream that copies
+        others goes to the one that its message came from, and has its sequence there.
         """
         times = int(letter.headers.get(_AGAIN, ["0"])[-1]) + 1
         headers: dict[str, str | list[str]] = {
             name: values for name, values in letter.headers.items() if not name.startswith(names.HEADER_PREFIX)
         }
-        headers |= {_AGAIN: str(times), names.MSG_ID: f"{self.dead}.{letter.number}"}
+        # The time, too: a dead-letter stream that was made anew counts from 1 again.
+        made = f"{self.dead}.{letter.number}.{_micros(letter.died or letter.time)}"
+        headers |= {_AGAIN: str(times), names.MSG_ID: made}
         reply = await self._client.request(letter.subject, letter.data, timeout=10.0, headers=headers)
-        ack = confirm(reply.data, reply.status, self.stream)
+        ack = in_domain(read_ack(reply.data, reply.status), self._client.options.domain)
+        if ack.stream != self.stream and ack.stream not in await self._origins():
+            confirm(reply.data, reply.status, self.stream)
         await self._drop(letter.number)
         return ack.sequence
+
+    async def _origins(self) -> set[str]:
+        """Give the streams that ours copies: what is put back goes there, and comes to ours with everything else."""
+        config = (await assets.stream_info(self._client, self.stream)).config
+        return {source.name for source in (config.mirror, *config.sources) if source is not None}
 
     async def _messages(self, subject: str) -> AsyncIterator[tuple[int, Message]]:
         number = 1
@@ -221,6 +291,10 @@ class DeadLetters:
         except JetStreamError as error:
             if error.err_code != 10043:  # the same, in the words of an older server
                 raise
+
+
+def _micros(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def _letter(number: int, message: Message) -> DeadLetter:

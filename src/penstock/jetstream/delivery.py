@@ -19,9 +19,18 @@ from typing import TYPE_CHECKING
 from penstock.connection import Msg
 from penstock.connection.messages import UNREAD, as_bytes
 from penstock.durations import parse_duration
-from penstock.errors import DeadlineError, DisconnectedError, InputError, RemoteProtocolError
+from penstock.errors import (
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NotFoundError,
+    RemoteProtocolError,
+)
 from penstock.wire.jetstream import pull
+from penstock.wire.jetstream.answers import StatusKind, read_status
 from penstock.wire.jetstream.names import ACK, MSG_ID
+from penstock.wire.jetstream.verdicts import Verdict
 from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
@@ -174,12 +183,23 @@ class Delivery(Msg):
                 except TimeoutError:
                     break
                 if not is_delivery(message):
-                    break  # the server says that there are no more
+                    self._check_end(message)
+                    break
                 found.append(Delivery.of(message))
         finally:
             if not self._connection.is_closed:
                 await subscription.unsubscribe()
         return found
+
+    def _check_end(self, message: Msg) -> None:
+        """Raise if the server says something else than that there are no more messages now."""
+        said = read_status(message.status or 0, message.description or "")
+        consumer = f"Consumer {self.place.consumer} of {self.place.stream}"
+        if said.kind is StatusKind.DELETED:
+            raise NotFoundError(f"{consumer} was deleted.", code=404)
+        if said.verdict is Verdict.REFUSED:
+            what = f"{consumer} refuses to deliver: {said.code} {said.description}."
+            raise JetStreamError(what, code=said.code, description=said.description)
 
     def _settle(self) -> None:
         if self.settled:

@@ -1,16 +1,23 @@
 """`Publisher`: messages into one stream, in order, each stored once.
 
-Many messages may be on their way at a time. Each has an id, so that a repeat after a lost ack is recognised. For order,
-each also says which message it expects before it: where one is lost, the server refuses those behind it, and all of
-them are sent again, one by one, in order. With other writers on the stream that check fails often, and the publisher
-goes message by message for a while. A replicated stream can check the order only where nobody else writes into it
-(`sole_writer`); without that promise its messages go one by one. `order="sent"` leaves the check out: fast everywhere,
-and in order but for what is on its way when something fails. Batches are in order and fast, too.
+Each message has an id, so that a repeat after a lost ack is recognised. In strict order each goes when the one before
+it is stored: right with any stream and any number of writers, and nothing is stored that the caller did not give.
+
+`order="chained"` keeps the same order with many messages on their way: each says which one it expects before it. Where
+one is lost, the server refuses those behind it, and all of them are sent again, one by one. The server stores what a
+message says of this: such a message cannot be published again with all its headers, by nobody. With other writers on
+the stream the check fails often, and the publisher goes message by message for a while. A replicated stream can check
+the order only where nobody else writes into it (`sole_writer`); without that promise its messages go one by one, and so
+do counters, and messages of a stream that publishes them again (`republish`).
+
+`order="sent"` leaves all that out: fast, and in order but for what is on its way when something fails. Batches are in
+order and fast, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
@@ -20,9 +27,11 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.jetstream import assets
 from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fast, refuse_empty
-from penstock.jetstream.in_flight import InFlight, Pending
+from penstock.jetstream.in_flight import InFlight
 from penstock.jetstream.outgoing import Outgoing
+from penstock.jetstream.pending import Pending
 from penstock.model import PubAck, Stream
+from penstock.wire.jetstream.acked import no_window
 from penstock.wire.jetstream.atomic import MOST
 from penstock.wire.subjects import covers
 
@@ -31,7 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Publisher"]
 
+log = logging.getLogger("penstock.jetstream")
+
 _LOOK = 30.0  # how long a stream may be without a leader when we first look at it
+# Repeats end after this share of the duplicate window. The rest is for the way there: the server counts from when it
+# stored the first copy.
+_SAFE = 2 / 3
 _KNOWN = 1000  # subjects that are known to be the stream's
 # What a stream must allow for a batch, and what publishes it.
 _WAYS = {"atomic": ("allow_atomic", publish_atomic), "fast": ("allow_batched", publish_fast)}
@@ -40,9 +54,10 @@ _WAYS = {"atomic": ("allow_atomic", publish_atomic), "fast": ("allow_batched", p
 class Publisher:
     """Publishes into one stream. Use it with `async with`; leaving the block waits for every ack.
 
-    `ids` makes the id of a message that has none of its own. `in_flight` and `in_flight_bytes` bound what waits for
-    acks. An ack that is not there after `ack_timeout` counts as lost. Retries end after `patience`, which cannot be
-    longer than the stream remembers ids; then the error says that nobody knows whether the message is stored.
+    `ids` makes the id of a message that has none of its own. `in_flight` and `in_flight_bytes` bound what has no ack.
+    An ack that is not there after `ack_timeout` counts as lost. Retries end after `patience`, which cannot be longer
+    than the stream remembers ids; then the error says that nobody knows whether the message is stored. A stream that
+    remembers no ids is refused.
     """
 
     def __init__(
@@ -51,15 +66,18 @@ class Publisher:
         stream: str,
         *,
         ids: Callable[[Outgoing], str] | None = None,
-        order: Literal["strict", "sent"] = "strict",
+        order: Literal["strict", "chained", "sent"] = "strict",
         sole_writer: bool = False,
         in_flight: int = 256,
         in_flight_bytes: int = 8 * 1024 * 1024,
         ack_timeout: str | float = 5.0,
         patience: str | float | None = None,
     ) -> None:
-        if order not in ("strict", "sent"):
-            raise InputError(f"order is {order!r}.", remedy='Use "strict" or "sent".')
+        if order not in ("strict", "chained", "sent"):
+            raise InputError(f"order is {order!r}.", remedy='Use "strict", "chained" or "sent".')
+        if sole_writer and order != "chained":
+            what = f"sole_writer is given, and order is {order!r}."
+            raise InputError(what, remedy='It is for order="chained": leave it out, or give both.')
         if in_flight < 1 or in_flight_bytes < 1:
             raise InputError("in_flight and in_flight_bytes are at least 1.", remedy="Leave them out, or raise them.")
         self.stream = assets.checked(stream, "stream")
@@ -72,7 +90,9 @@ class Publisher:
         self._in_flight = InFlight(
             client,
             self.stream,
-            strict=order == "strict",
+            order=order,
+            made_up=ids is None,
+            remembered=self._remembered,
             most=in_flight,
             most_bytes=in_flight_bytes,
             ack_timeout=self._ack_timeout,
@@ -112,6 +132,8 @@ class Publisher:
         """Look at the stream, and listen for acks."""
         await self._look()
         config = self._config
+        if self._unwanted:
+            log.warning("Stream %s has no consumer: what it acknowledges now, it does not keep.", self.stream)
         if config.no_ack:
             what = f"Stream {self.stream} gives no acks (no_ack), so nobody can know what it stored."
             raise InputError(what, remedy="Publish with nc.publish, or let the stream ack.")
@@ -119,20 +141,28 @@ class Publisher:
             what = "a mirror" if config.mirror else "sealed"
             raise InputError(f"Stream {self.stream} is {what} and takes no messages.", remedy="Choose another stream.")
         window, asked = config.duplicate_window or 0.0, self._asked_patience
-        if asked is not None and asked > window:
+        if not window:
+            raise no_window(self.stream)
+        most = window * _SAFE
+        if asked is not None and asked > most:
             what = f"patience is {asked:g} s, and stream {self.stream} remembers ids for {window:g} s only."
-            remedy = "A later retry could store a message twice: shorten patience, or widen duplicate_window."
+            remedy = f"A later retry could store a message twice: give {most:g} s or less, or widen duplicate_window."
             raise InputError(what, remedy=remedy)
         self._patience = asked if asked is not None else min(60.0, window / 2)
-        await self._in_flight.open(self._patience, config.num_replicas, sole_writer=self._sole_writer)
+        await self._in_flight.open(self._patience, config, sole_writer=self._sole_writer)
 
     async def close(self) -> None:
         """Stop at once; what has no ack yet fails with a DisconnectedError."""
         await self._in_flight.close()
 
-    async def _look(self) -> None:
-        info = await assets.stream_info(self._client, self.stream, patience=_LOOK)
+    async def _remembered(self) -> float:
+        await self._look(patience=0.0)
+        return (self._config.duplicate_window or 0.0) * _SAFE
+
+    async def _look(self, patience: float = _LOOK) -> None:
+        info = await assets.stream_info(self._client, self.stream, patience=patience)
         self._config: Stream = info.config
+        self._unwanted = info.config.retention == "interest" and not info.consumers
         self._captured: set[str] = set()
 
     # -- publishing --------------------------------------------------------------------------------
@@ -143,7 +173,11 @@ class Publisher:
         The result says the sequence, and whether the id was there already (`duplicate`), so that nothing was added.
         """
         item = await self._send(Outgoing(subject, data, **about), awaited=True)
-        return await asyncio.shield(item.future)
+        try:
+            return await asyncio.shield(item.future)
+        except asyncio.CancelledError:
+            self._in_flight.abandon(item)
+            raise
 
     async def send(self, subject: str, data: bytes = b"", **about: Any) -> asyncio.Future[PubAck]:
         """Publish a message without waiting for its ack, only for room; the result can be awaited for the ack.
@@ -153,14 +187,28 @@ class Publisher:
         return (await self._send(Outgoing(subject, data, **about), awaited=False)).future
 
     async def publish_all(self, messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> AsyncIterator[PubAck]:
-        """Publish many messages, and give their acks in order."""
-        waiting: deque[asyncio.Future[PubAck]] = deque()
-        async for out in _each(messages):
-            waiting.append((await self._send(out, awaited=True)).future)
-            while waiting and (waiting[0].done() or len(waiting) >= self._most):
-                yield await asyncio.shield(waiting.popleft())
-        while waiting:
-            yield await asyncio.shield(waiting.popleft())
+        """Publish many messages, and give their acks in order.
+
+        The first failure is raised, and ends it; what becomes of those that were sent behind it, `flush` tells.
+        """
+        waiting: deque[Pending] = deque()
+        try:
+            async for out in _each(messages):
+                waiting.append(await self._send(out, awaited=True))
+                while waiting and (waiting[0].future.done() or len(waiting) >= self._most):
+                    yield await self._ack(waiting)
+            while waiting:
+                yield await self._ack(waiting)
+        finally:
+            for item in waiting:
+                self._in_flight.abandon(item)
+
+    async def _ack(self, waiting: deque[Pending]) -> PubAck:
+        try:
+            return await asyncio.shield(waiting[0].future)
+        finally:
+            if waiting[0].future.done():
+                waiting.popleft()
 
     async def publish_batch(
         self, messages: Iterable[Outgoing], how: Literal["atomic", "fast", "plain"] | None = None
@@ -168,12 +216,14 @@ class Publisher:
         """Publish messages together: all or none (`atomic`), by fast ingest (`fast`), or one by one (`plain`).
 
         Without `how` the stream decides: atomic if it allows that and there are at most 1,000, or fast, or else plain.
+        Messages of an atomic batch keep its headers: published again with them, by a stream that does so (`republish`)
+        or by anybody, they are taken for part of a batch. So such a stream gets none unless it is asked for.
         """
         self._check_open()
         await self._look()
         if how is None:
             messages = list(messages)
-            fits = self._config.allow_atomic and len(messages) <= MOST
+            fits = self._config.allow_atomic and len(messages) <= MOST and self._config.republish is None
             how = "atomic" if fits else "fast" if self._config.allow_batched else "plain"
         if how == "plain":
             acks = [ack async for ack in self.publish_all(messages)]

@@ -8,27 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection import api_request
-from penstock.errors import DeadlineError, InputError, JetStreamError
+from penstock.errors import (
+    DataLossError,
+    DeadlineError,
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    RemoteProtocolError,
+)
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.model import Stream
-from penstock.wire.jetstream.answers import read_answer
+from penstock.wire.jetstream.answers import number, read_answer
+from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
-    from penstock.connection import Connection, Subscription
+    from penstock.connection import Connection, Msg, Subscription
 
 __all__ = ["backup", "restore"]
+
+log = logging.getLogger("penstock.jetstream")
 
 META, DATA = "backup.json", "stream.tar.s2"
 _CHUNK = 128 * 1024
 _WINDOW = 4 * 1024 * 1024  # what the server may send ahead of our acks; bounds what waits in memory
 _SILENCE = 30.0
+_LOOK = 0.25  # seconds between looks at the connection while nothing comes
 _RESTORE = 3600.0  # the server unpacks everything before it answers the last chunk
 
 
@@ -85,15 +98,15 @@ def _make_folder(path: Path) -> None:
 async def _receive(
     client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None] | None
 ) -> int:
-    size = 0
+    size, number, stretch = 0, 0, client.stretch
     with path.open("xb") as file:
         while True:
-            try:
-                message = await chunks.next_msg(_SILENCE)
-            except DeadlineError:
-                what = f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s."
-                raise DeadlineError(what, remedy="Is the server running? What was written is removed.") from None
+            message = await _next(client, stream, chunks, stretch)
             if message.reply:
+                number += 1
+                if not message.reply.endswith(f".{number}"):  # the server numbers all chunks but the last one
+                    what = f"Chunk {number:,} of the backup of {stream} is missing."
+                    raise RemoteProtocolError(what, remedy="It was lost between servers: make the backup again.")
                 await client.publish(message.reply)
             if not message.data:
                 if message.status in (None, 204):
@@ -107,6 +120,20 @@ async def _receive(
         file.flush()
         await asyncio.to_thread(os.fsync, file.fileno())
     return size
+
+
+async def _next(client: Connection, stream: str, chunks: Subscription, stretch: int) -> Msg:
+    """Wait for a chunk; what a broken connection took with it is not sent again."""
+    silence = Deadline(_SILENCE)
+    while client.stretch == stretch:
+        with suppress(DeadlineError):
+            message = await chunks.next_msg(min(_LOOK, silence.left))
+            if client.stretch == stretch:
+                return message
+        if not silence.left:
+            what = f"The backup of {stream} stopped: nothing came for {_SILENCE:g} s."
+            raise DeadlineError(what, remedy="Is the server running? What was written is removed.")
+    raise DisconnectedError(f"The connection broke during the backup of {stream}.", remedy="Make the backup again.")
 
 
 async def restore(
@@ -138,7 +165,32 @@ async def restore(
             if progress is not None:
                 progress(len(chunk))
     reply = await client.request(subject, b"", timeout=_RESTORE)
-    return StreamInfo.from_json(read_answer(reply.data))
+    info = StreamInfo.from_json(read_answer(reply.data))
+    _compare(meta["state"], info)
+    return info
+
+
+def _compare(state: dict[str, Any], info: StreamInfo) -> None:
+    """Tell if a restored stream holds less than its backup says."""
+    held, last = number(state, "messages", 0), number(state, "last_seq", 0)
+    if info.messages >= held and info.last_sequence >= last:
+        return
+    what = (
+        f"The backup of {info.name} holds {held:,} messages up to {last:,}, and the restored stream {info.messages:,}"
+    )
+    config = info.config
+    if info.last_sequence >= last and (config.max_age or max(config.max_msgs, config.max_bytes) > 0):
+        log.warning("%s: its limits removed the others.", what)
+        return
+    raise DataLossError(
+        f"{what} up to {info.last_sequence:,}.",
+        remedy="The stream is there as it is. Is the backup whole, and of this server's version or an older one?",
+        stream=info.name,
+        start=number(state, "first_seq", 0),
+        end=last + 1,
+        first=info.first_sequence,
+        last=info.last_sequence,
+    )
 
 
 def read_meta(path: Path) -> dict[str, Any]:

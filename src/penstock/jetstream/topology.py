@@ -31,7 +31,7 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.jetstream.changes import Plan, Step, consumer_step, stream_step
+from penstock.jetstream.changes import Plan, Step, consumer_step, own_metadata, stream_step
 from penstock.jetstream.rules import check_consumer, check_consumers_together, check_stream, check_streams_together
 from penstock.model import Consumer, Stream
 from penstock.sizes import parse_size
@@ -171,11 +171,17 @@ async def plan(client: Connection, topology: Topology, *, prune: bool = False) -
 
     `prune` also plans to delete consumers of declared streams that the topology does not name; never a stream.
     """
-    everywhere = {info.name: info for info in await assets.streams(client)}
+    away: set[str] = set()
+    everywhere = {info.name: info for info in await assets.streams(client, missing=away)}
+    if unseen := sorted(away & topology.streams.keys()):
+        what = f"Nobody answers for {', '.join(unseen)} now, so that nothing can be compared."
+        raise JetStreamError(what, remedy="Plan again when the servers that hold them are back.")
     _check_others(topology, everywhere)
     first, removed, later, undeclared = [], [], [], []
     for name in _in_order(topology.streams):
         stream, there = topology.streams[name], everywhere.get(name)
+        if there is None or not there.config.duplicate_window:
+            stream = stream.completed()  # also one that another tool made, or that got its sources later
         first.append(stream_step(stream, there))
         known = {} if there is None else {info.name: info for info in await assets.consumers(client, name)}
         declared = topology.consumers[name]
@@ -239,8 +245,26 @@ async def apply(client: Connection, topology: Topology, *, prune: bool = False, 
     return made
 
 
+async def _check_unchanged(client: Connection, step: Step) -> None:
+    """Refuse to write over what somebody else changed since the plan was made: an update replaces everything."""
+    there: Stream | Consumer
+    if step.kind == "stream":
+        there = (await assets.stream_info(client, step.name)).config
+    else:
+        there = (await assets.consumer_info(client, step.stream, step.name)).config
+    if step.seen is None or _said(there) != _said(step.seen):
+        raise JetStreamError("Somebody else changed it since this was planned.", remedy="Plan and apply again.")
+
+
+def _said(config: Stream | Consumer) -> dict[str, Any]:
+    """Give a configuration without what the server adds, which differs between a list and a single answer."""
+    return config.model_copy(update={"metadata": own_metadata(config.metadata)}).to_json()
+
+
 async def _take(client: Connection, step: Step) -> None:
     target = step.target
+    if step.action == "update":
+        await _check_unchanged(client, step)
     if step.action == "delete":
         with suppress(NotFoundError):  # gone already, as was wanted
             await assets.delete_consumer(client, step.stream, step.name)

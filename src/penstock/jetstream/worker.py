@@ -12,15 +12,20 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.tasks import end
-from penstock.errors import DeadlineError, InputError, LinkError, PenstockError
+from penstock.errors import DeadlineError, InputError, LinkError, PenstockError, RemoteProtocolError
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.deadletter import DeadLetters
 from penstock.jetstream.delivery import Delivery
 from penstock.model import Consumer
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.answers import number, read_json
+from penstock.wire.jetstream.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
@@ -47,6 +52,9 @@ class WorkerCounts:
     """Times that a handler raised."""
     dead: int = 0
     """Messages that became dead letters."""
+    given_up: int = 0
+    """Messages that never come again and have no dead letter: refused, failed for the last time, or given back unread
+    with their last delivery."""
     repeats: int = 0
     """Deliveries of messages that were handled already; they were acknowledged only."""
     unconfirmed: int = 0
@@ -56,8 +64,8 @@ class WorkerCounts:
 class Worker:
     """Runs a handler for each message, `workers` at a time.
 
-    `dead_letters` is a stream's name, or a `DeadLetters`; without it, a message that failed too often is left to the
-    server's advisory, and logged. Further options are those of `Deliveries`.
+    `dead_letters` is a stream's name, or a `DeadLetters`; without it, a message that failed too often is only logged,
+    and so is what the server says of messages that ran out of deliveries. Further options are those of `Deliveries`.
     """
 
     def __init__(
@@ -81,8 +89,9 @@ class Worker:
         self._on_failure, self._ack_timeout = on_failure, ack_timeout
         self._deliveries = Deliveries(client, stream, consumer, **options)
         self._dead = DeadLetters(client, stream, dead_letters) if isinstance(dead_letters, str) else dead_letters
-        self._running: dict[int, Delivery] = {}
-        self._done: OrderedDict[int, None] = OrderedDict()
+        # By sequence and time: a stream that was restored or made anew has other messages under the same sequences.
+        self._running: dict[tuple[int, datetime], Delivery] = {}
+        self._done: OrderedDict[tuple[int, datetime], None] = OrderedDict()
         self._slots = asyncio.Semaphore(workers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
@@ -105,9 +114,13 @@ class Worker:
             beside: list[asyncio.Task[Any]] = [stopped := asyncio.ensure_future(self._stop.wait())]
             if self._dead is not None:
                 beside.append(asyncio.ensure_future(self._dead.collect_for_ever(deliveries.consumer)))
+            elif self._max_deliver > 0:
+                beside.append(asyncio.ensure_future(self._hear_of_losses()))
             try:
                 while not self._stop.is_set():
                     await self._slots.acquire()
+                    if self._stop.is_set():
+                        break
                     delivery = await self._next(deliveries, stopped)
                     if delivery is None:
                         break
@@ -118,9 +131,27 @@ class Worker:
                     await asyncio.wait(set(self._tasks))
             finally:
                 await end([*self._tasks, *beside])
+        if self._dead is None:  # or else they become letters, by what the server says of them
+            self.counts.given_up += self._deliveries.given_up
         if self._fault is not None:
             raise self._fault
         return self.counts
+
+    async def _hear_of_losses(self) -> None:
+        """Say which messages ran out of deliveries, of any worker of the consumer, where nobody keeps them."""
+        stream, consumer = self._deliveries.stream, self._deliveries.consumer
+        subscription = await self._client.subscribe(f"{names.MAX_DELIVERIES}.{stream}.{consumer}")
+        try:
+            async for message in subscription.messages:
+                lost = "Message %s of %s was delivered %s times and is given up: there is no dead-letter stream for it."
+                with suppress(RemoteProtocolError):  # not of the server
+                    event = read_json(message.data)
+                    log.error(lost, number(event, "stream_seq"), stream, number(event, "deliveries"))
+        except PenstockError as error:
+            log.warning("Messages of %s that run out of deliveries cannot be heard of: %s", stream, error)
+        finally:
+            if not self._client.is_closed:
+                await subscription.unsubscribe()
 
     def _check(self, config: Consumer) -> None:
         if config.ack_policy == "none":
@@ -147,14 +178,14 @@ class Worker:
                 await end([wanted])
 
     async def _work(self, delivery: Delivery) -> None:
-        sequence = delivery.sequence
-        if sequence in self._running:
+        message = delivery.sequence, delivery.place.time
+        if message in self._running:
             return  # it came again while its handler runs, and that one will answer for it
-        if sequence in self._done:
+        if message in self._done:
             self.counts.repeats += 1
             await self._acknowledge(delivery)
             return
-        self._running[sequence] = delivery
+        self._running[message] = delivery
         try:
             await self._handler(delivery)
         except asyncio.CancelledError:
@@ -164,13 +195,13 @@ class Worker:
         except Exception as error:  # a handler may raise anything; what it means is decided in _failed
             await self._failed(delivery, error)
         else:
-            self._done[sequence] = None
+            self._done[message] = None
             while len(self._done) > _REMEMBERED:
                 self._done.popitem(last=False)
             if delivery.settled or await self._acknowledge(delivery):
                 self.counts.handled += 1
         finally:
-            self._running.pop(sequence, None)
+            self._running.pop(message, None)
 
     async def _acknowledge(self, delivery: Delivery) -> bool:
         try:
@@ -189,19 +220,24 @@ class Worker:
         if delivery.settled:
             return
         last = 0 < self._max_deliver <= delivery.delivered
+        dies = last or isinstance(error, Reject)
         try:
-            if (last or isinstance(error, Reject)) and self._dead is not None:
+            if dies and self._dead is not None:
                 await self._dead.put(delivery, _reason(error))
                 await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
                 self.counts.dead += 1
             elif isinstance(error, Reject):
                 await delivery.term(_reason(error), sync=True, timeout=self._ack_timeout)
+                self.counts.given_up += 1
                 log.error("%r is refused, and there is no dead-letter stream for it.", delivery)
             else:
                 if last:
+                    self.counts.given_up += 1
                     log.error("%r failed for the last time, and there is no dead-letter stream for it.", delivery)
                 await delivery.nak(self._backoff[min(delivery.delivered, len(self._backoff)) - 1])
         except PenstockError as trouble:
+            if dies and judge(trouble) is Verdict.REFUSED:
+                raise  # nobody would keep it, nor the next one: that ends the worker
             # The message is still the server's: it comes again after its ack wait.
             log.warning("%r could not be given back: %s", delivery, trouble)
 

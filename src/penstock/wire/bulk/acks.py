@@ -29,7 +29,12 @@ class Acks:
         self.encoder = frames.Encoder(reply_prefix=self.inbox.encode(), id_prefix=job.ids)
         # For each message its rows, and what makes its number a place in them.
         self.window: Window[tuple[frames.Rows, int]] = Window(
-            job.stream, most=WINDOW_ROWS, most_bytes=WINDOW_BYTES, safe=job.safe, on_stored=job.acked.add_row
+            job.stream,
+            most=WINDOW_ROWS,
+            most_bytes=WINDOW_BYTES,
+            safe=job.safe,
+            domain=job.domain,
+            on_stored=job.acked.add_row,
         )
 
     def run(self) -> None:

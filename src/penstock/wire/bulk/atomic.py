@@ -92,7 +92,7 @@ class Atomic:
         end = self.job.deadline.within(PATIENCE)
         while not answers:
             self.job.hear(lambda event: answers.append(event) if event.subject.startswith(reply) else None, end.left)
-        return confirm(answers[0].payload, answers[0].status, self.job.stream).sequence
+        return confirm(answers[0].payload, answers[0].status, self.job.stream, self.job.domain).sequence
 
     def _find(self, batch: _Batch) -> int | None:
         """Look for the last message of a batch that was stored though its ack was lost."""

@@ -24,7 +24,7 @@ from penstock.wire.bulk import publishing, reading
 from penstock.wire.bulk.transport import BlockingWire
 from penstock.wire.jetstream.answers import read_answer
 from penstock.wire.jetstream.names import check_name
-from penstock.wire.jetstream.questions import AGAIN, Question
+from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
 from penstock.wire.session import check_size
 
@@ -180,7 +180,7 @@ class BulkConnection:
         """
         question = method if isinstance(method, Question) else Question(method, body, repeatable=again)
         subject = f"{self.options.js_prefix}.{question.method}"
-        interval = AGAIN if question.repeatable else None
+        interval = question.again if question.repeatable else None
 
         def ask() -> dict[str, Any]:
             return read_answer(self._ask(subject, question.payload, None, timeout, interval).payload)

@@ -21,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
-from penstock.wire.jetstream.acked import joined
+from penstock.wire.jetstream.acked import joined, no_window
 from penstock.wire.jetstream.answers import number, part, texts
 from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.patience import Deadline
@@ -101,6 +101,25 @@ class AckedRows:
             ordered.add(*run)
         return tuple(Ack(*run) for run in ordered._runs)
 
+    def check_sequences(self, *, ordered: bool, counted: bool) -> None:
+        """Refuse acks that contradict each other: the stream was replaced, or set back, between them.
+
+        Two rows cannot have the same sequence; `ordered`: nor can one stand before an earlier one; `counted`: each row
+        has a sequence of its own, also those of which no ack says it.
+        """
+        runs = [ack for ack in self.acks if not ack.duplicate and (ordered or ack.sequence is not None)]
+        behind = 0
+        for ack in runs if ordered else sorted(runs, key=lambda ack: ack.sequence or 0):
+            least = behind + (ack.count if ack.contiguous or counted else 1)
+            if ack.sequence is not None and ack.sequence < least:
+                last = ack.row + ack.count - 1
+                raise self.failure(
+                    f"the stream was replaced or restored from an older copy meanwhile: row {last:,} is its message "
+                    f"{ack.sequence:,}, and cannot be before {least:,}",
+                    remedy="Rows that were acknowledged may be gone: look at the stream, and publish them again.",
+                )
+            behind = least if ack.sequence is None else ack.sequence
+
     def failure(
         self, why: str, error: object = None, *, unknown: Iterable[tuple[int, int]] = (), remedy: str = ""
     ) -> PublishError:
@@ -131,6 +150,7 @@ class Job:
     def __init__(self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float) -> None:
         self.connection = connection
         self.stream = stream
+        self.domain = connection.options.domain
         self.source = source
         self.ids = f"{secrets.token_hex(8)}.".encode() if ids else b""  # what the ids begin with that we make up
         self.timeout = timeout
@@ -272,9 +292,12 @@ def publish(
     job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
     # A third of the window is left for the way there: the server counts from when it stored the first one.
     job.safe = number(config, "duplicate_window", 0) / 1e9 * 2 / 3
+    if job.ids and not job.safe:
+        raise no_window(stream)
     try:
         modes[mode](job).run()
         job.unlisten()
+        job.acked.check_sequences(ordered=mode != "acks", counted=not source.has_headers)
     except RemoteProtocolError:
         connection.wire.close()
         raise

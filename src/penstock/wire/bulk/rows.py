@@ -140,7 +140,8 @@ class Source:
         for name in column.keys.unique().to_pylist():
             protocol.encode_headers({name: ""})
             if _RESERVED.fullmatch(name):
-                raise InputError(f"Header {name} is for the server's batches.", remedy="Rename it.")
+                remedy = "Leave it out: a row that was read has it from the batch in which it was stored."
+                raise InputError(f"Header {name} is for the server's batches.", remedy=remedy)
         content = column.items.values.buffers()[2]
         if content is not None and (b"\r" in (held := content.to_pybytes()) or b"\n" in held):
             broken = pc.match_substring_regex(column.items.values, r"[\r\n]")

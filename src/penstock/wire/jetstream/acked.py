@@ -16,18 +16,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
+from penstock.errors import InputError, JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
 from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["Window", "confirm", "hindrance", "joined", "number_behind"]
+__all__ = ["Window", "confirm", "hindrance", "in_domain", "joined", "no_window", "number_behind"]
 
 Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
 
 
-def confirm(payload: bytes, status: int | None, stream: str) -> PubAck:
-    """Read what answered a message that was meant for `stream`; an ack of another stream is an error."""
+def in_domain(ack: PubAck, domain: str | None) -> PubAck:
+    """Give an ack back if it is of a stream of this domain, or if no domain is named.
+
+    A leaf node may have a stream of the same name or subjects, and takes what is published there first.
+    """
+    if domain is not None and ack.domain != domain:
+        where = f"domain {ack.domain}" if ack.domain else "no domain"
+        raise JetStreamError(
+            f"Stream {ack.stream} of {where} stored the message, and it was meant for one of domain {domain}.",
+            remedy="Connect to a server of the domain, or map the subject so that it gets there.",
+            description=f"stream {ack.stream} of {where} took it",
+        )
+    return ack
+
+
+def confirm(payload: bytes, status: int | None, stream: str, domain: str | None = None) -> PubAck:
+    """Read what answered a message that was meant for `stream`; an ack of another stream, or domain, is an error."""
     ack = read_ack(payload, status)
     if ack.stream != stream:
         raise JetStreamError(
@@ -35,7 +50,15 @@ def confirm(payload: bytes, status: int | None, stream: str) -> PubAck:
             remedy=f"Another stream captures the subject now: publish on subjects of {stream}.",
             description=f"stream {ack.stream} took it",
         )
-    return ack
+    return in_domain(ack, domain)
+
+
+def no_window(stream: str) -> InputError:
+    """Give the error of a publisher that sends ids to a stream that remembers none."""
+    return InputError(
+        f"Stream {stream} remembers no message ids (its duplicate_window is 0): a repeat would be stored twice.",
+        remedy=f"Give it a window: penstock stream edit {stream} --dupe-window 2m.",
+    )
 
 
 def number_behind(subject: str, prefix: str) -> int:
@@ -88,9 +111,11 @@ class Window(Generic[Item]):
         most: int,
         most_bytes: int,
         safe: float,
+        domain: str | None = None,
         on_stored: Callable[[int, int, bool], None] = lambda number, sequence, duplicate: None,
     ) -> None:
         self.stream = stream
+        self.domain = domain
         self.most = most
         self.most_bytes = most_bytes
         self.safe = safe
@@ -102,7 +127,8 @@ class Window(Generic[Item]):
         self._waiting: dict[int, _Sending[Item]] = {}
         self._lost: set[int] = set()
         # What nearly every ack looks like, so that thousands of them need no JSON.
-        self._plain = b'{"stream":"%s","seq":' % stream.encode()
+        where = b"" if domain is None else b'"domain":"%s",' % domain.encode()
+        self._plain = b'{"stream":"%s",%b"seq":' % (stream.encode(), where)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -133,20 +159,28 @@ class Window(Generic[Item]):
             self._waiting.update(dict.fromkeys(range(number, number + count), sending))
         self.size += size
 
-    def read(self, payload: bytes, status: int | None = None) -> tuple[int, bool]:
-        """Read an ack: the sequence, and whether the message was there before; raises what `confirm` does."""
+    def _sequence(self, payload: bytes) -> int:
+        """Give the sequence of an ack that says nothing else; 0 for whatever must be read with care."""
         digits = payload[len(self._plain) : -1]
         if digits.isdigit() and len(digits) <= _DIGITS and payload.startswith(self._plain) and payload[-1] == 125:
-            return int(digits), False
-        ack = confirm(payload, status, self.stream)
-        return ack.sequence, ack.duplicate
+            return int(digits)
+        return 0
+
+    def read(self, payload: bytes, status: int | None = None) -> PubAck:
+        """Read an ack; raises what `confirm` does."""
+        if sequence := self._sequence(payload):
+            return PubAck(self.stream, sequence, domain=self.domain)
+        return confirm(payload, status, self.stream, self.domain)
 
     def hear(self, number: int, payload: bytes, status: int | None = None) -> Verdict | None:
         """Take the answer to a message; None where it waits no more, because this is a copy of its answer."""
         if number not in self._waiting:
             return None
         try:
-            sequence, duplicate = self.read(payload, status)
+            sequence, duplicate = self._sequence(payload), False
+            if not sequence:
+                ack = confirm(payload, status, self.stream, self.domain)
+                sequence, duplicate = ack.sequence, ack.duplicate
         except (JetStreamError, NoRespondersError) as error:
             verdict = judge(error)
             if verdict is Verdict.REFUSED:

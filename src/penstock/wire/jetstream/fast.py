@@ -66,9 +66,18 @@ class Batch:
     """
 
     def __init__(
-        self, inbox: str, stream: str, *, ids: bool, safe: float, ping: float = 1.0, silence: float = 4.0
+        self,
+        inbox: str,
+        stream: str,
+        *,
+        ids: bool,
+        safe: float,
+        domain: str | None = None,
+        ping: float = 1.0,
+        silence: float = 4.0,
     ) -> None:
         self.stream = stream
+        self.domain = domain
         self.ids = ids
         self.safe = safe
         self.inbox = f"{inbox}.{secrets.token_hex(8)}"
@@ -87,7 +96,15 @@ class Batch:
 
     def follow(self, inbox: str) -> Batch:
         """Begin the batch that takes what has no ack."""
-        other = Batch(inbox, self.stream, ids=self.ids, safe=self.safe, ping=self._ping, silence=self._silence)
+        other = Batch(
+            inbox,
+            self.stream,
+            ids=self.ids,
+            safe=self.safe,
+            domain=self.domain,
+            ping=self._ping,
+            silence=self._silence,
+        )
         other._earlier, other._earlier_at = self.doubtful, self._oldest
         return other
 
@@ -164,7 +181,7 @@ class Batch:
             self._end(payload)
 
     def _end(self, payload: bytes) -> None:
-        final = confirm(payload, None, self.stream)
+        final = confirm(payload, None, self.stream, self.domain)
         # A batch whose first message was stored before may end at once, and count nothing.
         count = 1 if final.duplicate and self.sent == 1 else final.count or 0
         if not self.acked <= count <= self.sent:

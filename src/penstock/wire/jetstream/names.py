@@ -37,6 +37,7 @@ __all__ = [
     "SEQUENCE_IN_DOUBT",
     "STREAM",
     "SUBJECT",
+    "SUBJECTS_OVERLAP",
     "TIME",
     "TTL",
     "WRONG_LAST_ID",
@@ -60,6 +61,7 @@ __all__ = [
 # -- error codes: refusals of which whoever asked knows what they mean ------------------------------------------------
 
 NO_MESSAGE = 10037
+SUBJECTS_OVERLAP = 10065
 WRONG_LAST_ID = 10070
 WRONG_LAST_SEQUENCE = 10071
 SEQUENCE_IN_DOUBT = 10164  # another write of the subject is under way, so that nobody can tell yet

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 __all__ = ["AGAIN", "Question"]
 
 AGAIN = 2.0  # seconds after which a question is asked again
+# A cluster waits four seconds for nodes that are away before it gives a list without theirs.
+_LISTS = re.compile(r"(STREAM|CONSUMER)\.LIST(\..+)?")
+_LIST_AGAIN = 4.5
 # The methods that change nothing. In a cluster nobody answers while a leader is being chosen, and the first answer to a
 # new connection can be lost on its way between nodes.
 _ONLY_ASKS = re.compile(r"INFO|(STREAM|CONSUMER)\.(INFO|NAMES|LIST)(\..+)?|STREAM\.MSG\.GET\..+")
@@ -27,6 +30,11 @@ class Question:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "repeatable", self.repeatable or bool(_ONLY_ASKS.fullmatch(self.method)))
+
+    @property
+    def again(self) -> float:
+        """After how many seconds without an answer it is asked again, if it may be: the first answer would be lost."""
+        return _LIST_AGAIN if _LISTS.fullmatch(self.method) else AGAIN
 
     @property
     def payload(self) -> bytes:

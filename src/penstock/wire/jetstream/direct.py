@@ -5,8 +5,12 @@ may have the same names::
 
     Nats-Stream  Nats-Subject  Nats-Sequence  Nats-Time-Stamp  and, of many, Nats-Num-Pending  Nats-Last-Sequence
 
-Many end with a status: 204 EOB. 404: there is none. 408, 413: the server takes no request of this form. A replica may
-lag behind the leader; whoever must know that there is nothing more asks the leader.
+Many end with a status: 204 EOB. 404: there is none. 408, 413: the server takes no request of this form.
+
+Who answers is not said by whom was asked. A replica may lag behind the leader. A mirror answers for its origin, with
+whatever it holds: less, other subjects, messages that the origin has deleted, or those of a stream that had the name
+before; then Nats-Stream names the mirror. So messages count if Nats-Stream is the stream that was asked, and nothing is
+gone unless the leader says so.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from penstock.wire.protocol import decode_status
 __all__ = [
     "DirectGet",
     "Found",
+    "answers_for",
     "nanoseconds",
     "question",
     "read_found",
@@ -36,8 +41,8 @@ __all__ = [
     "whole",
 ]
 
-_SUBJECT, _SEQUENCE, _TIME, _PENDING = (
-    f"\r\n{name}:".encode() for name in (names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING)
+_STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING = (
+    f"\r\n{name}:".encode() for name in (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING)
 )
 _DIGITS = 20
 
@@ -47,14 +52,17 @@ def question(
     *,
     subject: str | None = None,
     last: str | None = None,
+    since: str | None = None,
     batch: int | None = None,
     max_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Ask for the message at `sequence`, for the first from there on that matches `subject`, or for the `last` of one.
 
-    With `batch`, for so many from there on, and only up to `max_bytes`, but at least one.
+    `since` is a time, instead of a sequence. With `batch`, for so many from there on, and only up to `max_bytes`, but
+    at least one.
     """
-    body = {"seq": sequence, "next_by_subj": subject, "last_by_subj": last, "batch": batch, "max_bytes": max_bytes}
+    body = {"seq": sequence, "start_time": since, "next_by_subj": subject, "last_by_subj": last}
+    body |= {"batch": batch, "max_bytes": max_bytes}
     return {name: item for name, item in body.items() if item is not None}
 
 
@@ -68,6 +76,11 @@ def value(block: bytes, name: bytes) -> bytes:
         return b""
     start = place + len(name)
     return block[start : block.find(b"\r\n", start)].strip()
+
+
+def answers_for(block: bytes | None) -> str:
+    """Tell which stream a message that answers a direct get is of: the one that was asked, or a mirror of it."""
+    return value(block or b"", _STREAM).decode("utf-8", "replace")
 
 
 def read_headers(block: bytes) -> dict[str, list[str]]:

@@ -1,0 +1,96 @@
+"""A mirror answers direct gets for its origin, with whatever it holds: nothing is taken from it, or for gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.server import Server
+from penstock.wire.bulk import BulkConnection
+from penstock.wire.jetstream.direct import answers_for
+from tests.live.relay import fill, make_stream, numbers
+
+TRIES = 12  # the server picks who answers by chance
+
+
+@pytest.fixture
+def bulk(server: Server) -> Iterator[BulkConnection]:
+    with BulkConnection(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def mirrored(bulk: BulkConnection, unique: Callable[..., str], eventually: Callable[..., Any]) -> Iterator[Any]:
+    """Make a stream of 100 messages, and a mirror of it that holds less or something else."""
+    made: list[str] = []
+
+    def make(mirror: dict[str, Any] | None = None, origin: dict[str, Any] | None = None, **config: Any) -> str:
+        name = unique("origin")
+        make_stream(bulk, name, **(origin or {}))
+        fill(bulk, name, 100, kinds=2)
+        config = {"name": f"{name}_M", "mirror": {"name": name, **(mirror or {})}, "storage": "memory", **config}
+        assert bulk.api(f"STREAM.CREATE.{name}_M", config)["config"]["mirror_direct"]
+        made.extend((f"{name}_M", name))
+        eventually(lambda: bulk.api(f"STREAM.INFO.{name}_M")["state"]["last_seq"] >= 99)
+        eventually(lambda: _answers(bulk, name) >= {f"{name}_M"})
+        return name
+
+    yield make
+    for name in made:
+        bulk.api(f"STREAM.DELETE.{name}")
+
+
+def _answers(bulk: BulkConnection, name: str) -> set[str]:
+    """Tell whose messages answer a direct get of a stream."""
+    return {answers_for(bulk.request(f"$JS.API.DIRECT.GET.{name}", b'{"seq": 1, "batch": 1}').header)}
+
+
+@pytest.mark.parametrize(
+    "less",
+    [
+        {"max_msgs": 20},
+        {"mirror": {"opt_start_seq": 50}},
+        {"mirror": {"filter_subject": "*.1"}},
+        {"mirror": {"subject_transforms": [{"src": "*.0", "dest": "elsewhere.{{wildcard(1)}}"}]}},
+    ],
+    ids=["limits", "start", "filter", "transform"],
+)
+def test_a_mirror_that_holds_less(bulk: BulkConnection, mirrored: Any, less: dict[str, Any]) -> None:
+    """A range is exactly the origin's messages, whatever its mirror holds."""
+    name = mirrored(**less)
+    for _ in range(TRIES):
+        found = list(bulk.read(name, 1, 101))
+        assert numbers(found) == list(range(1, 101))
+        subjects = {subject for batch in found for subject in batch.column("subject").to_pylist()}
+        assert subjects == {f"{name}.0", f"{name}.1"}
+        assert len(numbers(bulk.read(name, 1, 101, f"{name}.0"))) == 50
+
+
+def test_a_mirror_with_a_hole(bulk: BulkConnection, mirrored: Any) -> None:
+    """A message that was deleted from the mirror alone is read; one that was deleted from the origin alone is not."""
+    name = mirrored()
+    bulk.api(f"STREAM.MSG.DELETE.{name}_M", {"seq": 40})
+    bulk.api(f"STREAM.MSG.DELETE.{name}", {"seq": 60})
+    for _ in range(TRIES):
+        assert numbers(bulk.read(name, 1, 101)) == [*range(1, 60), *range(61, 101)]
+
+
+def test_a_mirror_of_what_was_there_before(bulk: BulkConnection, mirrored: Any, eventually: Callable[..., Any]) -> None:
+    """A stream that was made anew does not get the messages of the one before it from a mirror that still has them."""
+    name = mirrored()
+    bulk.api(f"STREAM.DELETE.{name}")
+    make_stream(bulk, name)
+    fill(bulk, name, 100, size=7)
+    for _ in range(TRIES):
+        found = [data for batch in bulk.read(name, 1, 101) for data in batch.column("data").to_pylist()]
+        assert {len(data) for data in found} == {7}
+        assert len(found) == 100
+
+
+def test_a_work_queue_and_its_mirror(bulk: BulkConnection, mirrored: Any) -> None:
+    """A work queue takes no consumer of ours: what a mirror says is asked for again until the queue itself answers."""
+    name = mirrored(origin={"retention": "workqueue"}, max_msgs=20)
+    for _ in range(TRIES):
+        assert numbers(bulk.read(name, 1, 101)) == list(range(1, 101))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from penstock.connection import connect
+from penstock.connection.asking import direct_get
+from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
-from penstock.wire.jetstream.direct import answers_for
+from penstock.wire.jetstream.direct import answers_for, question, read_found
 from tests.live.relay import fill, make_stream, numbers
 
 TRIES = 12  # the server picks who answers by chance
@@ -87,6 +92,61 @@ def test_a_mirror_of_what_was_there_before(bulk: BulkConnection, mirrored: Any, 
         found = [data for batch in bulk.read(name, 1, 101) for data in batch.column("data").to_pylist()]
         assert {len(data) for data in found} == {7}
         assert len(found) == 100
+
+
+async def test_direct_gets_of_the_client(server: Server, bulk: BulkConnection, mirrored: Any) -> None:
+    """Whoever reads by direct get, one message or many, gets those of the stream; the leader knows what is gone."""
+    name = mirrored(max_msgs=20)
+    bulk.api(f"STREAM.MSG.DELETE.{name}", {"seq": 90})
+    async with await connect(server.url) as client:
+        for _ in range(TRIES):
+            ((payload, block),) = await direct_get(client, name, question(5))
+            assert (payload, answers_for(block), read_found(payload, block).sequence) == (b"5", name, 5)
+            assert await direct_get(client, name, question(90)) == []
+            many = await direct_get(client, name, question(3, subject=f"{name}.0", batch=10, max_bytes=1 << 20))
+            assert [read_found(*answer).sequence for answer in many] == list(range(4, 24, 2))
+            assert await direct_get(client, name, question(101, batch=10)) == []
+
+
+@pytest.mark.parametrize("retention", ["limits", "workqueue"])
+async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str], retention: str) -> None:
+    """Of a stream with replicas, what one of them lacks is asked of the leader before it counts as deleted."""
+    name, prefix, holes = unique("hole"), unique("api"), [[40], [40, 41], []]
+
+    async def pass_on(message: Any) -> None:
+        method = message.subject.removeprefix(f"{prefix}.")
+        if method.startswith("DIRECT.GET."):  # as a replica answers that has lost messages
+            lost = holes.pop(0) if len(holes) > 1 else holes[0]
+            given = [
+                item for item in await direct_get(between, name, json.loads(message.data)) if int(item[0]) not in lost
+            ]
+            for payload, block in [*given, (b"", b"NATS/1.0 204 EOB\r\n\r\n")]:
+                head = b"HPUB %b %d %d\r\n" % (
+                    message.reply.encode(),
+                    len(block or b""),
+                    len(block or b"") + len(payload),
+                )
+                between.post(head + (block or b"") + payload + b"\r\n")
+            return
+        if not method.startswith("STREAM.INFO."):
+            await between.publish(f"$JS.API.{method}", message.data, reply=message.reply)
+            return
+        answer = json.loads((await between.request(f"$JS.API.{method}", timeout=10)).data)
+        answer["config"]["num_replicas"] = 3
+        await message.respond(json.dumps(answer).encode())
+
+    def read() -> list[int]:
+        with BulkConnection(ConnectionOptions(server.url, api_prefix=prefix)) as behind:
+            return numbers(behind.read(name, 1, 101))
+
+    with BulkConnection(server.url) as bulk:
+        make_stream(bulk, name, retention=retention)
+        fill(bulk, name, 100)
+        bulk.api(f"STREAM.MSG.DELETE.{name}", {"seq": 60})
+    async with await connect(server.url) as between:
+        await between.subscribe(f"{prefix}.>", cb=pass_on)
+        await between.flush()
+        assert await asyncio.to_thread(read) == [*range(1, 60), *range(61, 101)]
 
 
 def test_a_work_queue_and_its_mirror(bulk: BulkConnection, mirrored: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import DataLossError, InputError
-from tests.live.test_spark_reader import query, read, streams  # noqa: F401  # fixtures, and a batch read
+from tests.live.querying import read
 
 ACK = {"ack": "commit", "consumer": "spark"}
 
@@ -30,7 +30,7 @@ def drain(running) -> list[int]:
     return found
 
 
-def test_limits_that_overtake_a_query(query, streams, unique):  # noqa: F811  # the fixtures of these names
+def test_limits_that_overtake_a_query(query, streams, unique):
     """What the stream's own limits removed is a loss, named; where that is allowed, it is skipped and counted."""
     name = streams.make(unique("limits"), max_msgs=100)
     streams.fill(name, 60)
@@ -45,7 +45,7 @@ def test_limits_that_overtake_a_query(query, streams, unique):  # noqa: F811  # 
     assert running.offset["streams"][name]["skipped"] == 200
 
 
-def test_deleted_and_compacted_messages_are_no_loss(query, streams, unique):  # noqa: F811  # as above
+def test_deleted_and_compacted_messages_are_no_loss(query, streams, unique):
     """Single deletes, and older messages of a subject that a limit a subject removed, leave gaps, not losses."""
     name = streams.make(unique("compact"), max_msgs_per_subject=1)
     streams.fill(name, [(str(number % 10), b"") for number in range(95)])
@@ -56,7 +56,7 @@ def test_deleted_and_compacted_messages_are_no_loss(query, streams, unique):  # 
     assert running.batch() == [96]
 
 
-def test_a_start_that_is_gone(query, streams, unique):  # noqa: F811  # as above
+def test_a_start_that_is_gone(query, streams, unique):
     """A new query that is to start with a gone message says so, or begins with what is there."""
     name = streams.make(unique("start"))
     streams.fill(name, 50)
@@ -68,7 +68,7 @@ def test_a_start_that_is_gone(query, streams, unique):  # noqa: F811  # as above
     assert running.offset["streams"][name]["skipped"] == 16
 
 
-def test_another_reader_of_an_interest_stream_is_left_alone(query, streams, unique):  # noqa: F811  # as above
+def test_another_reader_of_an_interest_stream_is_left_alone(query, streams, unique):
     """What another consumer still wants stays, however far the query is."""
     name = streams.make(unique("shared"), retention="interest")
     consume(streams, name, "other")
@@ -80,7 +80,7 @@ def test_another_reader_of_an_interest_stream_is_left_alone(query, streams, uniq
     assert sorted(streams.api(f"CONSUMER.NAMES.{name}")["consumers"]) == ["other", "spark-21"]
 
 
-def test_a_lost_place_is_a_loss(query, streams, unique):  # noqa: F811  # as above
+def test_a_lost_place_is_a_loss(query, streams, unique):
     """A query whose bookmark was removed while it was down cannot know what it missed, and says so."""
     name = streams.make(unique("lost"), retention="interest")
     consume(streams, name, "other")
@@ -97,7 +97,7 @@ def test_a_lost_place_is_a_loss(query, streams, unique):  # noqa: F811  # as abo
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_refused_without_ack(server, query, streams, unique, retention):  # noqa: F811  # as above
+def test_refused_without_ack(server, query, streams, unique, retention):
     """A streaming read of such a stream needs `ack`; a batch read looks without taking anything."""
     name = streams.make(unique("refused"), retention=retention)
     consume(streams, name, "keep")
@@ -111,7 +111,7 @@ def test_refused_without_ack(server, query, streams, unique, retention):  # noqa
             query(stream=name, **ACK).batch()
 
 
-def test_refused_where_it_cannot_be_safe(query, streams, unique):  # noqa: F811  # as above
+def test_refused_where_it_cannot_be_safe(query, streams, unique):
     """A stream with limits has nothing to release; a work queue without purges or direct get cannot be released."""
     for config, words in (
         ({}, "removes nothing by acks"),
@@ -123,7 +123,7 @@ def test_refused_where_it_cannot_be_safe(query, streams, unique):  # noqa: F811 
             query(stream=name, **ACK).batch()
 
 
-def test_a_work_queue_with_subjects(query, streams, unique):  # noqa: F811  # as above
+def test_a_work_queue_with_subjects(query, streams, unique):
     """Only what the query reads is released; other subjects stay for their own workers."""
     name = streams.make(unique("part"), retention="workqueue")
     streams.fill(name, [(kind, b"") for _ in range(30) for kind in ("mine", "also", "other")])

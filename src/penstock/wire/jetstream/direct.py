@@ -32,6 +32,7 @@ __all__ = [
     "DirectGet",
     "Found",
     "answers_for",
+    "leader_question",
     "nanoseconds",
     "question",
     "read_found",
@@ -64,6 +65,14 @@ def question(
     body = {"seq": sequence, "start_time": since, "next_by_subj": subject, "last_by_subj": last}
     body |= {"batch": batch, "max_bytes": max_bytes}
     return {name: item for name, item in body.items() if item is not None}
+
+
+def leader_question(body: Mapping[str, Any], sequence: int | None = None) -> dict[str, Any]:
+    """Turn a direct get into what a leader answers: for one message, or for the next from a sequence on."""
+    if "batch" not in body:
+        return dict(body)
+    start = {"seq": sequence} if sequence else {name: body[name] for name in ("seq", "start_time") if name in body}
+    return {**start, "next_by_subj": body.get("next_by_subj", ">")}
 
 
 def value(block: bytes, name: bytes) -> bytes:
@@ -121,6 +130,12 @@ class Found:
     """When it was stored, as the server writes it."""
     pending: int | None = None
     """How many follow, where many were asked for."""
+
+    def as_answer(self, stream: str) -> tuple[bytes, bytes]:
+        """Give payload and header block as a direct get gives them, the server's headers behind the publisher's."""
+        told = {names.STREAM: stream, names.SUBJECT: self.subject, names.SEQUENCE: self.sequence, names.TIME: self.time}
+        lines = "".join(f"{name}: {item}\r\n" for name, item in told.items())
+        return self.payload, (self.header[:-2] or b"NATS/1.0\r\n") + lines.encode() + b"\r\n"
 
 
 def read_found(payload: bytes, header: bytes | None) -> Found:

@@ -13,7 +13,7 @@ from penstock.connection import connect
 from penstock.connection.asking import direct_get
 from penstock.options import ConnectionOptions
 from penstock.server import Server
-from penstock.wire.bulk import BulkConnection
+from penstock.wire.bulk import BulkConnection, reading
 from penstock.wire.jetstream.direct import answers_for, question, read_found
 from tests.live.relay import fill, make_stream, numbers
 
@@ -108,10 +108,13 @@ async def test_direct_gets_of_the_client(server: Server, bulk: BulkConnection, m
             assert await direct_get(client, name, question(101, batch=10)) == []
 
 
-@pytest.mark.parametrize("retention", ["limits", "workqueue"])
-async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str], retention: str) -> None:
+@pytest.mark.parametrize(
+    ("retention", "rows"), [("limits", 100), ("workqueue", 100), ("limits", 600)], ids=["direct", "queue", "consumer"]
+)
+async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str], retention: str, rows: int) -> None:
     """Of a stream with replicas, what one of them lacks is asked of the leader before it counts as deleted."""
     name, prefix, holes = unique("hole"), unique("api"), [[40], [40, 41], []]
+    asked: list[Any] = []
 
     async def pass_on(message: Any) -> None:
         method = message.subject.removeprefix(f"{prefix}.")
@@ -128,6 +131,11 @@ async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str],
                 )
                 between.post(head + (block or b"") + payload + b"\r\n")
             return
+        if method.startswith("STREAM.MSG.GET."):
+            asked.append(json.loads(message.data))
+            if rows > reading.DIRECT_ROWS and len(asked) < 3:  # a leader that has it still
+                await message.respond(b'{"message": {"subject": "x", "seq": 60, "time": "2026-01-01T00:00:00Z"}}')
+                return
         if not method.startswith("STREAM.INFO."):
             await between.publish(f"$JS.API.{method}", message.data, reply=message.reply)
             return
@@ -137,16 +145,17 @@ async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str],
 
     def read() -> list[int]:
         with BulkConnection(ConnectionOptions(server.url, api_prefix=prefix)) as behind:
-            return numbers(behind.read(name, 1, 101))
+            return numbers(behind.read(name, 1, rows + 1))
 
     with BulkConnection(server.url) as bulk:
         make_stream(bulk, name, retention=retention)
-        fill(bulk, name, 100)
+        fill(bulk, name, rows)
         bulk.api(f"STREAM.MSG.DELETE.{name}", {"seq": 60})
     async with await connect(server.url) as between:
         await between.subscribe(f"{prefix}.>", cb=pass_on)
         await between.flush()
-        assert await asyncio.to_thread(read) == [*range(1, 60), *range(61, 101)]
+        assert await asyncio.to_thread(read) == [*range(1, 60), *range(61, rows + 1)]
+    assert [body["seq"] for body in asked if body["seq"] == 60] == [60] * (3 if rows > reading.DIRECT_ROWS else 1)
 
 
 def test_a_work_queue_and_its_mirror(bulk: BulkConnection, mirrored: Any) -> None:

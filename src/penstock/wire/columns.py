@@ -215,6 +215,8 @@ class Columns:
                 break
             if time > _LARGEST or body - position > _MAX_LINE:
                 break
+            if number != upcoming and self.strict:
+                break
             if number != upcoming and self.gap == 0:
                 self.gap = upcoming
             upcoming = number + 1

@@ -47,3 +47,31 @@ class ReadOptions:
             raise InputError(f"timeout is {self.timeout}.", remedy="Give a number of seconds above zero.")
         for subject in self.subjects:
             protocol.check_subject(subject, wildcards=True)
+
+    def loss(self, start: int, first: int, last: int) -> DataLossError:
+        """Say that messages from `start` on are gone, of a stream that holds what lies between `first` and `last`."""
+        end = self.end if self.end is not None else last + 1
+        what = f"Stream {self.stream} holds [{first}, {last + 1}), and messages of [{start}, {end}) are wanted."
+        if self.subjects and start < first and end <= last + 1:
+            what += f" Nobody knows whether any that is gone was on {', '.join(self.subjects)}."
+        return DataLossError(
+            what,
+            remedy="Its limits, a purge or a restore took them away: start at what is there, or allow the loss.",
+            stream=self.stream,
+            start=start,
+            end=end,
+            first=first,
+            last=last,
+        )
+
+    def made_anew(self, created: str | None, first: int, last: int) -> DataLossError:
+        """Say that another stream has taken the name while the range was being read."""
+        return DataLossError(
+            f"Stream {self.stream} was made anew at {created}, while it was being read.",
+            remedy="What this read gave may be of either stream: drop it, and read again.",
+            stream=self.stream,
+            start=self.start,
+            end=self.end,
+            first=first,
+            last=last,
+        )

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.errors import (
-    DataLossError,
     DeadlineError,
     DisconnectedError,
     JetStreamError,
@@ -53,6 +52,7 @@ DIRECT_BATCH = 10_000  # of one such request, where a long range must come this 
 FIRST_WINDOW = 1024 * 1024  # the first request is small, so that the first batch comes soon; they double from there
 MOST_ROWS = 1_000_000  # of one pull request; its bytes end it long before
 SILENCE = 5.0  # seconds without a byte after which a consumer is taken for dead
+MOST_ASKS = 16  # gaps of one read about which the leader is asked one by one
 SETTLE = 3.0  # seconds that a stream with replicas gets to show the end of a range
 NANOSECONDS = 1_000_000_000
 INACTIVE = 60  # seconds after which the server removes a consumer that we could not delete
@@ -87,6 +87,7 @@ class Reading:
         self.given = False  # whether any row was read
         self.direct: bool | None = None  # which of the two ways is taken; None until the stream was looked at
         self.no_consumer = False
+        self.asks = 0  # how many gaps the leader is still asked about
         self.created: str | None = None
         self.consumer = ""
         self.inbox = ""
@@ -196,12 +197,14 @@ class Reading:
             start, end = max(start, first), min(end, last + 1)
         self.columns.next, self.columns.end = start, end
         self.done = start >= end
-        # Of several replicas one may lack what the leader has: none is believed that something is not there.
-        self.columns.strict = part(info, "config").get("num_replicas", 1) > 1
+        # Of several replicas one may lack what the leader has: it is not believed that something is gone, unless so
+        # much is that asking for each gap is out of the question.
+        replicated = part(info, "config").get("num_replicas", 1) > 1
+        self.columns.strict = replicated and not self.options.subjects
+        self.asks = MOST_ASKS if part(info, "state").get("num_deleted", 0) <= MOST_ASKS else 0
         # Direct get knows one subject, and sends all.
-        most = 0 if self.columns.strict else 1
-        fitting = len(self.options.subjects) <= most and self.options.payloads and end - start <= DIRECT_ROWS
-        self.direct = fitting and _allows_direct(info)
+        fitting = len(self.options.subjects) <= (0 if replicated else 1) and self.options.payloads
+        self.direct = fitting and end - start <= DIRECT_ROWS and _allows_direct(info)
 
     def _look(self) -> dict[str, Any]:
         """Ask how the stream stands.
@@ -218,19 +221,10 @@ class Reading:
             time.sleep(min(0.1, patience.left))
 
     def _lose(self, start: int, first: int, last: int) -> None:
-        end = self.options.end if self.options.end is not None else last + 1
-        what = f"Stream {self.options.stream} holds [{first}, {last + 1}), and messages of [{start}, {end}) are wanted."
-        if self.options.subjects and start < first and end <= last + 1:
-            what += f" Nobody knows whether any that is gone was on {', '.join(self.options.subjects)}."
-        remedy = "Its limits, a purge or a restore took them away: start at what is there, or allow the loss."
-        error = self._loss(what, remedy, start, end, first, last)
+        error = self.options.loss(start, first, last)
         if self.options.on_loss is None:
             raise error
         self.options.on_loss(error)
-
-    def _loss(self, what: str, remedy: str, start: int, end: int, first: int, last: int) -> DataLossError:
-        stream = self.options.stream
-        return DataLossError(what, remedy=remedy, stream=stream, start=start, end=end, first=first, last=last)
 
     def _ask_about_gap(self) -> None:
         """Ask, without waiting, whether the stream still begins before the first skipped sequence.
@@ -255,14 +249,7 @@ class Reading:
         first, last = _bounds(info)
         if info.get("created") != self.created:
             # Rows of another stream may have been given already: no loss that may be allowed.
-            raise self._loss(
-                f"Stream {self.options.stream} was made anew at {info.get('created')}, while it was being read.",
-                "What this read gave may be of either stream: drop it, and read again.",
-                self.options.start,
-                self.columns.end,
-                first,
-                last,
-            )
+            raise self.options.made_anew(info.get("created"), first, last)
         doubt, self.doubt = self.doubt, 0
         if doubt and first > doubt:
             self._lose(doubt, first, last)
@@ -317,7 +304,7 @@ class Reading:
         reply = self._send(names.consumer_next(self.options.stream, self.consumer), body)
         while columns.count - before < rows and columns.wire_size < window:
             event = self._take()
-            if self.done:
+            if self.done or not self.consumer:
                 return
             if event is None or event.subject != reply:
                 continue
@@ -373,16 +360,19 @@ class Reading:
         raise _BrokenError("direct get does not answer, and the stream allows no consumer")
 
     def _doubt_replica(self) -> None:
-        """Do not believe one replica that messages are gone; a consumer tells, and if there can be none, the leader."""
-        columns = self.columns
-        self.inbox = ""  # what is left of its answer is of no use
-        if not self.no_consumer:
+        """Do not believe one replica that messages are gone: a consumer tells instead of a direct get, or the leader."""
+        columns, found = self.columns, self.columns.sequence
+        self._release()  # what is left of its answer would only be in the way
+        self.inbox = ""
+        if self.direct and not self.no_consumer:
             self.direct = False
-        elif not self._is_exhausted(columns.sequence):
-            raise _BrokenError("a replica lacks what the leader has")
-        else:
-            columns.gap = columns.gap or columns.next
-            columns.next = columns.sequence
+            return
+        if not self._is_exhausted(found):
+            raise _BrokenError("the replica that answers lacks what the leader has")
+        columns.gap = columns.gap or columns.next
+        columns.next = found
+        self.asks -= 1
+        columns.strict = self.direct or self.asks > 0
 
     def _take(self) -> protocol.Message | None:
         """Move what was received into the columns; give the next message that says something about the request."""
@@ -473,7 +463,8 @@ class Reading:
             raise
         self.consumer = name
         self.columns.count = 1
-        self.columns.direct = self.columns.strict = False
+        self.columns.direct = False
+        self.columns.strict = self.columns.strict and self.asks > 0
 
     def _drain(self) -> None:
         """Take the rest of an answer off the connection, so that nothing is under way."""

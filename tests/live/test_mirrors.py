@@ -11,6 +11,7 @@ import pytest
 
 from penstock.connection import connect
 from penstock.connection.asking import direct_get
+from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection, reading
@@ -113,7 +114,7 @@ async def test_direct_gets_of_the_client(server: Server, bulk: BulkConnection, m
 )
 async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str], retention: str, rows: int) -> None:
     """Of a stream with replicas, what one of them lacks is asked of the leader before it counts as deleted."""
-    name, prefix, holes = unique("hole"), unique("api"), [[40], [40, 41], []]
+    name, prefix, holes = unique("hole"), unique("api"), [[40], [90, 40], []]
     asked: list[Any] = []
 
     async def pass_on(message: Any) -> None:
@@ -143,9 +144,9 @@ async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str],
         answer["config"]["num_replicas"] = 3
         await message.respond(json.dumps(answer).encode())
 
-    def read() -> list[int]:
+    def read(end: int) -> list[int]:
         with BulkConnection(ConnectionOptions(server.url, api_prefix=prefix)) as behind:
-            return numbers(behind.read(name, 1, rows + 1))
+            return numbers(behind.read(name, 1, end))
 
     with BulkConnection(server.url) as bulk:
         make_stream(bulk, name, retention=retention)
@@ -154,12 +155,22 @@ async def test_a_replica_with_a_hole(server: Server, unique: Callable[..., str],
     async with await connect(server.url) as between:
         await between.subscribe(f"{prefix}.>", cb=pass_on)
         await between.flush()
-        assert await asyncio.to_thread(read) == [*range(1, 60), *range(61, rows + 1)]
+        assert await asyncio.to_thread(read, rows + 1) == [*range(1, 60), *range(61, rows + 1)]
+        if rows <= reading.DIRECT_ROWS:
+            holes[:] = [[48, 49, 50], [47, 48], []]
+            assert await asyncio.to_thread(read, 50) == list(range(1, 50))  # what is missing stood at the end
     assert [body["seq"] for body in asked if body["seq"] == 60] == [60] * (3 if rows > reading.DIRECT_ROWS else 1)
 
 
 def test_a_work_queue_and_its_mirror(bulk: BulkConnection, mirrored: Any) -> None:
-    """A work queue takes no consumer of ours: what a mirror says is asked for again until the queue itself answers."""
+    """A work queue takes no consumer of ours: what a mirror says is asked for again until the queue itself answers.
+
+    nats-server 2.15 lets a mirror take the messages out of a work queue after a while; then that is told.
+    """
     name = mirrored(origin={"retention": "workqueue"}, max_msgs=20)
     for _ in range(TRIES):
-        assert numbers(bulk.read(name, 1, 101)) == list(range(1, 101))
+        try:
+            assert numbers(bulk.read(name, 1, 101)) == list(range(1, 101))
+        except DataLossError as error:
+            assert (error.start, error.first) == (1, 101)  # noqa: PT017  # the other outcome that is allowed
+            break

@@ -359,9 +359,9 @@ class Reading:
             raise _BrokenError(f"the mirror {whose} answers for it, and it allows no consumer")
         raise _BrokenError("direct get does not answer, and the stream allows no consumer")
 
-    def _doubt_replica(self) -> None:
-        """Do not believe one replica that messages are gone: a consumer tells instead of a direct get, or the leader."""
-        columns, found = self.columns, self.columns.sequence
+    def _doubt_replica(self, found: int) -> None:
+        """Do not believe one replica that it is `found` which comes next: a consumer tells, or the leader."""
+        columns = self.columns
         self._release()  # what is left of its answer would only be in the way
         self.inbox = ""
         if self.direct and not self.no_consumer:
@@ -371,6 +371,7 @@ class Reading:
             raise _BrokenError("the replica that answers lacks what the leader has")
         columns.gap = columns.gap or columns.next
         columns.next = found
+        self.done = found >= columns.end
         self.asks -= 1
         columns.strict = self.direct or self.asks > 0
 
@@ -386,14 +387,14 @@ class Reading:
         if columns.stop == cols.FULL:
             self._flush()
             return None
-        if columns.stop == cols.BEYOND:
+        if columns.stop == cols.BEYOND and not (columns.strict and columns.next < columns.end):
             self.done = True
             self._drain()
             return None
         if columns.stop == cols.DISORDER:
             raise _BrokenError("a delivery is missing")
-        if columns.stop == cols.SKIPPED:
-            self._doubt_replica()
+        if columns.stop in (cols.SKIPPED, cols.BEYOND):
+            self._doubt_replica(min(columns.sequence, columns.end))
             return None
         event = parser.next_event()
         try:

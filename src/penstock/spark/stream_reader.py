@@ -196,7 +196,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             self._releases.pop(name, None)  # what it held was held of another stream
             self._release(stream).hold(anew, is_new=True)
             return anew
-        self._release(stream).hold(mark, is_new=False)
+        self._release(stream).hold(mark, is_new=False, waiting=stream.next > mark.next)
         if stream.next < mark.next:
             self.options.lose(self._vanished(name, mark.next, None, stream))
             return mark.moved(stream.next)

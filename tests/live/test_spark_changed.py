@@ -278,3 +278,55 @@ def test_text_that_is_none(server, streams, unique):
         read(server.url, stream=name)
     assert (caught.value.sequence, caught.value.column) == (3, "subject")
     assert read(server.url, stream=name, invalidText="escape") == [1, 2, 3]
+
+
+# -- moved -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["transform", "sources"])
+def test_subjects_that_are_not_the_streams_own(server, query, streams, unique, eventually, kind):
+    """Where stored subjects are not those that a stream takes, a stream with the sink's markers is read whole."""
+    name, other = unique("mapped"), unique("other")
+    config = {"subjects": [f"{name}.>", f"$PENSTOCK.{name}.>"]}
+    if kind == "transform":
+        config["subject_transform"] = {"src": f"{name}.>", "dest": "stored.>"}
+        streams.make(name, **config)
+        streams.fill(name, 3)
+    else:
+        streams.make(other)
+        streams.fill(other, 3)
+        streams.make(name, **config, sources=[{"name": other}])
+        eventually(lambda: streams.info(name)["state"]["messages"] == 3)
+    streams.fill(f"$PENSTOCK.{name}", [("q.head", b"{}")])
+    assert read(server.url, stream=name) == [1, 2, 3]
+    running = query(stream=name, maxMessagesPerTrigger="2")
+    assert [running.batch() for _ in range(2)] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("kind", ["never", "mirror"])
+def test_an_age_limit_behind_messages_that_never_expire(query, streams, unique, eventually, kind):
+    """A message that never expires keeps its place at the head of a stream; what expired behind it is told."""
+    name, second = unique("aged"), 10**9
+    config = {"allow_msg_ttl": True, "duplicate_window": second, "max_age": 2 * second}
+    if kind == "never":
+        read_from = streams.make(name, **config)
+        streams.fill(name, [("kept", b"", {"Nats-TTL": "never"})])
+    else:
+        streams.make(name, subjects=[f"{name}.>", f"$PENSTOCK.{name}.>"], allow_msg_ttl=True)
+        read_from = f"{name}_copy"
+        streams.api(f"STREAM.CREATE.{read_from}", {"name": read_from, "mirror": {"name": name}, **config})
+        streams.made.insert(0, read_from)
+        streams.fill(f"$PENSTOCK.{name}", [("origin", b"{}", {"Nats-TTL": "never"})])
+    running = query(stream=read_from)
+    streams.fill(name, 3)
+    eventually(lambda: streams.info(read_from)["state"]["last_seq"] == 4)
+    assert running.batch() == ([1, 2, 3, 4] if kind == "never" else [2, 3, 4])
+    streams.fill(name, 5)
+    eventually(lambda: streams.info(read_from)["state"]["messages"] == 1)
+    streams.fill(name, 1)
+    eventually(lambda: streams.info(read_from)["state"]["last_seq"] == 10)
+    assert streams.info(read_from)["state"]["first_seq"] == 1
+    with pytest.raises(DataLossError, match=r"\[5, 10\) of the stream"):
+        running.batch()
+    running.restart(stream=read_from, failOnDataLoss="false")
+    assert running.batch() == [10]

@@ -132,6 +132,8 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             return
         if self._vetted.get(wanted.stream) != wanted.start:  # a replay, which latestOffset has not looked at
             stream.check_there(wanted, self.options)
+            if (gone := stream.expired(wanted.start)) > wanted.start:
+                self.options.lose(stream.loss(wanted.start, min(wanted.end, gone)))
             if (place := stream.set_back(mark)) is not None and place < wanted.end:
                 self.options.lose(stream.lost_after(mark, place))
                 wanted = replace(wanted, end=max(wanted.start, place))
@@ -207,6 +209,11 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
         if stream.lacks(mark.next) and not self._lost_none(mark, stream):
             self.options.lose(stream.loss(mark.next, stream.first))
             return mark.moved(stream.first, skipped=stream.first - mark.next)
+        gone, (place, upto) = stream.expired(mark.next), self._clear.get(name, (0, 0))
+        if gone > mark.next and not (place == mark.next and gone <= upto):
+            self.options.lose(stream.loss(mark.next, gone))
+            found = min(gone, stream.following(mark.next))  # what is left there is read
+            return mark.moved(found, skipped=found - mark.next)
         return mark
 
     def _lost_none(self, mark: Mark, stream: Survey) -> bool:

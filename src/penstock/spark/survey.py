@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.errors import DataLossError, InputError, NotFoundError
@@ -84,6 +84,8 @@ class Survey:
         self.bulk = bulk
         self.name = name
         self.created: str = info["created"]
+        self.asked = _parsed(info["ts"]) if "ts" in info else datetime.now(UTC)
+        """When the stream was described, by the server's clock."""
         self.config: dict[str, Any] = info["config"]
         self.retention: str = self.config.get("retention", "limits")
         self.allow_direct: bool = self.config.get("allow_direct", False)
@@ -94,10 +96,12 @@ class Survey:
         self.deleted: int = state.get("num_deleted", 0)
         self.mean_size: int = state.get("bytes", 0) // self.messages if self.messages else 0
         """How many bytes a message takes on the average, as it is stored."""
-        own = tuple(self.config.get("subjects") or ())
+        # What is copied or transformed has other subjects than those that the stream takes: they tell nothing then.
+        mapped = any(self.config.get(name) for name in ("mirror", "sources", "subject_transform"))
+        own = () if mapped else tuple(self.config.get("subjects") or ())
         shown_subjects = tuple(subject for subject in own if not is_marker(subject))
         self.data_subjects = None if shown_subjects == own else shown_subjects
-        """The stream's subjects without those of the sink's markers; None where it has no markers."""
+        """The stream's subjects without those of the sink's markers; None where it has none, or they do not tell."""
         self.subjects = self.data_subjects if subjects is None else subjects
         """The subjects to read: those of the query, or all but the sink's markers; None for all."""
         self.hides = _hides(own, subjects)
@@ -136,6 +140,19 @@ class Survey:
         query's bookmark keeps ours, and the head says nothing.
         """
         return self.first > place and (self.retention == "limits" or self.subjects is None)
+
+    def expired(self, place: int) -> int:
+        """Give the sequence up to which messages of ours from a place on may have expired; the place if none can have.
+
+        Messages that outlive the stream's age limit, by a TTL of their own, keep its first sequence where it is.
+        """
+        age = self.config.get("max_age", 0)
+        if not age or not self.config.get("allow_msg_ttl") or place >= self.next:
+            return place
+        kept = self.at_time(self.asked - timedelta(seconds=age / 1e9)) or self.next
+        if kept <= place or (self.subjects is None and self.count(place, kept) == kept - place):
+            return place
+        return kept
 
     def loss(self, start: int, end: int) -> DataLossError:
         """Say which messages are gone, and what to do."""
@@ -407,7 +424,7 @@ class Survey:
 def _hides(own: tuple[str, ...], wanted: tuple[str, ...] | None) -> bool:
     """Tell whether markers may lie among the data, so that only their subjects tell them from it.
 
-    Who names them by their root wants them. A mirror has the subjects of whatever it copies.
+    Who names them by their root wants them. `own` is empty if the stream's own subjects do not tell what it holds.
     """
     asked = [item for item in own or (">",) if not item.startswith(MARKER_ROOT)] if wanted is None else wanted
     named = any(item.startswith(MARKER_ROOT) for item in asked)

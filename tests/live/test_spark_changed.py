@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.errors import DataLossError, LinkError, MessageError
+from penstock.errors import DataLossError, DeniedError, LinkError, MessageError
 from penstock.server import Server
 from penstock.spark.connections import TaskConnection
 from penstock.wire.bulk import BulkConnection
@@ -330,3 +330,80 @@ def test_an_age_limit_behind_messages_that_never_expire(query, streams, unique, 
         running.batch()
     running.restart(stream=read_from, failOnDataLoss="false")
     assert running.batch() == [10]
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------
+
+DENIED = ["STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.MSG.NEXT"]
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """A server with a login for each call of the API that is denied to it."""
+    users = ["{user: all, password: p}"]
+    users += [
+        f"{{user: u{n}, password: p, permissions: {{publish: {{deny: '$JS.API.{call}.>'}}}}}}"
+        for n, call in enumerate(DENIED)
+    ]
+    with Server(config=f"authorization {{ users: [{', '.join(users)}] }}", auth=False, sync="2m") as running:
+        yield running.nodes[0].address
+
+
+@pytest.mark.parametrize("call", DENIED)
+def test_what_a_login_may_not_do(strict, unique, call):
+    """A read that needs what its login may not do fails and names it; it never comes short."""
+    made, name = Streams(f"nats://all:p@{strict}"), unique("denied")
+    made.make(name)
+    made.fill(name, 700)
+    url, outcomes = f"nats://u{DENIED.index(call)}:p@{strict}", []
+    for options in ({}, {"end": "101"}, {"subjects": f"{name}.x", "end": "101"}, {"start": "1h"}):
+        try:
+            found = read(url, stream=name, patience="1s", **options)
+            assert found == list(range(1, 101 if "end" in options else 701))
+            outcomes.append("read")
+        except DeniedError as error:
+            outcomes.append(error.subject)
+    assert {item.split(name)[0] for item in outcomes} <= {"read", f"$JS.API.{call}."}
+    assert outcomes != ["read"] * 4
+
+
+# -- copied, used for something else, upgraded -----------------------------------------------------------------------
+
+
+def test_a_copy_of_a_checkpoint(query, streams, unique):
+    """Two queries with the same checkpoint, or one that is set back to it, read the same rows again."""
+    name = streams.make(unique("copied"))
+    streams.fill(name, 10)
+    one, other = query(stream=name, maxMessagesPerTrigger="4"), query(stream=name, maxMessagesPerTrigger="4")
+    assert one.batch() == [1, 2, 3, 4]
+    other.offset = kept = one.offset
+    assert one.batch() == other.batch() == [5, 6, 7, 8]
+    one.offset = kept
+    one.restart(stream=name)
+    assert one.batch() == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_checkpoint_of_another_stream(query, streams, unique):
+    """A checkpoint that belongs to a query of another stream is refused, not begun anew."""
+    one, other = streams.make(unique("one")), streams.make(unique("other"))
+    streams.fill(one, 5)
+    streams.fill(other, 5)
+    running = query(stream=one)
+    assert running.batch() == [1, 2, 3, 4, 5]
+    running.restart(stream=other)
+    with pytest.raises(DataLossError, match=f"The stream {one} is gone, or this query does not read it"):
+        running.batch()
+
+
+def test_a_checkpoint_of_an_earlier_version(query, streams, unique):
+    """A checkpoint that does not say what its stream was seen to hold is read on, and says it from then on."""
+    name = streams.make(unique("earlier"))
+    streams.fill(name, 5)
+    running = query(stream=name)
+    assert running.batch() == [1, 2, 3, 4, 5]
+    for key in ("last", "time"):
+        del running.offset["streams"][name][key]
+    streams.fill(name, 2)
+    running.restart(stream=name)
+    assert running.batch() == [6, 7]
+    assert running.offset["streams"][name]["last"] == 7

@@ -89,6 +89,12 @@ def test_what_is_no_offset_is_refused(content):
         Offset.from_json(content)
 
 
+def test_what_a_later_version_adds_is_left_alone():
+    """A mark with a field that nobody here knows is read, as versions before this one read `last` and `time`."""
+    found = Offset.from_json({"version": 1, "streams": {"A": {"created": "x", "from": 1, "next": 7, "later": []}}})
+    assert found == Offset({"A": Mark("x", 1, 7)})
+
+
 def test_an_offset_of_a_newer_version_is_refused():
     """An offset that a newer Penstock wrote is not guessed at."""
     with pytest.raises(InputError, match="version 2"):

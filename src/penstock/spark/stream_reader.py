@@ -301,7 +301,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
 
     def _vanished(self, name: str, start: int, end: int | None, stream: Survey | None) -> DataLossError:
         if stream is None:
-            what = f"The stream {name} is gone"
+            what = f"The stream {name} is gone, or this query does not read it any more"
         elif name in self._streams and stream.next < start:
             what = f"The stream {name} ends with {stream.last}, before {start}, where this query is"
         else:

@@ -93,12 +93,15 @@ def answers_for(block: bytes | None) -> str:
 
 
 def read_headers(block: bytes) -> dict[str, list[str]]:
-    """Read headers, all values of each name in order; lines that are none, which anybody may store, do not count."""
+    """Read headers, all values of each name in order; lines that are none, which anybody may store, do not count.
+
+    Bytes that are no UTF-8 survive, as in `protocol.decode_headers`.
+    """
     headers: dict[str, list[str]] = {}
-    for line in block.decode("utf-8", "replace").split("\r\n")[1:]:
+    for line in block.decode("utf-8", "surrogateescape").split("\r\n")[1:]:
         name, colon, said = line.partition(":")
         if colon:
-            headers.setdefault(name, []).append(said.strip())
+            headers.setdefault(name, []).append(said.strip(" \t"))
     return headers
 
 

@@ -248,11 +248,13 @@ async def test_a_stored_header_that_is_no_text_comes_back(
     found = await nc.jetstream().get_msg(name, 1)
     assert found.headers == {"Name": ["Jos\udce9"]}
     assert encode_headers(found.headers) == block
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "penstock", "stream", "get", name, "1"],
-        capture_output=True,
-        timeout=60,
-        env=environment(tmp_path, NATS_URL=server.url),
-    )
-    assert b"Name: Jos\xe9\n" in done.stdout, done.stderr
+    command = [sys.executable, "-m", "penstock", "stream", "get", name, "1"]
+    for further, says in ([], b"Name: Jos\xe9\n"), (["--json"], b'"Jos\\udce9"'):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*command, *further],
+            capture_output=True,
+            timeout=60,
+            env=environment(tmp_path, NATS_URL=server.url),
+        )
+        assert says in done.stdout, done.stderr

@@ -247,12 +247,12 @@ def test_a_query_that_starts_while_nats_is_away(server, streams, unique):
         with pytest.raises(LinkError):
             Query(relay.url(server), stream=name, patience="500ms")
         assert 0.4 < time.monotonic() - began < 5
-        threading.Timer(1.0, setattr, (relay, "refusing", False)).start()
+        threading.Timer(0.3, setattr, (relay, "refusing", False)).start()
         running = Query(relay.url(server), stream=name, patience="20s")
         assert running.batch() == [1, 2, 3, 4, 5]
         running.stop()
         relay.refusing = True
-        threading.Timer(0.5, setattr, (relay, "refusing", False)).start()
+        threading.Timer(0.3, setattr, (relay, "refusing", False)).start()
         assert read(relay.url(server), stream=name, patience="20s") == [1, 2, 3, 4, 5]
 
 

@@ -39,6 +39,7 @@
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
     ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
     ├── PipelineError               the run of a pipeline failed; says where Spark's log is
+    ├── MessageError                a message of a stream that no row can be made of
     └── DataLossError               messages that were asked for are gone from the stream
 
 The text of an error says what happened and what to do. Its facts are attributes, named in the class. Errors
@@ -262,6 +263,14 @@ class PipelineError(PenstockError, fault="pipeline"):
     """The run of a pipeline failed; `log` is the path of Spark's log."""
 
     log: str | None
+
+
+class MessageError(PenstockError, fault="peer"):
+    """A message of a stream that no row can be made of: bytes that are no text, in a column of text."""
+
+    stream: str | None
+    sequence: int | None
+    column: str | None
 
 
 class DataLossError(PenstockError, fault="retention"):

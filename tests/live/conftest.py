@@ -12,6 +12,7 @@ import pytest
 
 from penstock.server import Server
 from tests.live.bus_pair import bus_connections, bus_pair  # noqa: F401  # fixtures for the tests of the bus
+from tests.live.querying import query, streams  # noqa: F401  # fixtures for the tests of Spark's source
 from tests.live.stan import Stan, cluster_of
 
 _numbers = itertools.count(1)

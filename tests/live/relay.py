@@ -32,6 +32,7 @@ class Relay:
         self.cut_after: list[int] = []
         self.cut_after_sent: list[int] = []
         self.refusing = False
+        self.refused = 0
         self.connections = 0
         self.port = self._listener.getsockname()[1]
         self._start(self._accept)
@@ -48,6 +49,7 @@ class Relay:
             except OSError:
                 return
             if self.refusing:
+                self.refused += 1
                 client.close()
                 continue
             try:

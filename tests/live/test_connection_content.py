@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import array
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,8 @@ import pytest
 from penstock.connection import Connection, Msg, connect
 from penstock.errors import LocalProtocolError
 from penstock.server import Server
+from penstock.wire.protocol import encode_headers
+from tests.live.command import environment
 
 Unique = Callable[..., str]
 
@@ -99,7 +105,7 @@ async def test_headers_come_as_they_were_sent(nc: Connection, unique: Unique):
 
 
 async def test_odd_header_blocks_of_others_do_no_harm(nc: Connection, unique: Unique):
-    """Bytes that are no UTF-8, and blocks that are none, arrive; what cannot be read is left out, and nothing fails."""
+    """Bytes that are no UTF-8 arrive and can be sent on; of blocks that are none what cannot be read is left out."""
     subject = unique("odd")
     subscription = await nc.subscribe(subject)
     blocks = [
@@ -114,7 +120,7 @@ async def test_odd_header_blocks_of_others_do_no_harm(nc: Connection, unique: Un
     got = [await subscription.next_msg() for _ in blocks]
     assert [message.header_block for message in got] == blocks
     assert [message.headers for message in got] == [
-        {"A": "\ufffd\ufffd"},
+        {"A": "\udcff\udcfe"},
         {"A": "b", "Status": "404", "Description": "Not here"},
         None,
         None,
@@ -122,6 +128,8 @@ async def test_odd_header_blocks_of_others_do_no_harm(nc: Connection, unique: Un
     ]
     assert (got[1].status, got[1].description) == (404, "Not here")
     assert [message.data for message in got] == [b"x"] * 5
+    await nc.publish(subject, b"x", headers=got[0].headers)
+    assert (await subscription.next_msg()).header_block == blocks[0]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +141,7 @@ async def test_odd_header_blocks_of_others_do_no_harm(nc: Connection, unique: Un
         ({"ä": "x"}, "is no name for a header"),
         ({"a": "x\ny"}, "holds a line break"),
         ({"a": ["x", "y\r"]}, "holds a line break"),
-        ({"a": "\udcff"}, "cannot be written as UTF-8"),
+        ({"a": "\ud800"}, "cannot be written as UTF-8"),
     ],
 )
 async def test_headers_that_cannot_be_sent(nc: Connection, unique: Unique, headers: Any, says: str):
@@ -226,3 +234,27 @@ async def test_subjects_as_long_as_the_server_takes(nc: Connection, unique: Uniq
         await nc.subscribe(subject + "x" * 100)
     await nc.flush()
     assert (nc.stretch, nc.stats["errors_received"]) == (1, 0)
+
+
+async def test_a_stored_header_that_is_no_text_comes_back(
+    nc: Connection, server: Server, unique: Unique, tmp_path: Path
+):
+    """A header that is no UTF-8 is read from a stream, sent on and printed by the command as the bytes that it is."""
+    name = unique("stored")
+    await nc.jetstream().add_stream(name=name, subjects=[name])
+    block = b"NATS/1.0\r\nName: Jos\xe9\r\n\r\n"
+    nc.post(b"HPUB %b %d %d\r\n%bx\r\n" % (name.encode(), len(block), len(block) + 1, block))
+    await nc.flush()
+    found = await nc.jetstream().get_msg(name, 1)
+    assert found.headers == {"Name": ["Jos\udce9"]}
+    assert encode_headers(found.headers) == block
+    command = [sys.executable, "-m", "penstock", "stream", "get", name, "1"]
+    for further, says in ([], b"Name: Jos\xe9\n"), (["--json"], b'"Jos\\udce9"'):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*command, *further],
+            capture_output=True,
+            timeout=60,
+            env=environment(tmp_path, NATS_URL=server.url),
+        )
+        assert says in done.stdout, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 
 import pytest
@@ -16,79 +15,13 @@ from penstock.spark.batch_reader import NatsReader
 from penstock.spark.options import SourceOptions
 from penstock.spark.provider import NatsDataSource
 from penstock.spark.schema import source_schema
-from penstock.spark.stream_reader import NatsStreamReader
 from penstock.wire.bulk import BulkConnection
+from tests.live.querying import Query, read
 from tests.spark.conftest import Streams
 
 
-@pytest.fixture
-def streams(server):
-    """Streams that are gone after the test."""
-    made = Streams(server.url)
-    yield made
-    for name in made.made:
-        made.api(f"STREAM.DELETE.{name}")
-
-
-class Query:
-    """A streaming query with Spark left out: batches are planned and read, and the last offset is kept."""
-
-    def __init__(self, url: str, **options: str) -> None:
-        self.options = SourceOptions.parse(options)
-        self.connection = ConnectionOptions(url)
-        self.reader = NatsStreamReader(self.connection, self.options, source_schema(self.options))
-        try:
-            self.offset = self.reader.initialOffset()
-        except BaseException:
-            self.stop()  # as Spark does
-            raise
-
-    def restart(self, **options: str) -> None:
-        """Lose everything but the offset."""
-        self.stop()
-        self.options = SourceOptions.parse(options)
-        self.reader = NatsStreamReader(self.connection, self.options, source_schema(self.options))
-
-    def batch(self, limit=None) -> list[int] | None:
-        """Run one micro-batch and give its sequences; None where there is none to run."""
-        end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
-        if end == self.offset:
-            return None
-        reader = pickle.loads(pickle.dumps(self.reader))  # tasks get a copy
-        tasks = self.reader.partitions(self.offset, end)
-        found = [place for task in tasks for batch in reader.read(task) for place in batch["sequence"].to_pylist()]
-        self.reader.commit(self.offset)
-        self.offset = end
-        return found
-
-    def stop(self) -> None:
-        self.reader.stop()
-
-
-@pytest.fixture
-def query(server):
-    """Queries that are stopped after the test."""
-    made = []
-
-    def start(**options: str) -> Query:
-        made.append(Query(server.url, **options))
-        return made[-1]
-
-    yield start
-    for item in made:
-        item.stop()
-
-
-def read(url: str, **options: str) -> list[int]:
-    """Read in batch and give the sequences."""
-    given = SourceOptions.parse(options)
-    reader = NatsReader(ConnectionOptions(url), given, source_schema(given))
-    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-    return [place for batch in batches for place in batch["sequence"].to_pylist()]
-
-
-def test_a_task_asks_for_its_stream_once(server, streams, unique, monkeypatch):
-    """What a task learns when it looks whether the stream is still the same is enough to read it."""
+def test_a_task_asks_for_its_stream_twice(server, streams, unique, monkeypatch):
+    """A task looks whether the stream is still the same before it reads, which is enough to read it, and after."""
     name = streams.make(unique("once"))
     streams.fill(name, 10)
     given = SourceOptions.parse({"stream": name})
@@ -102,7 +35,7 @@ def test_a_task_asks_for_its_stream_once(server, streams, unique, monkeypatch):
 
     monkeypatch.setattr(BulkConnection, "send_request", noted)
     assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 10
-    assert [subject for subject in asked if ".INFO." in subject] == [f"$JS.API.STREAM.INFO.{name}"]
+    assert [subject for subject in asked if ".INFO." in subject] == 2 * [f"$JS.API.STREAM.INFO.{name}"]
 
 
 def test_limits(query, streams, unique):

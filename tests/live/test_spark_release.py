@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from penstock.connection import connect
 from penstock.errors import DataLossError, InputError
-from tests.live.test_spark_reader import query, read, streams  # noqa: F401  # fixtures, and a batch read
+from tests.live.querying import read
 
 ACK = {"ack": "commit", "consumer": "spark"}
 
@@ -30,7 +33,7 @@ def drain(running) -> list[int]:
     return found
 
 
-def test_limits_that_overtake_a_query(query, streams, unique):  # noqa: F811  # the fixtures of these names
+def test_limits_that_overtake_a_query(query, streams, unique):
     """What the stream's own limits removed is a loss, named; where that is allowed, it is skipped and counted."""
     name = streams.make(unique("limits"), max_msgs=100)
     streams.fill(name, 60)
@@ -45,7 +48,7 @@ def test_limits_that_overtake_a_query(query, streams, unique):  # noqa: F811  # 
     assert running.offset["streams"][name]["skipped"] == 200
 
 
-def test_deleted_and_compacted_messages_are_no_loss(query, streams, unique):  # noqa: F811  # as above
+def test_deleted_and_compacted_messages_are_no_loss(query, streams, unique):
     """Single deletes, and older messages of a subject that a limit a subject removed, leave gaps, not losses."""
     name = streams.make(unique("compact"), max_msgs_per_subject=1)
     streams.fill(name, [(str(number % 10), b"") for number in range(95)])
@@ -56,7 +59,7 @@ def test_deleted_and_compacted_messages_are_no_loss(query, streams, unique):  # 
     assert running.batch() == [96]
 
 
-def test_a_start_that_is_gone(query, streams, unique):  # noqa: F811  # as above
+def test_a_start_that_is_gone(query, streams, unique):
     """A new query that is to start with a gone message says so, or begins with what is there."""
     name = streams.make(unique("start"))
     streams.fill(name, 50)
@@ -68,7 +71,7 @@ def test_a_start_that_is_gone(query, streams, unique):  # noqa: F811  # as above
     assert running.offset["streams"][name]["skipped"] == 16
 
 
-def test_another_reader_of_an_interest_stream_is_left_alone(query, streams, unique):  # noqa: F811  # as above
+def test_another_reader_of_an_interest_stream_is_left_alone(query, streams, unique):
     """What another consumer still wants stays, however far the query is."""
     name = streams.make(unique("shared"), retention="interest")
     consume(streams, name, "other")
@@ -80,7 +83,7 @@ def test_another_reader_of_an_interest_stream_is_left_alone(query, streams, uniq
     assert sorted(streams.api(f"CONSUMER.NAMES.{name}")["consumers"]) == ["other", "spark-21"]
 
 
-def test_a_lost_place_is_a_loss(query, streams, unique):  # noqa: F811  # as above
+def test_a_lost_place_is_a_loss(query, streams, unique):
     """A query whose bookmark was removed while it was down cannot know what it missed, and says so."""
     name = streams.make(unique("lost"), retention="interest")
     consume(streams, name, "other")
@@ -97,7 +100,7 @@ def test_a_lost_place_is_a_loss(query, streams, unique):  # noqa: F811  # as abo
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_refused_without_ack(server, query, streams, unique, retention):  # noqa: F811  # as above
+def test_refused_without_ack(server, query, streams, unique, retention):
     """A streaming read of such a stream needs `ack`; a batch read looks without taking anything."""
     name = streams.make(unique("refused"), retention=retention)
     consume(streams, name, "keep")
@@ -111,7 +114,7 @@ def test_refused_without_ack(server, query, streams, unique, retention):  # noqa
             query(stream=name, **ACK).batch()
 
 
-def test_refused_where_it_cannot_be_safe(query, streams, unique):  # noqa: F811  # as above
+def test_refused_where_it_cannot_be_safe(query, streams, unique):
     """A stream with limits has nothing to release; a work queue without purges or direct get cannot be released."""
     for config, words in (
         ({}, "removes nothing by acks"),
@@ -123,7 +126,7 @@ def test_refused_where_it_cannot_be_safe(query, streams, unique):  # noqa: F811 
             query(stream=name, **ACK).batch()
 
 
-def test_a_work_queue_with_subjects(query, streams, unique):  # noqa: F811  # as above
+def test_a_work_queue_with_subjects(query, streams, unique):
     """Only what the query reads is released; other subjects stay for their own workers."""
     name = streams.make(unique("part"), retention="workqueue")
     streams.fill(name, [(kind, b"") for _ in range(30) for kind in ("mine", "also", "other")])
@@ -132,3 +135,78 @@ def test_a_work_queue_with_subjects(query, streams, unique):  # noqa: F811  # as
     assert streams.info(name)["state"]["messages"] < 60
     left = streams.api(f"STREAM.INFO.{name}", {"subjects_filter": f"{name}.other"})["state"]["subjects"]
     assert left == {f"{name}.other": 30}
+
+
+def work_queue(made, name: str) -> str:
+    """Make a work queue with two subjects, of which a query reads one."""
+    return made.make(name, retention="workqueue")
+
+
+async def take(url: str, name: str, consumer: str) -> None:
+    """Take a message by a consumer, and acknowledge it."""
+    async with await connect(url) as client:
+        taken = await client.subscribe("taken")
+        await client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{name}.{consumer}", b"", reply="taken")
+        await (await taken.next_msg()).respond(b"+ACK")
+        await client.flush()
+
+
+def test_two_queries_with_one_consumer(query, streams, unique):
+    """What one query releases of a work queue, another one with the same consumer cannot have read: it is told."""
+    name = work_queue(streams, unique("twins"))
+    options = {**ACK, "stream": name, "subjects": f"{name}.mine", "maxMessagesPerTrigger": "5"}
+    one, other = query(**options), query(**options)
+    assert (one.batch(), other.batch()) == ([], [])
+    streams.fill(name, 20, subject="mine")
+    assert [one.batch() for _ in range(4)] == [list(range(start, start + 5)) for start in (1, 6, 11, 16)]
+    streams.fill(name, 5, subject="mine")
+    assert one.batch() == list(range(21, 26))
+    with pytest.raises(DataLossError, match="stands at 21: another query uses it"):
+        drain(other)
+
+
+def test_a_checkpoint_older_than_what_was_released(query, streams, unique):
+    """A query that is set back to an older checkpoint finds its messages gone, and says so."""
+    name = work_queue(streams, unique("old"))
+    options = {**ACK, "stream": name, "subjects": f"{name}.mine", "maxMessagesPerTrigger": "5"}
+    running = query(**options)
+    assert running.batch() == []
+    streams.fill(name, 20, subject="mine")
+    assert running.batch() == [1, 2, 3, 4, 5]
+    kept = running.offset
+    assert len(drain(running)) == 15
+    running.offset = kept
+    running.restart(**options)
+    with pytest.raises(DataLossError, match="this one's checkpoint is old"):
+        running.batch()
+    running.restart(**options, failOnDataLoss="false")
+    assert drain(running) == list(range(16, 21))  # those that are there still
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_a_bookmark_that_somebody_else_uses(server, query, streams, unique, retention):
+    """Messages that were taken by the query's own consumer, or while it was gone, are told."""
+    name = streams.make(unique("used"), retention=retention)
+    options = {**ACK, "stream": name, "subjects": f"{name}.mine"}
+    running = query(**options)
+    assert running.batch() == []
+    streams.fill(name, 5, subject="mine")
+    assert running.batch() == [1, 2, 3, 4, 5]
+    (bookmark,) = streams.api(f"CONSUMER.NAMES.{name}")["consumers"]
+    asyncio.run(take(server.url, name, bookmark))
+    running.restart(**options)
+    with pytest.raises(DataLossError, match="has given messages to somebody"):
+        running.batch()
+    streams.api(f"CONSUMER.DELETE.{name}.{bookmark}")
+    running.restart(**options)
+    with pytest.raises(DataLossError, match="is gone"):
+        running.batch()
+
+
+def test_a_consumer_of_other_subjects_claims_nothing(query, streams, unique):
+    """A consumer of that name which leaves the query's subjects to others is refused."""
+    name = work_queue(streams, unique("other"))
+    config = {"durable_name": "spark", "ack_policy": "explicit", "filter_subject": f"{name}.theirs"}
+    streams.api(f"CONSUMER.DURABLE.CREATE.{name}.spark", {"stream_name": name, "config": config})
+    with pytest.raises(InputError, match=f"claims {name}.theirs, which is not what this query reads"):
+        query(**ACK, stream=name, subjects=f"{name}.mine").batch()

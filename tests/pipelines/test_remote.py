@@ -253,3 +253,19 @@ def test_what_a_connect_server_is_asked(nats: Server, monkeypatch: pytest.Monkey
     assert (see().streams, see().named, see().problem) == ({"NONE": None}, True, None)
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
     assert "127.0.0.1:1" in (see().problem or "")
+
+
+_CHECK = """
+import sys
+from pyspark.sql import SparkSession
+from penstock.spark import check
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+print([(item.penstock, item.pyarrow) for item in check(spark, tasks=2)])
+"""
+
+
+def test_executors_behind_a_connect_server_are_looked_at(connect: str):
+    """The check of a session works without the classes that a Connect session lacks."""
+    done = subprocess.run([sys.executable, "-c", _CHECK, connect], capture_output=True, text=True, timeout=120)
+    assert re.search(r"^\[\('[^']+', '[^']+'\)\]$", done.stdout, re.MULTILINE), done.stdout + done.stderr

@@ -91,6 +91,27 @@ def test_what_contradicts_itself_is_reported_once():
         assert Open.from_bytes(message.to_bytes(), 100).done
 
 
+def test_another_payload_under_the_same_id_is_reported():
+    """The same chunks once more are nothing new; other bytes under the id of a message that was given are, once."""
+    message = Open(100)
+    put(message, chunks(b"hello world", 4))
+    found = message.give()
+    assert found is not None
+    assert found.data == b"hello world"
+    message = Open.from_bytes(message.to_bytes(), 100)
+    put(message, chunks(b"hello world", 4), first=4)
+    assert message.give() is None
+    put(message, chunks(b"hello there", 4), first=7)
+    again = message.give()
+    assert again is not None
+    assert (again.data, again.sequence) == (None, 9)
+    assert (again.error or "").startswith("conflict: another payload")
+    message = Open.from_bytes(message.to_bytes(), 100)
+    put(message, chunks(b"HELLO WORLD", 4), first=10)
+    assert message.give() is None
+    assert message.give_up(Reason.TIMEOUT) is None
+
+
 def test_what_never_becomes_whole_is_reported():
     """A message that is given up tells what came of it and what is missing."""
     message = Open(100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,25 @@ marks = st.builds(
     begun=st.integers(1, 2**62),
     next=st.integers(1, 2**62),
     skipped=st.integers(0, 2**62),
+    last=st.integers(0, 2**62),
+    time=st.text(),
 )
+
+
+def test_what_a_stream_was_seen_to_hold_stands_beside():
+    """It is written as this version wrote it first; a mark with it is the same place as one of earlier versions."""
+    seen = Offset(
+        {
+            "ORDERS": replace(OFFSET.marks["ORDERS"], last=1205, time="2026-02-01T00:04:17.5Z"),
+            "EVENTS": OFFSET.marks["EVENTS"],
+        }
+    )
+    golden = GOLDEN.with_name("spark_offset_v1_seen.json")
+    assert json.dumps(seen.to_json()) + "\n" == golden.read_text()
+    found = Offset.from_json(golden.read_text()).marks["ORDERS"]
+    assert (found.last, found.time, found.reach) == (1205, "2026-02-01T00:04:17.5Z", 1206)
+    assert found == OFFSET.marks["ORDERS"]
+    assert OFFSET.marks["ORDERS"].reach == 1001
 
 
 def test_the_form_in_checkpoints_is_frozen():
@@ -60,12 +79,20 @@ def test_every_offset_survives_the_checkpoint(found: dict[str, Mark]):
         {"version": 1, "streams": {"A": {"created": "x", "from": 1, "next": True}}},
         {"version": 1, "streams": {"A": {"created": 3, "from": 1, "next": 7}}},
         {"version": 1, "streams": {"A": {"created": "x", "from": -1, "next": 7}}},
+        {"version": 1, "streams": {"A": {"created": "x", "from": 1, "next": 7, "last": "9"}}},
+        {"version": 1, "streams": {"A": {"created": "x", "from": 1, "next": 7, "last": 9, "time": 5}}},
     ],
 )
 def test_what_is_no_offset_is_refused(content):
     """Another source's checkpoint, or a broken one, gives a sentence and not a stack trace."""
     with pytest.raises(InputError, match="is not an offset of the format nats"):
         Offset.from_json(content)
+
+
+def test_what_a_later_version_adds_is_left_alone():
+    """A mark with a field that nobody here knows is read, as versions before this one read `last` and `time`."""
+    found = Offset.from_json({"version": 1, "streams": {"A": {"created": "x", "from": 1, "next": 7, "later": []}}})
+    assert found == Offset({"A": Mark("x", 1, 7)})
 
 
 def test_an_offset_of_a_newer_version_is_refused():

@@ -96,11 +96,12 @@ def handed_out(wire: Any, content: bytes) -> tuple[list[Any], Any]:
 
 def filled(wire: Any, content: bytes, direct: bool) -> tuple[list[Any], Any]:
     """Give the rows, without their time and stream, and how it ended."""
-    made = wire.columns.Columns(1, 1 << 40, max_rows=1000, max_bytes=1 << 20, max_payload=wire.protocol.MAX_PAYLOAD)
+    most = wire.protocol.MAX_PAYLOAD
+    made = wire.columns.Columns(1, 1 << 40, max_rows=1000, max_bytes=1 << 20, max_payload=most, stream=b"S")
     made.sid, made.direct = SID, direct
     place = made.fill(bytearray(content), 0, len(content))
     ended = place, made.stop, made.next, made.gap, made.count, made.wire_size
-    columns = to_batch(made.close(), "S")
+    columns = to_batch(made.close(), "S", escape=True)
     found = zip(
         (text.as_buffer().to_pybytes() for text in columns.column("subject")),  # it may be no UTF-8
         columns.column("data").to_pylist(),
@@ -152,7 +153,7 @@ def test_columns_take_only_what_the_parser_takes(traffic: tuple[str, bytes]) -> 
         assert len(rows) <= len(messages)
         for row, (subject, sid, _, _, payload) in zip(rows, messages, strict=False):
             assert (row[1], sid) == (payload, SID)
-            assert kind == "direct get" or row[0].decode("utf-8", "replace") == subject
+            assert kind == "direct get" or "\ufffd" in subject or row[0].decode() == subject
 
 
 @given(traffic=near_the_grammar())

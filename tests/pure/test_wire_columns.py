@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import MessageError
 from penstock.wire.arrow import SCHEMA, constant, to_batch
 from tests.wire_sets import FORMS, form
 
 SID = 7
 TIME = 1_763_190_000_123_456_789
 MICROS = TIME // 1000
-NEED, OTHER, FULL, BEYOND, DISORDER = range(5)
+NEED, OTHER, FULL, BEYOND, DISORDER, SKIPPED = range(6)
 
 
 @pytest.fixture(params=FORMS)
@@ -26,6 +27,7 @@ def wire(request: pytest.FixtureRequest) -> Any:
 def columns(
     wire: Any, start: int = 1, end: int = 1 << 40, *, rows: int = 1000, size: int = 1 << 20, **more: Any
 ) -> Any:
+    more = {"stream": b"S", **more}
     made = wire.columns.Columns(start, end, max_rows=rows, max_bytes=size, max_payload=1_000_000, **more)
     made.sid = SID
     return made
@@ -65,8 +67,8 @@ def fill(made: Any, content: bytes) -> int:
     return int(made.fill(bytearray(content), 0, len(content)))
 
 
-def rows(made: Any) -> list[dict[str, Any]]:
-    batch = to_batch(made.close(), "S")
+def rows(made: Any, *, escape: bool = False) -> list[dict[str, Any]]:
+    batch = to_batch(made.close(), "S", escape=escape)
     batch.validate(full=True)
     assert batch.schema.equals(SCHEMA)
     return list(batch.to_pylist())
@@ -220,12 +222,10 @@ def test_the_servers_count_of_bytes(wire: Any) -> None:
         (b"rubbish", [("rubbish", [""])]),
         (b"NATS/1.0 no line end", []),
         ("NATS/1.0\r\nÄ: ö\r\n\r\n".encode(), [("Ä", ["ö"])]),
-        (b"NATS/1.0\r\nA: \xff\xfe\r\nB: ok\r\n\r\n", [("A", ["\ufffd\ufffd"]), ("B", ["ok"])]),
-        (b"NATS/1.0\r\nA: \xc3\r\nA: \xa4\r\n\r\n", [("A", ["\ufffd", "\ufffd"])]),
     ],
 )
 def test_headers(wire: Any, block: bytes, wanted: list[Any]) -> None:
-    """Headers are grouped by name; broken lines of other publishers stay visible; bytes that are no text are marked."""
+    """Headers are grouped by name; broken lines of other publishers stay visible."""
     made = columns(wire)
     content = delivery(1, block=block) + delivery(2)
     assert fill(made, content) == len(content)
@@ -252,11 +252,45 @@ def test_headers_can_be_left_out(wire: Any) -> None:
     assert rows(made)[0]["headers"] == []
 
 
-def test_subjects_that_are_no_text(wire: Any) -> None:
-    """NATS carries any bytes in a subject; what is not UTF-8 is marked, and its neighbours are not touched."""
+@pytest.mark.parametrize(
+    ("frame", "column", "says", "escaped"),
+    [
+        ({"subject": b"a.\xff"}, "subject", r"its subject is b'a.\\xff'", {"subject": "a.\\xff"}),
+        (
+            {"block": b"NATS/1.0\r\nB: ok\r\nA: \xe9\xfe\r\n\r\n"},
+            "headers",
+            "its header b'A' has a value",
+            {"headers": [("B", ["ok"]), ("A", ["\\xe9\\xfe"])]},
+        ),
+        (
+            {"block": b"NATS/1.0\r\nA: \xc3\r\nA: \xa4\r\n\r\n"},  # together they would be one character
+            "headers",
+            "its header b'A' has a value",
+            {"headers": [("A", ["\\xc3", "\\xa4"])]},
+        ),
+        (
+            {"block": b"NATS/1.0\r\n\xff: 1\r\n\r\n"},
+            "headers",
+            r"a header is called b'\\xff'",
+            {"headers": [("\\xff", ["1"])]},
+        ),
+    ],
+)
+def test_what_is_no_text(wire: Any, frame: Any, column: str, says: str, escaped: dict[str, Any]) -> None:
+    """Bytes that are not UTF-8 are an error that names the message, or are escaped; other text is never touched."""
+    good = {"block": "NATS/1.0\r\nÄ: ö\r\n\r\n".encode(), "subject": "a.ж".encode()}
+    content = delivery(5, count=1, **good) + delivery(7, count=2, **frame) + delivery(9, count=3, **good)
     made = columns(wire)
-    fill(made, delivery(1, subject=b"a.\xff") + delivery(2, subject="a.ж".encode()) + delivery(3))
-    assert [row["subject"] for row in rows(made)] == ["a.\ufffd", "a.ж", "a.b"]
+    fill(made, content)
+    with pytest.raises(MessageError, match=says) as caught:
+        rows(made)
+    assert (caught.value.stream, caught.value.sequence, caught.value.column) == ("S", 7, column)
+    made = columns(wire)
+    fill(made, content)
+    first, found, last = rows(made, escape=True)
+    assert {name: found[name] for name in escaped} == escaped
+    for row in (first, last):
+        assert (row["subject"], row["headers"]) == ("a.ж", [("Ä", ["ö"])])
 
 
 # -- direct get ----------------------------------------------------------------------------------------------
@@ -305,16 +339,27 @@ def test_times_of_direct_replies(wire: Any, text: bytes, wanted: int) -> None:
         direct(1, time=b"2025-11-15T07:00:00+01:00"),
         direct(1).replace(b"Nats-Sequence: 1", b"Nats-Sequence: x"),
         direct(1).replace(b"Nats-Subject", b"Nats-subject"),
+        direct(1).replace(b"Nats-Stream: S", b"Nats-Stream: T"),
+        direct(1, own=b"Nats-Stream: S\r\n").replace(b"Nats-Stream: S\r\nNats-Sub", b"Nats-Stream: M\r\nNats-Sub"),
         b"MSG i 7 5\r\nhello\r\n",
         delivery(1),
     ],
 )
 def test_other_answers_of_direct_get_are_left(wire: Any, frame: bytes) -> None:
-    """A status, or a reply whose headers do not say sequence and time, is left for the parser."""
+    """A status, a reply of another stream or one that does not say sequence and time is left for the parser."""
     made = columns(wire)
     made.direct = True
     assert fill(made, frame) == 0
     assert (made.stop, made.rows) == (OTHER, 0)
+
+
+def test_skipped_sequences_can_be_asked_about(wire: Any) -> None:
+    """Where somebody wants to know, rows end before the first sequence that is missing."""
+    made = columns(wire)
+    made.direct = made.strict = True
+    content = direct(1) + direct(2) + direct(5)
+    assert fill(made, content) == 2 * len(direct(1))
+    assert (made.stop, made.rows, made.next, made.sequence) == (SKIPPED, 2, 3, 5)
 
 
 # -- both forms ----------------------------------------------------------------------------------------------
@@ -362,9 +407,9 @@ def test_both_forms_agree(frames: list[bytes], noise: list[tuple[int, int]], is_
     outcomes = []
     for name in FORMS:
         made = columns(form(name), 1, 20, rows=5, size=100)
-        made.direct = is_direct
+        made.direct, made.strict = is_direct, is_direct and cut % 2 == 0
         position = made.fill(buffer, 0, end)
-        outcomes.append((position, made.stop, made.next, made.gap, made.count, made.wire_size, rows(made)))
+        outcomes.append((position, made.stop, made.next, made.gap, made.count, made.wire_size, rows(made, escape=True)))
     assert all(outcome == outcomes[0] for outcome in outcomes)
 
 

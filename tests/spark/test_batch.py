@@ -212,7 +212,9 @@ def test_an_empty_stream(read, streams, unique):
 
 
 def test_errors_come_at_once_and_say_what_to_do(read, spark, server, streams, unique):
-    """An unknown option, a missing stream, a wrong address: one sentence each, none of which shows a secret."""
+    """An unknown option, a missing stream, an address where nobody is while there is patience: a sentence each, none
+    of which shows a secret.
+    """
     name = streams.make(unique("errors"))
     with pytest.raises(AnalysisException, match="Did you mean stream\\?"):
         spark.read.format("nats").option("url", server.url).option("steam", name).load()
@@ -221,8 +223,9 @@ def test_errors_come_at_once_and_say_what_to_do(read, spark, server, streams, un
     with pytest.raises(Exception, match="The stream no_such does not exist") as caught:
         read("no_such").collect()
     assert server.url.split("@")[0].split("//")[1] not in str(caught.value)
+    away = {"url": "nats://sekrit@127.0.0.1:1", "stream": name, "patience": "300ms"}
     with pytest.raises(Exception, match=r"No NATS server answers at nats://127\.0\.0\.1:1"):
-        spark.read.format("nats").option("url", "nats://sekrit@127.0.0.1:1").option("stream", name).load().collect()
+        spark.read.format("nats").options(**away).load().collect()
 
 
 def test_a_secret_never_shows_in_a_plan(spark, server, streams, unique, capfd):

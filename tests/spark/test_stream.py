@@ -7,7 +7,8 @@ import json
 import pytest
 
 from penstock.spark.progress import ProgressListener
-from tests.spark.conftest import offset_of
+from tests.live.relay import relayed
+from tests.spark.conftest import Query, offset_of
 
 
 def test_every_sequence_once_across_restarts(query, streams, unique):
@@ -107,3 +108,20 @@ def test_lag_shows_in_the_progress(spark, query, streams, unique, eventually):
     text = generate_latest(registry).decode()
     assert f'penstock_query_lag_messages{{query="{title}",stream="{name}"}} 0.0' in text
     assert f'penstock_query_rows_total{{query="{title}"}} 50.0' in text
+
+
+def test_a_query_that_starts_while_nats_is_away(spark, server, streams, unique, tmp_path, eventually):
+    """Spark waits with us: a query that is started before NATS is there reads all of it once it comes."""
+    name = streams.make(unique("early"))
+    streams.fill(name, 20)
+    with relayed(server) as relay:
+        relay.refusing = True
+        query = Query(spark, relay.url(server), tmp_path)
+        running = query.start(stream=name, patience="1m")
+        try:
+            eventually(lambda: relay.refused > 1 or running.exception())
+            relay.refusing = False
+            assert running.awaitTermination(60)
+        finally:
+            running.stop()
+    assert query.sequences() == list(range(1, 21))

@@ -5,6 +5,7 @@ Commands load when they are wanted (`tree`), and import heavy modules inside, so
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -43,6 +44,9 @@ def _globals(ctx: typer.Context, flags: Globals) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command: 0 when it did what it was asked, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # subjects and headers may hold any bytes: they come out as they came
+            stream.reconfigure(errors="surrogateescape")
     try:
         command = typer.main.get_command(app)
         command(hoist(command, list(sys.argv[1:] if arguments is None else arguments)), prog_name="penstock")

@@ -23,7 +23,8 @@ Rows = Iterable[tuple[str, Any]]
 
 def print_json(value: object, *, line: bool = False) -> None:
     """Print a value as JSON, laid out or, of many, as one line that goes out at once."""
-    typer.echo(json.dumps(value, indent=None if line else 2, default=str, ensure_ascii=False))
+    text = json.dumps(value, indent=None if line else 2, default=str, ensure_ascii=False)
+    typer.echo(text.encode("utf-8", "backslashreplace").decode())  # a byte that is no text is \udcff in JSON as well
     if line:
         sys.stdout.flush()
 

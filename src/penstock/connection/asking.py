@@ -18,13 +18,14 @@ from penstock.connection.requests import late
 from penstock.errors import (
     DeadlineError,
     NoRespondersError,
+    NotFoundError,
     PenstockError,
     RemoteProtocolError,
 )
 from penstock.wire import protocol
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.answers import PubAck, read_ack, read_answer
-from penstock.wire.jetstream.direct import DirectGet
+from penstock.wire.jetstream.direct import DirectGet, answers_for, leader_question, read_message
 from penstock.wire.jetstream.questions import AGAIN, Question
 from penstock.wire.patience import Patience
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["api_request", "direct_get", "insist", "patiently", "store_frames"]
 
 Answer = TypeVar("Answer")
+
+_FROM_LEADER = 100  # messages that are fetched one by one where a direct get is of no use
 
 
 async def api_request(
@@ -76,7 +79,8 @@ async def direct_get(
 ) -> list[tuple[bytes, bytes | None]]:
     """Read messages of a stream from any replica: those that there are, in order, each a payload and a header block.
 
-    `body` is a question of `wire.jetstream.direct`. DisconnectedError where the connection breaks meanwhile.
+    `body` is a question of `wire.jetstream.direct`. If a mirror answers for the stream, or nothing is there, the leader
+    is asked: it alone knows. DisconnectedError where the connection breaks meanwhile.
     """
     getting = DirectGet(stream, body)
     subject = f"{connection.options.js_prefix}.{names.direct_get(stream)}"
@@ -85,7 +89,20 @@ async def direct_get(
         return protocol.publish(subject, getting.payload, reply.decode())
 
     await connection.exchange(make, getting.hear, (subject,), timeout)
-    return getting.result()
+    found = getting.result()
+    if found and all(answers_for(block) == stream for _, block in found):
+        return found
+    found, at_leader = [], leader_question(body)
+    while len(found) < min(body.get("batch", 1), _FROM_LEADER):
+        try:
+            message = read_message(await api_request(connection, names.message_get(stream), at_leader, timeout=timeout))
+        except NotFoundError as error:
+            if error.err_code != names.NO_MESSAGE:
+                raise
+            break
+        found.append(message.as_answer(stream))
+        at_leader = leader_question(body, message.sequence + 1)
+    return found
 
 
 async def store_frames(

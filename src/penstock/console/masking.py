@@ -36,8 +36,8 @@ class Mask:
         """Mask the values of headers whose names tell that they are a login."""
         shown: dict[str, list[str]] = {}
         for name, values in headers.items():
-            masked = [MASK if _TELLING.search(name) else self.plain(value) for value in values]
-            shown.setdefault(self.plain(name), []).extend(masked)
+            masked = [MASK if _TELLING.search(name) else self.plain(_text(value)) for value in values]
+            shown.setdefault(self.plain(_text(name)), []).extend(masked)
         return shown
 
     def plain(self, value: Any) -> Any:
@@ -55,3 +55,8 @@ class Mask:
     def _field(self, name: Any, item: Any) -> Any:
         telling = isinstance(item, str) and isinstance(name, str) and _TELLING.search(name)
         return MASK if telling else self.plain(item)
+
+
+def _text(value: str) -> str:
+    """Give text that a page can hold, with a sign for each byte that is none."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -5,11 +5,13 @@ the tests freeze it::
 
     state   = length (4 bytes, big endian) meta bodies
     meta    = JSON: {"v": 1, "chunks": [[offset, size, total, digest], ...], "headers": text, "sequence": n,
-              "micros": n, "failed": reason or null, "done": whether it was given out}
+              "micros": n, "failed": reason or null, "done": whether it was given out,
+              "given": {offset: hash, ...} of the chunks of a message that was given out whole}
     bodies  = the payloads of the chunks, in the order of `chunks`
 
 A message that was given out, whole or failed, leaves a short note behind until the timeout, so that a chunk which
-comes again does not begin it anew.
+comes again does not begin it anew. Other bytes under its id are another payload: that is reported, once, and not
+dropped in silence. States of earlier versions have no `given`, and those versions read past it.
 """
 
 from __future__ import annotations
@@ -53,11 +55,13 @@ class Open:
     micros: int = 0
     failed: str | None = None
     done: bool = False
+    given: dict[str, str] = field(default_factory=dict)
+    """A short hash of each chunk, by its offset, of a message that was given out whole."""
     _tiling: Tiling | None = None
 
     def add(self, headers: Mapping[str, str], body: bytes, extra: str | None, sequence: int, micros: int) -> None:
         """Take a chunk; one that contradicts the others fails the message."""
-        if self.done:
+        if self.done and not self._is_another(headers, body):
             return
         if sequence > self.sequence:
             self.sequence, self.micros = sequence, micros
@@ -76,6 +80,16 @@ class Open:
         if chunk.offset == 0 and self.headers is None:
             self.headers = extra
 
+    def _is_another(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Tell whether a late chunk is of another payload under the same id, which is a failure of its own."""
+        if self.failed is not None or not body or not self.given:
+            return False
+        if self.given.get(headers.get("X-Offset", "")) == _hash(body):
+            return False
+        self.failed = f"{Reason.CONFLICT}: another payload came under the id of one that was given out"
+        self.done = False
+        return True
+
     def give(self) -> Whole | None:
         """Give the message once it is whole or failed, and once only; None before that."""
         if self.done:
@@ -85,6 +99,7 @@ class Open:
             data = b"".join(body for _, body in bodies)
             digest = self._tiles().digest
             if digest is None or hashlib.sha256(data).hexdigest() == digest:
+                self.given = {str(chunk.offset): _hash(body) for chunk, body in self.chunks if body}
                 return self._end(data, None)
             self.failed = f"{Reason.DIGEST}: the payload is not the one that its publisher took the digest of"
         return None if self.failed is None else self._end(None, self.failed)
@@ -123,7 +138,7 @@ class Open:
             "micros": self.micros,
             "failed": self.failed,
             "done": self.done,
-        }
+        } | ({"given": self.given} if self.given else {})
         text = json.dumps(meta, separators=(",", ":")).encode()
         return b"".join([len(text).to_bytes(4, "big"), text, *(body for _, body in self.chunks)])
 
@@ -146,6 +161,9 @@ class Open:
                 "The state store holds something that is no message in chunks of this version.",
                 remedy="Use the Penstock that wrote the checkpoint, or start with another one.",
             ) from None
-        return cls(
-            max_size, chunks, meta["headers"], meta["sequence"], meta["micros"], meta["failed"], bool(meta["done"])
-        )
+        facts = meta["headers"], meta["sequence"], meta["micros"], meta["failed"], bool(meta["done"])
+        return cls(max_size, chunks, *facts, meta.get("given") or {})
+
+
+def _hash(body: bytes) -> str:
+    return hashlib.blake2b(body, digest_size=8).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -15,16 +15,12 @@ from penstock.spark.offsets import Range
 from penstock.spark.options import SourceOptions
 from penstock.spark.partition import NatsPartition, PartitionReader
 from penstock.spark.pushdown import Pushed, narrow, push
-from penstock.spark.survey import Survey, stream_names
+from penstock.spark.survey import CLOCK_MARGIN, Survey, stream_names
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["NatsReader"]
-
-# The clocks of a cluster's servers differ a little, so times may step back where a leader changes. Spark applies the
-# filter itself, so a margin costs a few rows and saves the doubt.
-CLOCK_MARGIN = timedelta(seconds=10)
 
 
 class NatsReader(PartitionReader, DataSourceReader):
@@ -50,6 +46,7 @@ class NatsReader(PartitionReader, DataSourceReader):
         now = datetime.now(UTC)
         start = max(stream.start_place(self.options, now), min(pushed.start, stream.next))
         end = stream.end_place(self.options, now)
+        # Spark applies the filters itself, so a margin costs a few rows and saves the doubt.
         if pushed.since is not None:
             start = max(start, stream.at_time(pushed.since - CLOCK_MARGIN) or stream.next)
         if pushed.end is not None:

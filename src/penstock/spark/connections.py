@@ -39,12 +39,19 @@ _lock = threading.Lock()
 class TaskConnection(BulkConnection):
     """One bulk connection of a worker, used by one task at a time.
 
-    `patience`: for how many seconds `ask` waits out a failure that passes.
+    `patience`: for how many seconds it is tried to make the connection, and `ask` waits out a failure that passes.
     """
 
     def __init__(self, options: ConnectionOptions, patience: float = 0.0) -> None:
         self.patience = patience
-        super().__init__(options)
+        limit = Patience(patience, nobody=True)
+        while True:
+            try:
+                super().__init__(options)
+                return
+            except PenstockError as error:
+                time.sleep(limit.pause(error))
+                log.warning("%s Trying on.", error)
 
     @property
     def version(self) -> str:
@@ -63,12 +70,14 @@ class TaskConnection(BulkConnection):
     def stream_info(self, stream: str, created: str = "", end: int = 0) -> dict[str, Any]:
         """Ask how a stream stands. The one that was made at `created` once had everything before `end`.
 
-        A leader that was just chosen may not know yet all that the one before it knew: it gets a little time.
+        Of several replicas, a leader that was just chosen may not know yet all that the one before it knew: it gets a
+        little time.
         """
         deadline = Deadline(LEARN)
         while True:
             info = self.ask(names.stream_info(stream))
-            if info["created"] != created or int(info["state"]["last_seq"]) + 1 >= end or deadline.left == 0:
+            behind = info["created"] == created and int(info["state"]["last_seq"]) + 1 < end
+            if not behind or info["config"].get("num_replicas", 1) == 1 or deadline.left == 0:
                 return info
             time.sleep(0.2)
 
@@ -83,6 +92,14 @@ class TaskConnection(BulkConnection):
                 return listed
 
     # -- messages -----------------------------------------------------------------------------------------------------
+
+    def at(self, stream: str, sequence: int) -> Found | None:
+        """Give the message at a sequence, as the leader has it; None if there is none."""
+        return self._get(stream, question(sequence))
+
+    def since(self, stream: str, moment: str) -> Found | None:
+        """Give the first message that was stored at a moment or later, as the leader has it."""
+        return self._get(stream, question(since=moment, subject=">"))
 
     def last(self, stream: str, subject: str) -> Found | None:
         """Give the last message of a subject, as the leader has it; None if there is none."""

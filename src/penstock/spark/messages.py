@@ -19,8 +19,9 @@ from penstock.spark.options import refuse
 from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
 from penstock.wire import frames
 from penstock.wire.arrow import HEADERS
-from penstock.wire.bulk.rows import offsets, pattern, texts
+from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
+from penstock.wire.subjects import covers
 
 __all__ = ["Messages", "Shape", "SinkStream", "check_columns"]
 
@@ -149,7 +150,6 @@ class Shape:
         self.options = options
         self.target = target
         self.given = 0
-        self._patterns = [pattern(item) for item in target.subjects]
         self._known: set[str] = set()
 
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
@@ -210,7 +210,7 @@ class Shape:
             return ""
         if not _SUBJECT.fullmatch(subject):
             return f"is {subject!r}, which is no subject to publish to"
-        if is_marker(subject) or not any(item.fullmatch(subject) for item in self._patterns):
+        if is_marker(subject) or not any(covers(item, subject) for item in self.target.subjects):
             return f"is {subject!r}, and {self.target.stream} takes {', '.join(self.target.subjects) or 'nothing'}"
         if len(self._known) < KNOWN_SUBJECTS:
             self._known.add(subject)

@@ -6,7 +6,9 @@ This is what Spark keeps in its checkpoint, so its form never changes; golden fi
      "streams": {"ORDERS": {"created": "2026-01-31T23:59:59.123456789Z",   the stream's identity
                             "from": 1,         where this query began to read this stream
                             "next": 1001,      the next sequence to read; everything below is read
-                            "skipped": 0}}}    how many sequences below were gone before they were read
+                            "skipped": 0,      how many sequences below were gone before they were read
+                            "last": 1205,      the last message that the stream was seen to hold, and when that
+                            "time": "2026-02-01T00:04:17.5Z"}}}   was stored; a stream that is set back shows by them
 
 The offset before the first batch is `{"version": 1, "streams": {}, "fresh": true}`. It names no place, so the first
 batch, which may be empty, is what fixes where the query began: a query that is stopped before any message came goes on
@@ -14,6 +16,8 @@ from there, and not from wherever "new" is by then.
 
 A stream that was deleted and made again has another time of creation: its entry begins anew, and `from` tells the
 sequence at which. So the range between two offsets is known from the two alone, and a replay of it is the same rows.
+One that was restored from a backup has the same time of creation, and less in it, or other messages under the same
+sequences: `last` and `time` tell. Offsets of earlier versions do not have them, and those versions read past them.
 Spark compares offsets as text: the keys are always written in the same order.
 """
 
@@ -43,25 +47,42 @@ class Mark:
     """The next sequence to read."""
     skipped: int = 0
     """How many sequences were gone before they could be read, all told."""
+    last: int = field(default=0, compare=False)
+    """The last sequence that the stream was seen to hold; 0 if that is not known."""
+    time: str = field(default="", compare=False)
+    """When the message at `last` was stored, as the server writes it."""
 
     def moved(self, to: int, skipped: int = 0) -> Mark:
         """Give the same mark further on."""
         return replace(self, next=to, skipped=self.skipped + skipped)
 
+    def is_behind(self, other: Mark) -> bool:
+        """Tell whether another mark of the same stream is further on."""
+        return self.created == other.created and self.next < other.next
+
+    @property
+    def reach(self) -> int:
+        """The sequence behind everything that the stream is known to have held."""
+        return max(self.next, self.last + 1)
+
     def to_json(self) -> dict[str, Any]:
         """Give the mark as it stands in an offset."""
-        return {"created": self.created, "from": self.begun, "next": self.next, "skipped": self.skipped}
+        seen = {"last": self.last, "time": self.time} if self.last else {}
+        return {"created": self.created, "from": self.begun, "next": self.next, "skipped": self.skipped} | seen
 
     @classmethod
     def from_json(cls, content: Any) -> Mark:
         """Read a mark; InputError where it is none."""
         try:
-            created, numbers = content["created"], (content["from"], content["next"], content.get("skipped", 0))
+            texts = content["created"], content.get("time", "")
+            numbers = content["from"], content["next"], content.get("skipped", 0), content.get("last", 0)
         except (KeyError, TypeError, AttributeError):
             raise _broken(content) from None
-        if type(created) is not str or not all(type(number) is int and number >= 0 for number in numbers):
+        if not all(type(text) is str for text in texts):
             raise _broken(content)
-        return cls(created, *numbers)
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise _broken(content)
+        return cls(texts[0], *numbers, texts[1])
 
 
 @dataclass(frozen=True, order=True)

@@ -326,6 +326,12 @@ class SourceOptions(Options):
         "latest",
     )
     include_headers: bool = option(truth, "Whether there is a column `headers`.", True)
+    invalid_text: str = option(
+        choice("error", "escape"),
+        "What to do with a subject or a header that is not UTF-8, which a column of text cannot hold: stop with an "
+        "error that names the message, or write each such byte as `\\xff`.",
+        "error",
+    )
     push_down: bool = option(
         truth,
         "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. Spark 4.3"

@@ -76,6 +76,7 @@ class PartitionReader:
                 timeout=options.patience,
                 on_loss=_ignore if partition.held else options.lose,
                 info=info,
+                escape=options.invalid_text == "escape",
             ):
                 if picks:
                     batch = pick(batch, subjects or ())

@@ -85,7 +85,8 @@ def _subject(pushed: Pushed, kind: str, value: Any) -> Pushed:
     if kind == "StringStartsWith" and isinstance(value, str):
         return replace(pushed, subjects=narrow(pushed.subjects, tuple(prefix_to_subject(value))))
     subjects = _words(kind, value)
-    if subjects and not any(subject_fault(item, literal=True) for item in subjects):
+    # A backslash may stand for a byte that is not UTF-8, which no question to a server can hold.
+    if subjects and not any("\\" in item or subject_fault(item, literal=True) for item in subjects):
         return replace(pushed, subjects=narrow(pushed.subjects, subjects))
     return pushed
 
@@ -106,7 +107,7 @@ def prefix_to_subject(prefix: str) -> list[str]:
     there is no whole token, nothing is gained.
     """
     whole, dot, _ = prefix.rpartition(".")
-    return [f"{whole}.>"] if dot and not subject_fault(whole, literal=True) else [">"]
+    return [f"{whole}.>"] if dot and "\\" not in whole and not subject_fault(whole, literal=True) else [">"]
 
 
 def narrow(old: tuple[str, ...] | None, new: tuple[str, ...]) -> tuple[str, ...]:

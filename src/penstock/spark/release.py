@@ -7,9 +7,11 @@ it, so the query holds a durable consumer that is never delivered to, as a bookm
   To release, a new one is made further on and then the old one is deleted: there is always one, and what lies between
   goes when nobody else wants it.
 - work queue: the bookmark `<consumer>` claims the subjects, so that no other worker can take their messages. To
-  release, what is below the sequence is purged.
+  release, what is below the sequence is purged; before that, the bookmark notes the sequence in its metadata.
 
-Spark tells what its checkpoint has one batch late, so a replay never needs what was released.
+Spark tells what its checkpoint has one batch late, so a replay never needs what was released. What is missing of a
+query's own subjects looks like what was never there, so the bookmark is what tells: it is gone, somebody took messages
+by it, or it stands further on than the query, which then has an older checkpoint or is one of two.
 """
 
 from __future__ import annotations
@@ -20,8 +22,12 @@ from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundE
 from penstock.spark.offsets import Mark
 from penstock.spark.options import SourceOptions
 from penstock.spark.survey import Survey
+from penstock.wire.jetstream.answers import number, part
+from penstock.wire.subjects import covers
 
 __all__ = ["Release"]
+
+RELEASED = "penstock.released"  # in a bookmark's metadata: everything below this sequence was released
 
 
 class Release:
@@ -41,13 +47,13 @@ class Release:
         """Whether this stream removes what is acknowledged."""
         return self.kind != "limits"
 
-    def hold(self, mark: Mark, *, is_new: bool) -> None:
-        """Make sure that the stream keeps everything from a mark on; nothing is asked where it is known."""
-        if not self.is_needed or self.held is not None:
+    def hold(self, mark: Mark, *, is_new: bool, waiting: bool = True) -> None:
+        """Make sure that the stream keeps everything from a mark on, and kept it so far; once, and if messages wait."""
+        if not self.is_needed or (self.held is not None and not waiting):
             return
         if self.kind == "workqueue":
-            self._claim()
-            self.held = mark.next
+            self._claim(mark.next, is_new)
+            self.held = mark.next if self.held is None else self.held
             return
         there = self._bookmarks()
         if not there or min(there) > mark.next:
@@ -56,12 +62,13 @@ class Release:
             self._bookmark(mark.next)
             there = [*there, mark.next]
         self.held = min(there)
+        self._look(self._name(self.held), self.held)
 
-    def _lose(self, place: int) -> None:
+    def _lose(self, place: int, why: str = "is gone") -> None:
         self.options.lose(
             DataLossError(
                 f"The stream {self.stream} keeps messages while a consumer wants them, and the one that held this "
-                f"query's place at {place} is gone.",
+                f"query's place at {place} {why}.",
                 remedy="Messages may have been removed. Start anew with another checkpoint, or set failOnDataLoss to "
                 "false to go on with what there is.",
                 stream=self.stream,
@@ -74,6 +81,8 @@ class Release:
         if not self.is_needed or (self.held is not None and mark.next <= self.held):
             return
         if self.kind == "workqueue":
+            self._claim(self.held or mark.next, is_new=False)
+            self._make(str(self.options.consumer), {"deliver_policy": "all", "metadata": {RELEASED: str(mark.next)}})
             for subject in self.subjects or (None,):
                 body = {"seq": mark.next} | ({"filter": subject} if subject else {})
                 self.bulk.ask(f"STREAM.PURGE.{self.stream}", body)
@@ -81,6 +90,8 @@ class Release:
             there = self._bookmarks()
             if not there or (self.held is not None and min(there) > self.held):
                 self._lose(self.held or mark.next)  # somebody removed it while the query ran
+            elif self.held in there:
+                self._look(self._name(self.held), self.held)
             self._bookmark(mark.next)
             for place in there:
                 if place < mark.next:
@@ -145,11 +156,35 @@ class Release:
         }
         self.bulk.ask(f"CONSUMER.DURABLE.CREATE.{self.stream}.{name}", body)
 
-    def _claim(self) -> None:
-        name = str(self.options.consumer)
+    def _look(self, name: str, place: int) -> dict[str, Any] | None:
+        """Ask for a bookmark, None if there is none; nobody may have taken messages by it."""
         try:
-            self.bulk.ask(f"CONSUMER.INFO.{self.stream}.{name}")
+            info = self.bulk.ask(f"CONSUMER.INFO.{self.stream}.{name}")
         except NotFoundError:
+            return None
+        if number(part(info, "delivered"), "consumer_seq"):
+            self._lose(place, f"({name}) has given messages to somebody")
+        return info
+
+    def _claim(self, place: int, is_new: bool) -> None:
+        name = str(self.options.consumer)
+        if (info := self._look(name, place)) is not None:
+            config = part(info, "config")
+            filters = config.get("filter_subjects") or [item for item in [config.get("filter_subject")] if item]
+            if filters and not all(any(covers(item, own) for item in filters) for own in self.subjects or (">",)):
+                raise InputError(
+                    f"The consumer {name} of the work queue {self.stream} claims {', '.join(filters)}, which is not "
+                    "what this query reads.",
+                    remedy="Give the query a consumer of its own name, or remove that one.",
+                )
+            released = int(part(config, "metadata").get(RELEASED, 0)) if config.get("metadata") else 0
+            if released > place:
+                self._lose(
+                    place, f"({name}) stands at {released}: another query uses it, or this one's checkpoint is old"
+                )
+        else:
+            if not is_new:
+                self._lose(place)
             try:
                 self._make(name, {"deliver_policy": "all"})
             except JetStreamError as error:

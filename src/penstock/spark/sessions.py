@@ -101,8 +101,12 @@ def check(spark: SparkSession, tasks: int = 16) -> list[Executor]:
     Spark runs the tasks of an auto-registered source with the Python that `PYSPARK_DRIVER_PYTHON` or, without it,
     `PYSPARK_PYTHON` names, on every machine: the path must exist on all of them.
     """
-    found = spark.sparkContext.parallelize(range(tasks), tasks).map(_look).collect()
-    executors = [Executor(*item) for item in sorted(set(found), key=str)]
+    from pyspark.sql.functions import udf
+
+    # A session of Spark Connect has no RDDs; a plain Python function needs nothing that might be missing there.
+    look = udf(_look, "host string, python string, penstock string, pyarrow string", useArrow=False)
+    found = spark.range(0, tasks, 1, tasks).select(look("id").alias("found")).collect()
+    executors = [Executor(*item) for item in sorted({tuple(row.found) for row in found}, key=str)]
     refuse_lacking(executors, importlib.metadata.version("penstock"))
     return executors
 

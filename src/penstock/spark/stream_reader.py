@@ -52,8 +52,10 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
         self._target: dict[str, Survey] | None = None
         self._moved = time.monotonic()
         self._releases: dict[str, Release] = {}
-        # Where nothing of a stream was waiting for us, and when that was so.
-        self._caught_up: dict[str, tuple[int, float]] = {}
+        # What the leader said when a stream was looked at last: from this place up to that one, nothing is for us.
+        self._clear: dict[str, tuple[int, int]] = {}
+        self._looked = 0.0  # when that was
+        self._caught_up: dict[str, int] = {}  # where nothing at all was waiting for us then
         self._vetted: dict[str, int] = {}  # from where each stream was looked at for losses
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -88,28 +90,27 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
         for name, stream in streams.items():
             if name not in marks and (self._target is None or name in self._target):
                 marks[name] = self._first_mark(stream, begin)
-        waiting = {name: item for name, mark in marks.items() if (item := self._waiting(mark, streams.get(name)))}
-        idle = {name for name, item in waiting.items() if not self._has_some(item)}
-        self._caught_up = {
-            name: (mark.next, time.monotonic()) for name, mark in marks.items() if name not in waiting or name in idle
-        }
-        if idle == waiting.keys() and time.monotonic() - self._moved < IDLE_SECONDS:
-            waiting = {}  # nothing that came is for us, and a micro-batch is not worth its cost yet
+        # A stream that was set back is read from there on by the next batch: no range goes backwards.
+        back = {name for name, mark in begin.marks.items() if marks[name].is_behind(mark)}
+        ahead = {name: mark for name, mark in marks.items() if name not in back}
+        waiting = {name: item for name, mark in ahead.items() if (item := self._waiting(mark, streams.get(name)))}
+        self._look_ahead(marks, waiting)
+        if self._is_nothing(waiting):
+            waiting = {}
         if not isinstance(limit, ReadAllAvailable):
             waiting = {} if self._is_too_little(waiting) else self._limited(waiting)
         moved = {name: marks[name].moved(waiting[name].end) if name in waiting else marks[name] for name in marks}
         if moved == begin.marks and not begin.fresh:
             return start
         self._moved = time.monotonic()
-        return Offset(moved).to_json()
+        return Offset({name: _seen(mark, streams.get(name)) for name, mark in moved.items()}).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         # What latestOffset saw a moment ago: no request of its own for every trigger.
         marks = {}
         for name, stream in (self._streams or self._look(None)).items():
             # What came and is not for us is nothing to be behind of.
-            place, _ = self._caught_up.get(name, (stream.next, 0.0))
-            marks[name] = Mark(stream.created, stream.first, place)
+            marks[name] = Mark(stream.created, stream.first, self._caught_up.get(name, stream.next))
         return Offset(marks).to_json()
 
     # -- what the tasks of a micro-batch are ----------------------------------------------------------------------
@@ -131,7 +132,15 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             return
         if self._vetted.get(wanted.stream) != wanted.start:  # a replay, which latestOffset has not looked at
             stream.check_there(wanted, self.options)
-        yield from stream.tasks(wanted, self.options)
+            if (gone := stream.expired(wanted.start)) > wanted.start:
+                self.options.lose(stream.loss(wanted.start, min(wanted.end, gone)))
+            if (place := stream.set_back(mark)) is not None and place < wanted.end:
+                self.options.lose(stream.lost_after(mark, place))
+                wanted = replace(wanted, end=max(wanted.start, place))
+        place, upto = self._clear.get(wanted.stream, (0, 0))
+        start = upto if place == wanted.start else wanted.start
+        if start < wanted.end:
+            yield from stream.tasks(replace(wanted, start=start), self.options)
 
     # -- what is safe ---------------------------------------------------------------------------------------------
 
@@ -189,27 +198,38 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             self._releases.pop(name, None)  # what it held was held of another stream
             self._release(stream).hold(anew, is_new=True)
             return anew
-        self._release(stream).hold(mark, is_new=False)
-        self._vetted[name] = mark.next
-        if stream.lacks(mark.next) and not self._only_markers_lie_between(mark, stream):
-            self.options.lose(stream.loss(mark.next, stream.first))
-            return mark.moved(stream.first, skipped=stream.first - mark.next)
+        self._release(stream).hold(mark, is_new=False, waiting=stream.next > mark.next)
         if stream.next < mark.next:
             self.options.lose(self._vanished(name, mark.next, None, stream))
             return mark.moved(stream.next)
+        if (place := stream.set_back(mark)) is not None:
+            self.options.lose(stream.lost_after(mark, place))
+            return mark.moved(min(mark.next, place), skipped=max(0, mark.last + 1 - max(mark.next, place)))
+        self._vetted[name] = mark.next
+        if stream.lacks(mark.next) and not self._lost_none(mark, stream):
+            self.options.lose(stream.loss(mark.next, stream.first))
+            return mark.moved(stream.first, skipped=stream.first - mark.next)
+        gone, (place, upto) = stream.expired(mark.next), self._clear.get(name, (0, 0))
+        if gone > mark.next and not (place == mark.next and gone <= upto):
+            self.options.lose(stream.loss(mark.next, gone))
+            found = min(gone, stream.following(mark.next))  # what is left there is read
+            return mark.moved(found, skipped=found - mark.next)
         return mark
 
-    def _only_markers_lie_between(self, mark: Mark, stream: Survey) -> bool:
-        """Tell whether a stream whose first data lies ahead of us has lost none, in so far as we have watched it.
+    def _lost_none(self, mark: Mark, stream: Survey) -> bool:
+        """Tell whether a stream that begins ahead of us has lost nothing of ours, in so far as we have watched it.
 
-        Where nothing was waiting for us a moment ago, less than the stream's age limit, nothing can have expired since.
+        What the leader said was not for us is no loss. Of a stream with markers we only know where its first data is:
+        if nothing was waiting for us a moment ago, less than its age limit, nothing of ours can have expired since.
         """
-        place, when = self._caught_up.get(stream.name, (0, 0.0))
-        if stream.data_subjects is None or place != mark.next:
+        place, upto = self._clear.get(stream.name, (0, 0))
+        if place == mark.next and stream.first <= upto:
+            return True
+        if stream.data_subjects is None or self._caught_up.get(stream.name) != mark.next:
             return False
         limited = stream.config.get("max_msgs", -1) > 0 or stream.config.get("max_bytes", -1) > 0
         age = stream.config.get("max_age", 0) / 1e9 or float("inf")
-        return time.monotonic() - when < age and (stream.head <= mark.next or not limited)
+        return time.monotonic() - self._looked < age and (stream.head <= max(mark.next, upto) or not limited)
 
     def _first_mark(self, stream: Survey, begin: Offset) -> Mark:
         """Give where a stream that is new to the query is read from: a new query's start, or its first message."""
@@ -235,9 +255,28 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
     def _count(self, item: Range) -> int:
         return self._streams[item.stream].count(item.start, item.end)
 
-    def _has_some(self, item: Range) -> bool:
-        """Tell whether a range surely or possibly holds a message for us."""
-        return self._streams[item.stream].subjects is None or self._count(item) > 0
+    def _look_ahead(self, marks: dict[str, Mark], waiting: dict[str, Range]) -> None:
+        """Ask where the first message for us is in what waits."""
+        self._looked = time.monotonic()
+        self._clear, self._caught_up = {}, {}
+        for name, mark in marks.items():
+            stream, upto = self._streams.get(name), mark.next
+            if stream is not None and name in waiting and stream.subjects is not None:
+                upto = stream.following(mark.next)
+            self._clear[name] = mark.next, upto
+            if stream is not None and upto >= stream.next:
+                self._caught_up[name] = mark.next
+
+    def _is_nothing(self, waiting: dict[str, Range]) -> bool:
+        """Tell whether nothing that came is for us, and a micro-batch that only moves on is not worth its cost yet.
+
+        It is if limits have taken what is not for us: after a restart, nobody could say what that was. And it is before
+        AvailableNow ends: nobody knows when the next run comes.
+        """
+        if any(self._clear[name][1] < item.end for name, item in waiting.items()):
+            return False
+        overtaken = any(self._streams[name].lacks(item.start) for name, item in waiting.items())
+        return not overtaken and self._target is None and time.monotonic() - self._moved < IDLE_SECONDS
 
     def _is_too_little(self, ends: dict[str, Range]) -> bool:
         least = self.options.min_messages_per_trigger
@@ -262,7 +301,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
 
     def _vanished(self, name: str, start: int, end: int | None, stream: Survey | None) -> DataLossError:
         if stream is None:
-            what = f"The stream {name} is gone"
+            what = f"The stream {name} is gone, or this query does not read it any more"
         elif name in self._streams and stream.next < start:
             what = f"The stream {name} ends with {stream.last}, before {start}, where this query is"
         else:
@@ -277,3 +316,10 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             first=stream.first if stream else None,
             last=stream.last if stream else None,
         )
+
+
+def _seen(mark: Mark, stream: Survey | None) -> Mark:
+    """Note what a stream was seen to hold, so that a stream which is set back shows."""
+    if stream is None or stream.created != mark.created:
+        return mark
+    return replace(mark, last=stream.last, time=stream.last_time)

@@ -1,7 +1,8 @@
 """What the driver finds out about a stream before tasks read it: its state, places in time, counts between sequences.
 
-Everything here is a request or two to the JetStream API. Counting uses direct get: asked for one message from a
-sequence on, the server says how many follow it. Where a stream does not allow that, a short-lived consumer tells.
+Everything here is a request or two to the JetStream API. Whatever decides on what is read is asked of the stream's
+leader. Counting uses direct get: asked for one message from a sequence on, the server says how many follow it. Where a
+stream does not allow that, or a mirror answers for it, a short-lived consumer tells.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.errors import DataLossError, InputError, NotFoundError
@@ -23,7 +24,7 @@ from penstock.spark.positions import Position
 from penstock.wire.jetstream import direct, names
 from penstock.wire.subjects import overlaps
 
-__all__ = ["Probed", "Survey", "stream_names"]
+__all__ = ["CLOCK_MARGIN", "Probed", "Survey", "stream_names"]
 
 # A plan is worth some milliseconds, not seconds: no range is looked at in more places than this.
 MOST_PROBES = 256
@@ -32,6 +33,8 @@ SAMPLES = 16
 # A trigger that is limited to so many messages may have a little less, if that saves requests.
 CLOSE_ENOUGH = 0.9
 EXACT = 100  # a smaller limit is met to the message
+# The clocks of a cluster's servers differ a little, so times may step back where a leader changes.
+CLOCK_MARGIN = timedelta(seconds=10)
 
 
 def stream_names(bulk: TaskConnection, options: SourceOptions) -> list[str]:
@@ -69,7 +72,7 @@ class Survey:
         self, bulk: TaskConnection, name: str, subjects: tuple[str, ...] | None, mark: Mark | None = None
     ) -> None:
         try:
-            info = bulk.stream_info(name, mark.created, mark.next) if mark else bulk.stream_info(name)
+            info = bulk.stream_info(name, mark.created, mark.reach) if mark else bulk.stream_info(name)
         except NotFoundError:
             known = bulk.list_names("STREAM.NAMES", "streams")
             more = " …" if len(known) > 10 else ""
@@ -81,19 +84,24 @@ class Survey:
         self.bulk = bulk
         self.name = name
         self.created: str = info["created"]
+        self.asked = _parsed(info["ts"]) if "ts" in info else datetime.now(UTC)
+        """When the stream was described, by the server's clock."""
         self.config: dict[str, Any] = info["config"]
         self.retention: str = self.config.get("retention", "limits")
         self.allow_direct: bool = self.config.get("allow_direct", False)
         state = info["state"]
         self.last: int = state.get("last_seq", 0)
+        self.last_time: str = state.get("last_ts", "")
         self.messages: int = state.get("messages", 0)
         self.deleted: int = state.get("num_deleted", 0)
         self.mean_size: int = state.get("bytes", 0) // self.messages if self.messages else 0
         """How many bytes a message takes on the average, as it is stored."""
-        own = tuple(self.config.get("subjects") or ())
+        # What is copied or transformed has other subjects than those that the stream takes: they tell nothing then.
+        mapped = any(self.config.get(name) for name in ("mirror", "sources", "subject_transform"))
+        own = () if mapped else tuple(self.config.get("subjects") or ())
         shown_subjects = tuple(subject for subject in own if not is_marker(subject))
         self.data_subjects = None if shown_subjects == own else shown_subjects
-        """The stream's subjects without those of the sink's markers; None where it has no markers."""
+        """The stream's subjects without those of the sink's markers; None where it has none, or they do not tell."""
         self.subjects = self.data_subjects if subjects is None else subjects
         """The subjects to read: those of the query, or all but the sink's markers; None for all."""
         self.hides = _hides(own, subjects)
@@ -112,8 +120,15 @@ class Survey:
         return max(self.last + 1, self.first)
 
     def _first_data(self) -> int:
-        """Ask the leader, which lags behind nobody, for the first message that is no marker."""
-        found = [self.bulk.following(self.name, subject, self.head) for subject in self.data_subjects or ()]
+        return self._following(self.data_subjects or (), self.head)
+
+    def following(self, place: int) -> int:
+        """Give the first sequence from a place on that holds a message which the query reads; `next` if none does."""
+        return place if self._is_dense(place) else self._following(self.subjects or (">",), place)
+
+    def _following(self, subjects: tuple[str, ...], place: int) -> int:
+        """Ask the leader, which lags behind nobody."""
+        found = [self.bulk.following(self.name, subject, place) for subject in subjects]
         return min([self.next, *(item.sequence for item in found if item)])
 
     # -- losses -------------------------------------------------------------------------------------------------
@@ -126,16 +141,63 @@ class Survey:
         """
         return self.first > place and (self.retention == "limits" or self.subjects is None)
 
+    def expired(self, place: int) -> int:
+        """Give the sequence up to which messages of ours from a place on may have expired; the place if none can have.
+
+        Messages that outlive the stream's age limit, by a TTL of their own, keep its first sequence where it is.
+        """
+        age = self.config.get("max_age", 0)
+        if not age or not self.config.get("allow_msg_ttl") or place >= self.next:
+            return place
+        kept = self.at_time(self.asked - timedelta(seconds=age / 1e9)) or self.next
+        if kept <= place or (self.subjects is None and self.count(place, kept) == kept - place):
+            return place
+        return kept
+
     def loss(self, start: int, end: int) -> DataLossError:
         """Say which messages are gone, and what to do."""
+        named = self.subjects if self.subjects != self.data_subjects else None
+        doubt = f" Nobody knows whether any of them was on {', '.join(named)}." if named else ""
         return DataLossError(
             f"The messages [{start}, {end}) of the stream {self.name} are gone before they were read; it holds "
-            f"[{self.first}, {self.next}).",
+            f"[{self.first}, {self.next}).{doubt}",
             remedy="Limits, a purge or a deletion took them. Raise the stream's limits or read faster; to go on "
             "without them, set failOnDataLoss to false, and they are skipped and counted.",
             stream=self.name,
             start=start,
             end=end,
+            first=self.first,
+            last=self.last,
+        )
+
+    def set_back(self, mark: Mark) -> int | None:
+        """Give the sequence from which on the stream holds other messages than it once did, or none; None if all are.
+
+        A stream that is restored from a backup keeps its time of creation, and so does one whose server came up with an
+        older store. It is shorter then; or, once as many came again, others stand where those that were seen stood.
+        """
+        if not mark.last or (self.last == mark.last and self.last_time == mark.time):
+            return None
+        if self.last < mark.last:
+            return self.next
+        found = self.bulk.at(self.name, mark.last)
+        if found is not None:
+            same = found.time == mark.time
+        else:  # it was deleted, or limits took it: what came after it must still come after it
+            later = self.at_time(_parsed(mark.time) + CLOCK_MARGIN)
+            same = later is None or later > mark.last
+        return None if same else min(self.at_time(_parsed(mark.time)) or self.next, mark.last)
+
+    def lost_after(self, mark: Mark, place: int) -> DataLossError:
+        """Say that the stream was set back to a place."""
+        return DataLossError(
+            f"The stream {self.name} was set back: it once held messages up to {mark.last}, the last of them stored at "
+            f"{mark.time}; those from {place} on are gone, and others may stand in their place.",
+            remedy="It was restored from a backup, or its server came up with an older store. Start anew with another "
+            "checkpoint, or set failOnDataLoss to false to go on with what there is.",
+            stream=self.name,
+            start=place,
+            end=mark.last + 1,
             first=self.first,
             last=self.last,
         )
@@ -190,13 +252,8 @@ class Survey:
 
     def at_time(self, time: datetime) -> int | None:
         """Give the first sequence stored at a time or later; None where there is none."""
-        if self.messages == 0:
-            return None
-        if self.allow_direct:
-            found = self._direct({"start_time": _written(time), "batch": 1})
-            return None if found is None else found.sequence
-        made = self._consumer({"deliver_policy": "by_start_time", "opt_start_time": _written(time)})
-        return int(made["delivered"]["stream_seq"]) + 1 if made["num_pending"] else None
+        found = self.bulk.since(self.name, _written(time)) if self.messages else None
+        return None if found is None else found.sequence
 
     # -- counting -----------------------------------------------------------------------------------------------
 
@@ -208,6 +265,10 @@ class Survey:
         asked = (None,) if self.subjects is None else self.subjects
         hits = [self._direct(direct.question(sequence, subject=subject, batch=1)) for subject in asked]
         found = [hit for hit in hits if hit is not None]
+        if not found and self.following(sequence) < self.next:
+            self.allow_direct = False  # whoever answered lacks what the leader has
+        if not self.allow_direct:
+            return self.probe(sequence)
         if not found:
             return None
         first = min(found, key=lambda hit: hit.sequence)
@@ -338,6 +399,9 @@ class Survey:
         answer = self.bulk.request(f"{self.bulk.options.js_prefix}.{names.direct_get(self.name)}", get.payload)
         get.hear(answer.payload, answer.header)
         for content, block in get.result():
+            if direct.answers_for(block) != self.name:
+                self.allow_direct = False  # a mirror: what it holds says nothing
+                return None
             found = direct.read_found(content, block)
             own = found.header.rfind(f"\r\n{names.STREAM}:".encode()) - len("NATS/1.0")  # the publisher's headers
             return Probed(found.sequence, len(content) + own, 1 + (found.pending or 0))
@@ -360,11 +424,17 @@ class Survey:
 def _hides(own: tuple[str, ...], wanted: tuple[str, ...] | None) -> bool:
     """Tell whether markers may lie among the data, so that only their subjects tell them from it.
 
-    Who names them by their root wants them. A mirror has the subjects of whatever it copies.
+    Who names them by their root wants them. `own` is empty if the stream's own subjects do not tell what it holds.
     """
     asked = [item for item in own or (">",) if not item.startswith(MARKER_ROOT)] if wanted is None else wanted
     named = any(item.startswith(MARKER_ROOT) for item in asked)
     return not named and any(overlaps(item, f"{MARKER_ROOT}.>") for item in asked)
+
+
+def _parsed(time: str) -> datetime:
+    from penstock.model import parse_time  # as below
+
+    return parse_time(time)
 
 
 def _written(time: datetime) -> str:

@@ -15,6 +15,8 @@ cdef class Columns:
     cdef public long long gap
     cdef public int stop
     cdef public bint direct
+    cdef public bint strict
+    cdef bytes stream
     cdef public Py_ssize_t rows
     cdef public long long size
     cdef public long long wire_size
@@ -38,7 +40,7 @@ cdef class Columns:
     cdef Py_ssize_t head
     cdef Py_ssize_t total
     cdef Py_ssize_t reply_size
-    cdef long long sequence
+    cdef readonly long long sequence
     cdef long long delivery
     cdef long long time
 

@@ -7,7 +7,8 @@ Two kinds of messages carry a stream's sequence and time::
                 HMSG ... likewise; <count> numbers the consumer's deliveries from 1; newer servers may write
                 $JS.ACK.<domain>.<account>. before <stream>, and more tokens after <pending>
     direct get  HMSG <inbox> <sid> <header> <size>, the last six headers being Nats-Stream, Nats-Subject,
-                Nats-Sequence, Nats-Time-Stamp, Nats-Num-Pending and Nats-Last-Sequence
+                Nats-Sequence, Nats-Time-Stamp, Nats-Num-Pending and Nats-Last-Sequence; Nats-Stream names the
+                stream that answers, and a mirror answers for its origin: what is of another stream is none of ours
 
 `Columns.fill` takes such messages of one subscription out of a buffer and stops at the first thing that is anything
 else; `Parser.next_event` says what that is, and is the one place that complains about broken frames. The columns are
@@ -36,7 +37,7 @@ if cython.compiled:
 else:
     from penstock.wire.buffers import Lines, Numbers, Strings, moment, number, same
 
-__all__ = ["BEYOND", "COMPILED", "DISORDER", "FULL", "NEED", "OTHER", "Columns"]
+__all__ = ["BEYOND", "COMPILED", "DISORDER", "FULL", "NEED", "OTHER", "SKIPPED", "Columns"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -46,6 +47,7 @@ OTHER = 1  # the next frame is no message of the stream: ask the parser
 FULL = 2  # the batch has its rows or bytes
 BEYOND = 3  # the next message lies behind the end of the range
 DISORDER = 4  # a delivery is missing or came twice
+SKIPPED = 5  # sequences are missing before the next message, and `strict` wants to know it
 
 _MAX_LINE = 4096
 _LARGEST = 9223372036854775807
@@ -74,10 +76,19 @@ class Columns:
     """The rows of one batch, and the place of a read in its stream.
 
     A batch takes rows until it has `max_rows` or `max_bytes` of payload and headers; `restart` begins the next one.
+    `stream` is the name that an answer to a direct get must carry.
     """
 
     def __init__(
-        self, start: int, end: int, *, max_rows: int, max_bytes: int, max_payload: int, headers: bool = True
+        self,
+        start: int,
+        end: int,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        max_payload: int,
+        headers: bool = True,
+        stream: bytes = b"",
     ) -> None:
         self.next = start  # the sequence that comes next if nothing was deleted
         self.end = end
@@ -85,6 +96,8 @@ class Columns:
         self.sid = 0
         self.count = 1  # the number that the consumer's next delivery has
         self.direct = False
+        self.strict = False
+        self.stream = stream
         self.stop = NEED
         self.wire_size = 0  # bytes as the server counts them against a pull request, since somebody set this to 0
         self.max_rows = max_rows
@@ -172,6 +185,9 @@ class Columns:
             if self.sequence < self.next or (not self.direct and self.delivery != self.count):
                 self.stop = DISORDER
                 break
+            if self.strict and self.sequence != self.next:
+                self.stop = SKIPPED
+                break
             self._row(data, stop)
             position = stop + 2
         return position
@@ -198,6 +214,8 @@ class Columns:
             if int(sid) != self.sid or int(delivery) != count or not upcoming <= number < self.end:
                 break
             if time > _LARGEST or body - position > _MAX_LINE:
+                break
+            if number != upcoming and self.strict:
                 break
             if number != upcoming and self.gap == 0:
                 self.gap = upcoming
@@ -333,6 +351,8 @@ class Columns:
         for line in range(6):
             if data[lines.at(first + line, 0) : lines.at(first + line, 1)] != _TRANSPORT[line]:
                 return False
+        if data[lines.at(first, 2) : lines.at(first, 3)] != self.stream:
+            return False
         self.subject = lines.at(first + 1, 2)
         self.subject_end = lines.at(first + 1, 3)
         self.sequence = number(data, lines.at(first + 2, 2), lines.at(first + 2, 3))

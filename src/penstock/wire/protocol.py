@@ -162,7 +162,10 @@ def decode_status(block: bytes) -> tuple[int | None, str]:
 
 
 def decode_headers(block: bytes) -> tuple[int | None, str, Headers]:
-    """Read a header block whole: status, description and headers. Names keep their case, values lose outer blanks."""
+    """Read a header block whole: status, description and headers. Names keep their case, values lose outer blanks.
+
+    Bytes that are no UTF-8 survive as `surrogateescape` decodes them, and `encode_headers` gives them back.
+    """
     status, description = decode_status(block)
     if not block.endswith(b"\r\n\r\n") and block != b"NATS/1.0\r\n":
         raise RemoteProtocolError("A header block does not end with an empty line.", place=len(block))
@@ -173,8 +176,8 @@ def decode_headers(block: bytes) -> tuple[int | None, str, Headers]:
         if line and (not colon or not name):
             raise RemoteProtocolError(f"A header line without a name or a colon: {line[:80]!r}.", place=place)
         if line:
-            headers.setdefault(name.decode("utf-8", "replace"), []).append(
-                value.strip(b" \t").decode("utf-8", "replace")
+            headers.setdefault(name.decode("utf-8", "surrogateescape"), []).append(
+                value.strip(b" \t").decode("utf-8", "surrogateescape")
             )
         place += len(line) + 2
     return status, description, headers
@@ -191,7 +194,7 @@ def encode_headers(headers: Mapping[str, str | Iterable[str]]) -> bytes:
         for value in (values,) if isinstance(values, str) else values:
             if "\r" in value or "\n" in value:
                 raise LocalProtocolError(f"The value of header {name} holds a line break.", remedy="Take it out.")
-            lines.append(_written(f"{name}: {value}", "strict"))
+            lines.append(_written(f"{name}: {value}", "surrogateescape"))
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
 

@@ -21,6 +21,7 @@ from penstock.errors import (
 from penstock.options import ConnectionOptions
 from penstock.wire import protocol
 from penstock.wire.bulk import publishing, reading
+from penstock.wire.bulk.read_options import ReadOptions
 from penstock.wire.bulk.transport import BlockingWire
 from penstock.wire.jetstream.answers import read_answer
 from penstock.wire.jetstream.names import check_name
@@ -243,6 +244,7 @@ class BulkConnection:
         timeout: float = 30.0,
         on_loss: Callable[[DataLossError], None] | None = None,
         info: dict[str, Any] | None = None,
+        escape: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Give the messages with `start <= sequence < end` that match `subjects`, in order, once each.
 
@@ -255,10 +257,14 @@ class BulkConnection:
 
         Messages of the range that are gone from the stream raise DataLossError; with `on_loss`, that is called with
         the error instead, and the read goes on. Single messages that were deleted from the middle are skipped.
-        `info`: what the stream said of itself a moment ago, if the caller asked already.
+        `info`: what the stream said of itself a moment ago, if the caller asked already. A stream that is replaced by
+        another one of its name while it is read always raises DataLossError, before the last batch is given.
+
+        Subjects and headers are columns of text, and NATS carries any bytes there: what is not UTF-8 raises
+        MessageError. With `escape=True` each such byte is written as `\\xff`.
         """
         check_name(stream)
-        options = reading.ReadOptions(
+        options = ReadOptions(
             stream=stream,
             start=start,
             end=end,
@@ -271,6 +277,7 @@ class BulkConnection:
             timeout=timeout,
             on_loss=on_loss,
             info=info,
+            escape=escape,
         )
         return reading.Reading(self, options).batches()
 

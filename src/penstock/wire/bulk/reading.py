@@ -5,6 +5,10 @@ Two ways lead through a range, and docs/why/wire.md says why these:
 - a short range of a stream that allows it comes by batched direct get, one request and no consumer;
 - everything else comes from an ephemeral pull consumer that acknowledges nothing, one bounded request after another.
 
+A direct get is answered by any replica, and for a stream by its mirrors, too. What a mirror says is not taken, and what
+a replica lacks is only gone if the stream's leader lacks it. Neither way says which stream of that name it reads, so at
+the end the leader says whether it is still the one that was looked at.
+
 A request is received whole before a batch is given out, so nothing is under way while the caller works, however long.
 What breaks on the way (the connection, the consumer, its leader) is mended here: the read goes on behind the last
 message that it took.
@@ -15,17 +19,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.errors import (
-    DataLossError,
     DeadlineError,
     DisconnectedError,
-    InputError,
     JetStreamError,
     NotFoundError,
     PenstockError,
@@ -34,6 +35,7 @@ from penstock.errors import (
 from penstock.wire import columns as cols
 from penstock.wire import protocol
 from penstock.wire.arrow import to_batch
+from penstock.wire.bulk.read_options import ReadOptions
 from penstock.wire.jetstream import direct, names, pull
 from penstock.wire.jetstream.answers import StatusKind, number, part, read_answer, read_status
 from penstock.wire.jetstream.questions import Question
@@ -43,54 +45,19 @@ from penstock.wire.patience import Deadline, Patience
 if TYPE_CHECKING:
     from penstock.wire.bulk.connection import BulkConnection
 
-__all__ = ["ReadOptions", "Reading"]
+__all__ = ["Reading"]
 
 DIRECT_ROWS = 500  # up to here one request by direct get beats making a consumer; measured by benchmarks/wire.py
 DIRECT_BATCH = 10_000  # of one such request, where a long range must come this way
 FIRST_WINDOW = 1024 * 1024  # the first request is small, so that the first batch comes soon; they double from there
 MOST_ROWS = 1_000_000  # of one pull request; its bytes end it long before
 SILENCE = 5.0  # seconds without a byte after which a consumer is taken for dead
+MOST_ASKS = 16  # gaps of one read about which the leader is asked one by one
 SETTLE = 3.0  # seconds that a stream with replicas gets to show the end of a range
 NANOSECONDS = 1_000_000_000
 INACTIVE = 60  # seconds after which the server removes a consumer that we could not delete
 # The stream's retention or limits forbid a consumer of ours; direct get needs none.
 NO_CONSUMER = {10026, 10084, 10099, 10100}
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """What to read and how, checked; `BulkConnection.read` says what each option means."""
-
-    stream: str
-    start: int
-    end: int | None
-    subjects: tuple[str, ...]
-    batch_rows: int
-    batch_bytes: int
-    window_bytes: int
-    headers: bool
-    payloads: bool
-    timeout: float
-    on_loss: Callable[[DataLossError], None] | None
-    info: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if self.start < 1:
-            raise InputError(f"start is {self.start}.", remedy="Sequences begin with 1.")
-        if self.end is not None and self.end < self.start:
-            raise InputError(f"The range [{self.start}, {self.end}) ends before it starts.", remedy="Swap its ends.")
-        for name, least, most in (
-            ("batch_rows", 1, 16_777_216),
-            ("batch_bytes", 1, 1 << 30),  # with one message more, offsets of 32 bits still hold it
-            ("window_bytes", 1024, 1 << 30),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise InputError(f"{name} is {value}.", remedy=f"Give a number between {least} and {most}.")
-        if not self.timeout > 0:
-            raise InputError(f"timeout is {self.timeout}.", remedy="Give a number of seconds above zero.")
-        for subject in self.subjects:
-            protocol.check_subject(subject, wildcards=True)
 
 
 class _BrokenError(DisconnectedError):
@@ -111,13 +78,16 @@ class Reading:
             max_bytes=options.batch_bytes,
             max_payload=protocol.MAX_PAYLOAD,
             headers=options.headers,
+            stream=options.stream.encode(),
         )
         self.ready: deque[pa.RecordBatch] = deque()
         self.patience = Patience(options.timeout, nobody=True)
         self._progress()
         self.done = False
+        self.given = False  # whether any row was read
         self.direct: bool | None = None  # which of the two ways is taken; None until the stream was looked at
         self.no_consumer = False
+        self.asks = 0  # how many gaps the leader is still asked about
         self.created: str | None = None
         self.consumer = ""
         self.inbox = ""
@@ -183,7 +153,8 @@ class Reading:
         time.sleep(self.patience.pause(error))
 
     def _flush(self) -> None:
-        self.ready.append(to_batch(self.columns.close(), self.options.stream))
+        self.ready.append(to_batch(self.columns.close(), self.options.stream, escape=self.options.escape))
+        self.given = True
         self.columns.restart()
         if self.columns.gap and (not self.check or time.monotonic() - self.check_sent > SILENCE):
             self._ask_about_gap()
@@ -226,9 +197,14 @@ class Reading:
             start, end = max(start, first), min(end, last + 1)
         self.columns.next, self.columns.end = start, end
         self.done = start >= end
+        # Of several replicas one may lack what the leader has: it is not believed that something is gone, unless so
+        # much is that asking for each gap is out of the question.
+        replicated = part(info, "config").get("num_replicas", 1) > 1
+        self.columns.strict = replicated and not self.options.subjects
+        self.asks = MOST_ASKS if part(info, "state").get("num_deleted", 0) <= MOST_ASKS else 0
         # Direct get knows one subject, and sends all.
-        fitting = len(self.options.subjects) < 2 and self.options.payloads and end - start <= DIRECT_ROWS
-        self.direct = fitting and _allows_direct(info)
+        fitting = len(self.options.subjects) <= (0 if replicated else 1) and self.options.payloads
+        self.direct = fitting and end - start <= DIRECT_ROWS and _allows_direct(info)
 
     def _look(self) -> dict[str, Any]:
         """Ask how the stream stands.
@@ -245,16 +221,7 @@ class Reading:
             time.sleep(min(0.1, patience.left))
 
     def _lose(self, start: int, first: int, last: int) -> None:
-        end = self.options.end if self.options.end is not None else last + 1
-        error = DataLossError(
-            f"Stream {self.options.stream} holds [{first}, {last + 1}), and messages of [{start}, {end}) are wanted.",
-            remedy="Its limits, a purge or a restore took them away: start at what is there, or allow the loss.",
-            stream=self.options.stream,
-            start=start,
-            end=end,
-            first=first,
-            last=last,
-        )
+        error = self.options.loss(start, first, last)
         if self.options.on_loss is None:
             raise error
         self.options.on_loss(error)
@@ -281,27 +248,28 @@ class Reading:
     def _judge(self, info: dict[str, Any]) -> None:
         first, last = _bounds(info)
         if info.get("created") != self.created:
-            self.doubt = 0
-            self._lose(self.columns.next, first, last)  # another stream of the same name: what we read is gone
-            self.created = info.get("created")
+            # Rows of another stream may have been given already: no loss that may be allowed.
+            raise self.options.made_anew(info.get("created"), first, last)
         doubt, self.doubt = self.doubt, 0
         if doubt and first > doubt:
             self._lose(doubt, first, last)
 
     def _settle(self) -> None:
-        """Have the last doubts answered, waiting for it."""
+        """Wait for the leader's word that the stream is the one that was looked at, and on the last doubts."""
         if self.columns.next < self.columns.end and not self.columns.gap:
             self.columns.gap = self.columns.next
         if self.columns.gap:
             self._doubt_gap()
-        while self.doubt:
+        settled = not self.given and not self.doubt
+        while not settled:
             try:
                 self.connection.connect(self.deadline)
                 self._judge(self._info())
+                settled = True
             except PenstockError as error:
                 self._mend(error)
 
-    def _is_exhausted(self) -> bool:
+    def _is_exhausted(self, end: int) -> bool:
         """Ask the stream's leader whether no message of ours is left below the end."""
         for subject in self.options.subjects or (">",):
             body = direct.question(self.columns.next, subject=subject)
@@ -311,7 +279,7 @@ class Reading:
                 if error.err_code != names.NO_MESSAGE:
                     raise
                 continue
-            if direct.read_message(found).sequence < self.columns.end:
+            if direct.read_message(found).sequence < end:
                 return False
         return True
 
@@ -336,13 +304,13 @@ class Reading:
         reply = self._send(names.consumer_next(self.options.stream, self.consumer), body)
         while columns.count - before < rows and columns.wire_size < window:
             event = self._take()
-            if self.done:
+            if self.done or not self.consumer:
                 return
             if event is None or event.subject != reply:
                 continue
             kind = read_status(event.status or 0, event.description).kind
             if kind is StatusKind.NONE:
-                self.done = self._is_exhausted()
+                self.done = self._is_exhausted(columns.end)
                 if not self.done:
                     raise _BrokenError("the consumer saw the end of the stream too early")
                 return
@@ -371,20 +339,41 @@ class Reading:
         event = None
         while event is None or event.subject != reply:
             event = self._take()
-            if self.done:
+            if self.done or not self.inbox:
                 return
         if read_status(event.status or 0, event.description).kind not in (StatusKind.END, StatusKind.NONE):
-            # Something in the way: a message whose headers hide its sequence, or a server without batches.
-            self._use_consumer()
+            # Something in the way: a mirror, a message whose headers hide its sequence, a server without batches.
+            self._use_consumer(event)
             return
-        self.done = columns.next >= columns.end or self._is_exhausted()
+        self.done = columns.next >= columns.end or self._is_exhausted(columns.end)
         if not self.done and columns.next == before:
-            self._use_consumer()  # the replica that answered lags behind the leader
+            self._use_consumer(event)  # the replica that answered lags behind the leader
 
-    def _use_consumer(self) -> None:
-        if self.no_consumer:
-            raise _BrokenError("direct get does not answer, and the stream allows no consumer")
-        self.direct = False
+    def _use_consumer(self, event: protocol.Message) -> None:
+        """Go on with a consumer, because of an answer that cannot be used; if there can be none, ask again."""
+        if not self.no_consumer:
+            self.direct = False
+            return
+        whose = direct.answers_for(event.header)
+        if whose and whose != self.options.stream:
+            raise _BrokenError(f"the mirror {whose} answers for it, and it allows no consumer")
+        raise _BrokenError("direct get does not answer, and the stream allows no consumer")
+
+    def _doubt_replica(self, found: int) -> None:
+        """Do not believe one replica that it is `found` which comes next: a consumer tells, or the leader."""
+        columns = self.columns
+        self._release()  # what is left of its answer would only be in the way
+        self.inbox = ""
+        if self.direct and not self.no_consumer:
+            self.direct = False
+            return
+        if not self._is_exhausted(found):
+            raise _BrokenError("the replica that answers lacks what the leader has")
+        columns.gap = columns.gap or columns.next
+        columns.next = found
+        self.done = found >= columns.end
+        self.asks -= 1
+        columns.strict = self.direct or self.asks > 0
 
     def _take(self) -> protocol.Message | None:
         """Move what was received into the columns; give the next message that says something about the request."""
@@ -398,12 +387,15 @@ class Reading:
         if columns.stop == cols.FULL:
             self._flush()
             return None
-        if columns.stop == cols.BEYOND:
+        if columns.stop == cols.BEYOND and not (columns.strict and columns.next < columns.end):
             self.done = True
             self._drain()
             return None
         if columns.stop == cols.DISORDER:
             raise _BrokenError("a delivery is missing")
+        if columns.stop in (cols.SKIPPED, cols.BEYOND):
+            self._doubt_replica(min(columns.sequence, columns.end))
+            return None
         event = parser.next_event()
         try:
             if not isinstance(event, protocol.Message) or event.sid not in (1, columns.sid):
@@ -473,6 +465,7 @@ class Reading:
         self.consumer = name
         self.columns.count = 1
         self.columns.direct = False
+        self.columns.strict = self.columns.strict and self.asks > 0
 
     def _drain(self) -> None:
         """Take the rest of an answer off the connection, so that nothing is under way."""

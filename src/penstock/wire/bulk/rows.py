@@ -14,7 +14,7 @@ from penstock.wire import frames, protocol
 from penstock.wire.arrow import HEADERS, constant
 from penstock.wire.subjects import covers
 
-__all__ = ["Source", "offsets", "pattern", "texts"]
+__all__ = ["Source", "offsets", "texts"]
 
 _RESERVED = re.compile(r"Nats-(Batch-(Id|Sequence|Commit)|Fast-Batch-.*)", re.IGNORECASE)
 OWN_HEADERS = 400  # bytes that our own headers may add to a message
@@ -156,12 +156,6 @@ def _entry(name: str, values: list[str | None] | None) -> tuple[str, list[str]]:
     if values is not None and None in values:
         raise InputError(f"Header {name} has a null among its values.", remedy="Leave it out.")
     return name, [value for value in values or () if value is not None]
-
-
-def pattern(subject: str) -> re.Pattern[str]:
-    """Turn a subject with wildcards into a regular expression."""
-    wild = {"*": r"[^.]+", ">": r".+"}
-    return re.compile(r"\.".join(wild.get(token) or re.escape(token) for token in subject.split(".")))
 
 
 def offsets(column: Any) -> memoryview:

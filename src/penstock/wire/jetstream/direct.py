@@ -5,8 +5,12 @@ may have the same names::
 
     Nats-Stream  Nats-Subject  Nats-Sequence  Nats-Time-Stamp  and, of many, Nats-Num-Pending  Nats-Last-Sequence
 
-Many end with a status: 204 EOB. 404: there is none. 408, 413: the server takes no request of this form. A replica may
-lag behind the leader; whoever must know that there is nothing more asks the leader.
+Many end with a status: 204 EOB. 404: there is none. 408, 413: the server takes no request of this form.
+
+Who answers is not said by whom was asked. A replica may lag behind the leader. A mirror answers for its origin, with
+whatever it holds: less, other subjects, messages that the origin has deleted, or those of a stream that had the name
+before; then Nats-Stream names the mirror. So messages count if Nats-Stream is the stream that was asked, and nothing is
+gone unless the leader says so.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from penstock.wire.protocol import decode_status
 __all__ = [
     "DirectGet",
     "Found",
+    "answers_for",
+    "leader_question",
     "nanoseconds",
     "question",
     "read_found",
@@ -36,8 +42,8 @@ __all__ = [
     "whole",
 ]
 
-_SUBJECT, _SEQUENCE, _TIME, _PENDING = (
-    f"\r\n{name}:".encode() for name in (names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING)
+_STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING = (
+    f"\r\n{name}:".encode() for name in (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING)
 )
 _DIGITS = 20
 
@@ -47,15 +53,26 @@ def question(
     *,
     subject: str | None = None,
     last: str | None = None,
+    since: str | None = None,
     batch: int | None = None,
     max_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Ask for the message at `sequence`, for the first from there on that matches `subject`, or for the `last` of one.
 
-    With `batch`, for so many from there on, and only up to `max_bytes`, but at least one.
+    `since` is a time, instead of a sequence. With `batch`, for so many from there on, and only up to `max_bytes`, but
+    at least one.
     """
-    body = {"seq": sequence, "next_by_subj": subject, "last_by_subj": last, "batch": batch, "max_bytes": max_bytes}
+    body = {"seq": sequence, "start_time": since, "next_by_subj": subject, "last_by_subj": last}
+    body |= {"batch": batch, "max_bytes": max_bytes}
     return {name: item for name, item in body.items() if item is not None}
+
+
+def leader_question(body: Mapping[str, Any], sequence: int | None = None) -> dict[str, Any]:
+    """Turn a direct get into what a leader answers: for one message, or for the next from a sequence on."""
+    if "batch" not in body:
+        return dict(body)
+    start = {"seq": sequence} if sequence else {name: body[name] for name in ("seq", "start_time") if name in body}
+    return {**start, "next_by_subj": body.get("next_by_subj", ">")}
 
 
 def value(block: bytes, name: bytes) -> bytes:
@@ -70,13 +87,21 @@ def value(block: bytes, name: bytes) -> bytes:
     return block[start : block.find(b"\r\n", start)].strip()
 
 
+def answers_for(block: bytes | None) -> str:
+    """Tell which stream a message that answers a direct get is of: the one that was asked, or a mirror of it."""
+    return value(block or b"", _STREAM).decode("utf-8", "replace")
+
+
 def read_headers(block: bytes) -> dict[str, list[str]]:
-    """Read headers, all values of each name in order; lines that are none, which anybody may store, do not count."""
+    """Read headers, all values of each name in order; lines that are none, which anybody may store, do not count.
+
+    Bytes that are no UTF-8 survive, as in `protocol.decode_headers`.
+    """
     headers: dict[str, list[str]] = {}
-    for line in block.decode("utf-8", "replace").split("\r\n")[1:]:
+    for line in block.decode("utf-8", "surrogateescape").split("\r\n")[1:]:
         name, colon, said = line.partition(":")
         if colon:
-            headers.setdefault(name, []).append(said.strip())
+            headers.setdefault(name, []).append(said.strip(" \t"))
     return headers
 
 
@@ -108,6 +133,12 @@ class Found:
     """When it was stored, as the server writes it."""
     pending: int | None = None
     """How many follow, where many were asked for."""
+
+    def as_answer(self, stream: str) -> tuple[bytes, bytes]:
+        """Give payload and header block as a direct get gives them, the server's headers behind the publisher's."""
+        told = {names.STREAM: stream, names.SUBJECT: self.subject, names.SEQUENCE: self.sequence, names.TIME: self.time}
+        lines = "".join(f"{name}: {item}\r\n" for name, item in told.items())
+        return self.payload, (self.header[:-2] or b"NATS/1.0\r\n") + lines.encode() + b"\r\n"
 
 
 def read_found(payload: bytes, header: bytes | None) -> Found:

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Self
 
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
@@ -65,6 +65,7 @@ class Assembler:
         self._inboxes: dict[Inbox, set[Assembly]] = {}
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
+        self._listening = ExitStack()
         self._name = secrets.token_hex(8).encode()  # what we answer publishers with
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
@@ -127,6 +128,7 @@ class Assembler:
         if self._closing is not None:
             raise InputError("The assembler is closed.", remedy="Make a new one.")
         if not self._tasks:
+            self._listening.enter_context(self._nc.reading_ahead(self._limits.folder))
             workers = [self._work() for _ in range(self._limits.concurrency)] if self._handler else []
             self._tasks = [asyncio.ensure_future(task) for task in (*workers, self._watch(), self._tell())]
 
@@ -148,6 +150,7 @@ class Assembler:
         return subscription
 
     async def _close(self) -> None:
+        self._listening.close()
         await _a_while(asyncio.gather(*(self._drain(subscription) for subscription in list(self._subscriptions))))
         for inbox in list(self._inboxes):
             self._abandon(inbox)

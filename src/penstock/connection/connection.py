@@ -15,6 +15,7 @@ import secrets
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.callbacks import Callbacks, is_coroutine_function
@@ -241,6 +242,19 @@ class Connection(PublishingConnection):
             del listeners[key]
             if not listeners and self._expecting.get(subject) is listeners:
                 del self._expecting[subject]
+
+    @contextmanager
+    def reading_ahead(self, folder: Path | None = None) -> Iterator[None]:
+        """Within the block, receive before what came earlier is handled, so that the server need not wait for us.
+
+        A server gives up who is 64 MB behind, and not every publisher waits for us. What was received ahead waits in
+        memory, 32 MiB of it, and then in files without names in `folder`, or where the system has its own, 4 GiB.
+        """
+        self._lifeline.ahead.want(key := object(), folder)
+        try:
+            yield
+        finally:
+            self._lifeline.ahead.release(key)
 
     async def flush(self, timeout: float = 10.0) -> None:
         """Wait until the server has handled everything that was sent before.

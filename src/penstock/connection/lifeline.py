@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock import __version__, credentials
+from penstock.connection.backlog import Ahead
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
 from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError, UnreachableError
@@ -66,6 +67,8 @@ class Lifeline:
         self.servers = Servers(options)
         self.messages = self.bytes = 0
         """What wires that are gone handed out."""
+        self.ahead = Ahead()
+        """Who wants to be read for ahead of time."""
         self._takers, self._borrowers = takers, borrowers
         self._stands, self._broke, self._failed = stands, broke, failed
         self._informed, self._noticed, self._ended = informed, noticed, ended
@@ -113,7 +116,7 @@ class Lifeline:
             __version__,
             insist_on_tls=self._was_secure,
         )
-        wire = Wire(session, self._takers, self._borrowers, self._heard)
+        wire = Wire(session, self._takers, self._borrowers, self._heard, self.ahead)
         await open_wire(wire, self._tls_context, timeout)
         if self.phase is Phase.CLOSED:  # meanwhile, and the cancellation passed by
             wire.abort()

@@ -59,6 +59,7 @@ class BaseConnection:
         self._standing = asyncio.Event()
         self._break: asyncio.Future[PenstockError] = self._loop.create_future()
         self._expecting: dict[str, dict[object, Callable[[DeniedError], None]]] = {}
+        self._expecting_mapped: dict[object, Callable[[DeniedError], None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._lifeline = Lifeline(
             options,
@@ -154,6 +155,11 @@ class BaseConnection:
             "reconnects": max(self.stretch - 1, 0),
             "errors_received": self._errors,
         }
+
+    @property
+    def cut_off(self) -> int:
+        """How often a server hung up, and said nothing, while much was on its way: so it gives up a slow reader."""
+        return self._lifeline.cut_off
 
     @property
     def pending_data_size(self) -> int:
@@ -276,6 +282,10 @@ class BaseConnection:
                     fail(error)
                     waiting += 1
             waiting += self._fail_requests(error, None)
+            if not waiting and error.subject not in self._outbox.subjects:
+                for fail in list(self._expecting_mapped.values()):
+                    fail(error)
+                    waiting += 1
         if waiting:
             self._errors += 1
             self.last_error = error  # whoever asked raises it

@@ -232,13 +232,20 @@ class Connection(PublishingConnection):
         return JetStream(self, timeout=timeout)
 
     @contextmanager
-    def expecting(self, subject: str, fail: Callable[[DeniedError], None]) -> Iterator[None]:
-        """Have `fail` called at once, within the block, when the server denies publishing to `subject`."""
+    def expecting(self, subject: str, fail: Callable[[DeniedError], None], *, mapped: bool = False) -> Iterator[None]:
+        """Have `fail` called at once, within the block, when the server denies publishing to `subject`.
+
+        A server that maps subjects names what it made of a subject, and nobody can tell what that was: with `mapped`
+        it is called as well when the server denies a subject that nobody here published to.
+        """
         listeners = self._expecting.setdefault(subject, {})
         listeners[key := object()] = fail
+        if mapped:
+            self._expecting_mapped[key] = fail
         try:
             yield
         finally:
+            self._expecting_mapped.pop(key, None)
             del listeners[key]
             if not listeners and self._expecting.get(subject) is listeners:
                 del self._expecting[subject]
@@ -322,9 +329,9 @@ class Connection(PublishingConnection):
         if self._draining or self.is_closed:
             return
         self._draining = True
+        subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
         try:
             async with asyncio.timeout(self._drain_timeout):
-                subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
                 if self.is_connected:
                     for item in subscriptions:
                         self.post(protocol.unsubscribe(item.id))
@@ -338,9 +345,18 @@ class Connection(PublishingConnection):
                 self._let_write(False)
                 if self.is_connected:
                     await self.flush(self._drain_timeout)
-        except (TimeoutError, PenstockError) as error:
-            self.last_error = error
-            self._teller.tell(self._callbacks.error, error)
+        except TimeoutError:
+            left = sum(item.pending_msgs for item in subscriptions)
+            self.report(
+                DeadlineError(
+                    f"The connection was not drained within {self._drain_timeout:g} s: {left:,} messages that had "
+                    "come were not handled.",
+                    remedy="Give a longer drain_timeout, or handle them faster.",
+                    seconds=self._drain_timeout,
+                )
+            )
+        except PenstockError as error:
+            self.report(error)
         await self.close()
 
     async def close(self) -> None:
@@ -364,7 +380,16 @@ class Connection(PublishingConnection):
     async def _shut_down(self) -> None:
         self._write_out()
         before, reason = self._lifeline.phase, self._gone()
-        await self._lifeline.close(GOODBYE, reason)
+        unsent = await self._lifeline.close(GOODBYE, reason)
+        self._drop_posted()
+        if unsent := unsent + self._outbox.size:
+            self.report(
+                DisconnectedError(
+                    f"The connection is closed, and {unsent:,} bytes that were published were never sent.",
+                    remedy="Wait with flush before you close, and publish them again on a new connection.",
+                    urls=self.options.urls,
+                )
+            )
         self._outbox.take()
         self._let_write(False)
         if not self._break.done():
@@ -376,7 +401,9 @@ class Connection(PublishingConnection):
         self._takers.clear()
         self._borrowers.clear()
         for item in subscriptions:
-            item.end(gone=reason)
+            item.end(gone=reason, asked=self._asked_to_end)
+        if not self._asked_to_end and (working := self.pumps - self._closers):
+            await asyncio.wait(working, timeout=self._drain_timeout)  # what had come is handled
         await end(self.pumps - self._closers, within=1.0)
         self._over = True
         if before is not Phase.CONNECTING:

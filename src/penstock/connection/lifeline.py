@@ -67,6 +67,8 @@ class Lifeline:
         self.servers = Servers(options)
         self.messages = self.bytes = 0
         """What wires that are gone handed out."""
+        self.cut_off = 0
+        """How many of them ended in the way in which a server gives up a slow reader."""
         self.ahead = Ahead()
         """Who wants to be read for ahead of time."""
         self._takers, self._borrowers = takers, borrowers
@@ -193,6 +195,7 @@ class Lifeline:
         self._stop_ticking()
         self.messages += wire.messages
         self.bytes += wire.bytes
+        self.cut_off += wire.cut_off
         wire.on_lost = None
         self.servers.lost(wire.session.url, time.monotonic())
         if not isinstance(error, DisconnectedError):  # what is under way ends for the same reason, and nothing is known
@@ -238,8 +241,11 @@ class Lifeline:
             self._ticker.cancel()
             self._ticker = None
 
-    async def close(self, within: float, reason: PenstockError) -> None:
-        """Close for good; what is on its way to the server has `within` seconds, who waits for it gets the reason."""
+    async def close(self, within: float, reason: PenstockError) -> int:
+        """Close for good, and give how many bytes were not sent.
+
+        What is on its way to the server has `within` seconds; who waits for an answer gets the reason.
+        """
         self.phase = Phase.CLOSED
         self._stop_ticking()
         wire, self.wire = self.wire, None
@@ -249,4 +255,5 @@ class Lifeline:
             self.messages += wire.messages
             self.bytes += wire.bytes
             self._fail_pings(reason)
-            await wire.close(within)
+            return await wire.close(within)
+        return 0

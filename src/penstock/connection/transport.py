@@ -31,6 +31,8 @@ log = logging.getLogger("penstock.connection")
 READ = 256 * 1024  # bytes taken from the socket at once: what is handed on while it is in the cache is handed on faster
 BEHIND_BYTES = 16 * 1024 * 1024  # received without the socket ever being empty: then we are behind
 BURST = 256 * 1024 * 1024  # bytes up to which receiving goes first; who sends more than that is slowed down
+BUSY = 1024 * 1024  # bytes received without a pause that look like a queue of the server's
+BUSY_SECONDS = 2.0  # before the end of the connection, for the two to be taken together
 BEHIND_SECONDS = 0.002  # that others took between two reads, and the socket was full again
 MOST_EVENTS = 100  # read at once that are no messages: who talks without end must not keep deadlines from being kept
 UNSENT_HIGH, UNSENT_LOW = (
@@ -93,14 +95,18 @@ class Wire(asyncio.BufferedProtocol):
         self._filled = False  # whether there was more to receive
         self._asked = 0  # bytes that there was room for
         self._streak = 0  # bytes that came without a pause
+        self._busy_at = -BUSY_SECONDS  # when much had come without a pause
         self._read_at = 0.0  # when we had read last
         self._held: asyncio.Task[None] | None = None
         self._resting = False  # held up for others' turn only
+        self.cut_off = False
+        """Whether the server hung up, and said nothing, while much was on its way: so it gives up a slow reader."""
         self.full = False
         """Whether the socket takes no more for now."""
         self._writable: asyncio.Future[None] | None = None
         self._failure: LinkError | RemoteProtocolError | None = None
         self._lost: str | None = None  # why the socket is gone
+        self._ended_itself = False  # whether the server closed it in an orderly way
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     # -- what asyncio calls ---------------------------------------------------------------------------------------
@@ -132,8 +138,14 @@ class Wire(asyncio.BufferedProtocol):
         self._parser.received(nbytes)
         if self._held is None:
             self._read()
+        if nbytes == self._asked:
+            self._streak += nbytes
+        else:
+            if self._streak >= BUSY:
+                self._busy_at = self._loop.time()
+            self._streak = 0
         if self._ahead:
-            self._notice_lag(nbytes)
+            self._notice_lag()
 
     def received(self, data: bytes) -> None:
         """Read bytes that came another way than into our buffer."""
@@ -151,8 +163,19 @@ class Wire(asyncio.BufferedProtocol):
             self._gone.set_result(None)
         reason = "the server closed it" if error is None else getattr(error, "strerror", None) or str(error)
         self._lost = str(reason).split("] ")[-1].rstrip(".")
+        self._ended_itself = error is None
+        if self._backlog:
+            self._busy_at = self._loop.time()
         if not self._backlog:  # else what came before is read first
-            self._fail(self._failure or self.session.ended(self._lost))
+            self._socket_gone()
+
+    def _socket_gone(self) -> None:
+        reason = self._lost or ""
+        busy = self._streak >= BUSY or self._loop.time() - self._busy_at < BUSY_SECONDS
+        if self._ended_itself and busy and self.session.state is State.OPEN and self.session.last_words is None:
+            self.cut_off = True
+            reason += " while much was on its way, as it does where a client reads too slowly"
+        self._fail(self._failure or self.session.ended(reason))
 
     def pause_writing(self) -> None:
         """Let writers wait."""
@@ -247,10 +270,9 @@ class Wire(asyncio.BufferedProtocol):
 
     # -- receiving ahead ------------------------------------------------------------------------------------------
 
-    def _notice_lag(self, nbytes: int) -> None:
+    def _notice_lag(self) -> None:
         """Begin to receive ahead where the socket is never empty, or others keep us from reading."""
         now = self._loop.time()
-        self._streak = self._streak + nbytes if nbytes == self._asked else 0
         late = self._streak >= READ and now - self._read_at > BEHIND_SECONDS
         if (late or self._streak >= BEHIND_BYTES) and self._held is None:
             self._streak = 0
@@ -260,6 +282,8 @@ class Wire(asyncio.BufferedProtocol):
     def _receive_ahead(self, backlog: Backlog, nbytes: int) -> None:
         backlog.received(nbytes)
         self._filled = nbytes > BLOCK // 2
+        if nbytes >= BUSY:
+            self._busy_at = self._loop.time()
         if backlog.full:
             assert self._transport is not None
             self._transport.pause_reading()
@@ -293,7 +317,7 @@ class Wire(asyncio.BufferedProtocol):
         elif self._backlog is not None:
             self._drop_backlog()
             if self._lost is not None:
-                self._fail(self._failure or self.session.ended(self._lost))
+                self._socket_gone()
 
     def _drop_backlog(self) -> None:
         if self._backlog is not None:
@@ -369,19 +393,21 @@ class Wire(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def close(self, within: float) -> None:
-        """Send what is waiting, and close; at once where the peer does not take it in time."""
+    async def close(self, within: float) -> int:
+        """Send what is waiting, and close; at once where the peer does not take it in time: give what was not sent."""
         self.on_lost = None
         if self._transport is None:
-            return
+            return 0
         self._transport.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await asyncio.shield(self._gone)
+        unsent = 0 if self._gone.done() else self._transport.get_write_buffer_size()
         self._transport.abort()
         self._drop_backlog()
         if self._held is not None:
             await end([self._held], within=1.0)
+        return unsent
 
 
 async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: float) -> None:

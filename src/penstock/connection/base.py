@@ -219,13 +219,16 @@ class BaseConnection:
         self._writes = may
         self._outbox.plain = min(LARGE, self._most + 1) if may else 0
 
-    def _broke(self, error: PenstockError) -> None:
+    def _broke(self, error: PenstockError, said: bool) -> None:
         self._standing.clear()
         self._let_write(False)
         self._drop_posted()
         self.last_error = error
         log.warning("Lost the connection to %s.", self.options.url)
-        log.info("%s", error)
+        if said:  # the server had a reason, which somebody should know
+            self.report(error)
+        else:
+            log.info("%s", error)
         if not self._break.done():
             self._break.set_result(error)
         self._teller.tell(self._callbacks.disconnected)

@@ -39,9 +39,9 @@ class Phase(enum.Enum):
 class Lifeline:
     """One connection to a cluster, over as many wires as it takes.
 
-    `stands` is called when a wire is open, `broke` with the reason when it is gone, `failed` for every attempt that
-    came to nothing, `informed` when the server says something new of itself, `noticed` for what it says besides, and
-    `ended` when no attempt is left.
+    `stands` is called when a wire is open, `broke` when it is gone, with the reason and whether the server said it,
+    `failed` for every attempt that came to nothing, `informed` when the server says something new of itself, `noticed`
+    for what it says besides, and `ended` when no attempt is left.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Lifeline:
         borrowers: dict[int, Taker],
         *,
         stands: Callable[[], None],
-        broke: Callable[[PenstockError], None],
+        broke: Callable[[PenstockError, bool], None],
         failed: Callable[[PenstockError], None],
         informed: Callable[[Session], None],
         noticed: Callable[[Notice | PenstockError], None],
@@ -205,7 +205,7 @@ class Lifeline:
         self._fail_pings(error)
         again = self.options.reconnect and self.options.reconnect_attempts != 0
         self.phase = Phase.RECONNECTING if again else Phase.CLOSED
-        self._broke(error)
+        self._broke(error, wire.session.last_words is not None)
         if again:
             self._task = self._loop.create_task(self._mend(error))
         else:

@@ -93,11 +93,6 @@ class Msg:
         """What the server says beside the status."""
         return "" if self.header_block is None else decode_status(self.header_block)[1]
 
-    @property
-    def size(self) -> int:
-        """The bytes of its payload and its headers."""
-        return len(self.data) if self.header_block is None else len(self.data) + len(self.header_block)
-
     async def respond(self, data: bytes, headers: HeaderValues | None = None) -> None:
         """Answer; LocalProtocolError if no answer is wanted."""
         if not self._reply:

@@ -130,7 +130,9 @@ class Subscription:
 
     def _pop(self) -> Msg:
         message = self._queue.popleft()
-        self._pending_bytes -= message.size
+        self._pending_bytes -= len(message.data)
+        if message.header_block is not None:
+            self._pending_bytes -= len(message.header_block)
         if self.dropped and not self._queue:
             self._connection.caught_up(self)
         return message
@@ -141,7 +143,9 @@ class Subscription:
         while True:
             while queue:
                 message = queue.popleft()
-                self._pending_bytes -= message.size
+                self._pending_bytes -= len(message.data)
+                if message.header_block is not None:
+                    self._pending_bytes -= len(message.header_block)
                 try:
                     await cb(message)
                 except Exception as error:  # a callback may raise anything; the next message is not its fault

@@ -14,10 +14,10 @@ from collections import deque
 from io import FileIO
 from pathlib import Path
 
-__all__ = ["BLOCK", "Ahead", "Backlog"]
+__all__ = ["Ahead", "Backlog"]
 
 BLOCK = 4 * 1024 * 1024  # bytes that are received at once
-BLOCKS = 8  # how many of them wait in memory
+BLOCKS = 4  # how many of them wait in memory
 DISK = 4 * 1024**3  # bytes that wait on disk
 FILE = 64 * 1024 * 1024  # bytes of one file: what was read of it is given back with the whole of it
 PIECE = 512 * 1024  # bytes that are read at once

@@ -255,7 +255,7 @@ class Connection(PublishingConnection):
         """Within the block, receive before what came earlier is handled, so that the server need not wait for us.
 
         A server gives up who is 64 MB behind, and not every publisher waits for us. What was received ahead waits in
-        memory, 32 MiB of it, and then in files without names in `folder`, or where the system has its own, 4 GiB.
+        memory, 16 MiB of it, and then in files without names in `folder`, or where the system has its own, 4 GiB.
         """
         self._lifeline.ahead.want(key := object(), folder)
         try:
@@ -360,7 +360,11 @@ class Connection(PublishingConnection):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection for good, what was published having been sent; safe to call twice."""
+        """Close the connection for good; safe to call twice.
+
+        What was published is sent first. What cannot be, since the connection is away or the server does not take it
+        within 5 seconds, is told to the error callback.
+        """
         self._asked_to_end = True
         await self._shut()
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from penstock.connection.backlog import BLOCK, Ahead, Backlog
+from penstock.connection.backlog import Ahead, Backlog
 from penstock.connection.tasks import end
 from penstock.credentials import tls_reason
 from penstock.errors import InputError, LinkError, PenstockError, RemoteProtocolError, TlsError
@@ -29,11 +29,11 @@ __all__ = ["Transport", "Wire", "open_wire", "plain_reason"]
 log = logging.getLogger("penstock.connection")
 
 READ = 256 * 1024  # bytes taken from the socket at once: what is handed on while it is in the cache is handed on faster
-BEHIND_BYTES = 16 * 1024 * 1024  # received without the socket ever being empty: then we are behind
+BEHIND_BYTES = 32 * 1024 * 1024  # received without the socket ever being empty: then we are behind
 BURST = 256 * 1024 * 1024  # bytes up to which receiving goes first; who sends more than that is slowed down
 BUSY = 1024 * 1024  # bytes received without a pause that look like a queue of the server's
 BUSY_SECONDS = 2.0  # before the end of the connection, for the two to be taken together
-BEHIND_SECONDS = 0.002  # that others took between two reads, and the socket was full again
+BEHIND_SECONDS = 0.005  # that others took between two reads, and the socket was full again
 MOST_EVENTS = 100  # read at once that are no messages: who talks without end must not keep deadlines from being kept
 UNSENT_HIGH, UNSENT_LOW = (
     1024 * 1024,
@@ -273,7 +273,7 @@ class Wire(asyncio.BufferedProtocol):
     def _notice_lag(self) -> None:
         """Begin to receive ahead where the socket is never empty, or others keep us from reading."""
         now = self._loop.time()
-        late = self._streak >= READ and now - self._read_at > BEHIND_SECONDS
+        late = self._streak >= BUSY and now - self._read_at > BEHIND_SECONDS
         if (late or self._streak >= BEHIND_BYTES) and self._held is None:
             self._streak = 0
             self._backlog = Backlog(self._ahead.folder)
@@ -281,7 +281,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def _receive_ahead(self, backlog: Backlog, nbytes: int) -> None:
         backlog.received(nbytes)
-        self._filled = nbytes > BLOCK // 2
+        self._filled = nbytes >= READ
         if nbytes >= BUSY:
             self._busy_at = self._loop.time()
         if backlog.full:

@@ -156,7 +156,6 @@ async def test_what_was_received_ahead_is_read_in_order_and_before_the_end_is_to
 ) -> None:
     """Through memory and through files, nothing is lost or turned around, also when the server is gone meanwhile."""
     monkeypatch.setattr(transport, "BEHIND_BYTES", transport.READ)
-    monkeypatch.setattr(backlog, "BLOCKS", 2)
     monkeypatch.setattr(backlog, "FILE", 8 * MB)
     subject, heard, disk = unique("overload"), [], [0]
     with Server(sync="2m") as server:
@@ -174,7 +173,7 @@ async def test_what_was_received_ahead_is_read_in_order_and_before_the_end_is_to
             waiting = nc._lifeline.wire._backlog
             return len(heard) * 512 * 1024 + (waiting.size if waiting else 0) >= 149 * 512 * 1024
 
-        with nc.reading_ahead(tmp_path):
+        with nc.reading_ahead(tmp_path, 8 * MB):
             await nc.tap(subject, take)
             await nc.flush()
             process = await flooding(server, subject, 150, 512 * 1024)

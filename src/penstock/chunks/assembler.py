@@ -25,6 +25,7 @@ from penstock.chunks.store import INLINE, MemoryStore, SpoolStore, UnreadStore, 
 from penstock.chunks.unfinished import Unfinished
 from penstock.chunks.wire import Body, Chunk, Headers, Reason, Refusal, decode, message_id_of, read_headers
 from penstock.connection import Connection, Subscription
+from penstock.connection.backlog import MEMORY
 from penstock.connection.connecting import check_connection
 from penstock.connection.messages import as_text
 from penstock.connection.subscription import served
@@ -138,7 +139,8 @@ class Assembler:
         if self._closing is not None:
             raise InputError("The assembler is closed.", remedy="Make a new one.")
         if not self._tasks:
-            self._listening.enter_context(self._nc.reading_ahead(self._limits.folder))
+            ahead = max(MEMORY, self._limits.max_total_bytes // 4)
+            self._listening.enter_context(self._nc.reading_ahead(self._limits.folder, ahead))
             workers = [self._work() for _ in range(self._limits.concurrency)] if self._handler else []
             tasks = (*workers, self._watch(), self._follow(), self._tell())
             self._tasks = [asyncio.ensure_future(task) for task in tasks]

@@ -14,10 +14,10 @@ from collections import deque
 from io import FileIO
 from pathlib import Path
 
-__all__ = ["Ahead", "Backlog"]
+__all__ = ["MEMORY", "Ahead", "Backlog"]
 
 BLOCK = 4 * 1024 * 1024  # bytes that are received at once
-BLOCKS = 4  # how many of them wait in memory
+MEMORY = 16 * 1024 * 1024  # bytes that wait in memory, if nobody allows more
 DISK = 4 * 1024**3  # bytes that wait on disk
 FILE = 64 * 1024 * 1024  # bytes of one file: what was read of it is given back with the whole of it
 PIECE = 512 * 1024  # bytes that are read at once
@@ -27,7 +27,7 @@ class Ahead:
     """Whether a connection receives before it reads, and where what it received may wait."""
 
     def __init__(self) -> None:
-        self._wanted: dict[object, Path | None] = {}
+        self._wanted: dict[object, tuple[Path | None, int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._wanted)
@@ -35,10 +35,15 @@ class Ahead:
     @property
     def folder(self) -> Path | None:
         """Where the files are made: the folder that was named first, None for the system's own."""
-        return next((folder for folder in self._wanted.values() if folder is not None), None)
+        return next((folder for folder, _ in self._wanted.values() if folder is not None), None)
 
-    def want(self, who: object, folder: Path | None) -> None:
-        self._wanted[who] = folder
+    @property
+    def memory(self) -> int:
+        """Bytes that may wait in memory."""
+        return max((memory for _, memory in self._wanted.values()), default=MEMORY)
+
+    def want(self, who: object, folder: Path | None, memory: int) -> None:
+        self._wanted[who] = folder, memory
 
     def release(self, who: object) -> None:
         self._wanted.pop(who, None)
@@ -89,8 +94,9 @@ class _File:
 class Backlog:
     """What was received and not read yet, first in, first out."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, memory: int = MEMORY) -> None:
         self._folder = folder
+        self._most = max(2, memory // BLOCK)
         self._parts: deque[_Block | _File] = deque()
         self._made = 1
         self._free = [_Block()]
@@ -118,7 +124,7 @@ class Backlog:
         """Keep what was received."""
         block = self._free[-1]
         self.size += size
-        if self._made < BLOCKS:
+        if len(self._free) == 1 and self._made < self._most:
             self._made += 1
             self._free.insert(0, _Block())
         if len(self._free) == 1:
@@ -151,7 +157,7 @@ class Backlog:
             if isinstance(first, _File):
                 self.disk -= first.size
                 first.close()
-            elif len(self._free) < BLOCKS:
+            else:
                 self._free.insert(0, first)
         self.error = None  # there may be room the next time
         return b""

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.connection.backlog import MEMORY
 from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.lifeline import Phase
 from penstock.connection.messages import HeaderValues, Msg, Payload
@@ -251,13 +252,14 @@ class Connection(PublishingConnection):
                 del self._expecting[subject]
 
     @contextmanager
-    def reading_ahead(self, folder: Path | None = None) -> Iterator[None]:
+    def reading_ahead(self, folder: Path | None = None, memory: int = MEMORY) -> Iterator[None]:
         """Within the block, receive before what came earlier is handled, so that the server need not wait for us.
 
         A server gives up who is 64 MB behind, and not every publisher waits for us. What was received ahead waits in
-        memory, 16 MiB of it, and then in files without names in `folder`, or where the system has its own, 4 GiB.
+        memory, 16 MiB unless more is given, and then in files without names in `folder`, or where the system has its
+        own, 4 GiB at most.
         """
-        self._lifeline.ahead.want(key := object(), folder)
+        self._lifeline.ahead.want(key := object(), folder, memory)
         try:
             yield
         finally:

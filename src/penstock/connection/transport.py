@@ -276,7 +276,7 @@ class Wire(asyncio.BufferedProtocol):
         late = self._streak >= BUSY and now - self._read_at > BEHIND_SECONDS
         if (late or self._streak >= BEHIND_BYTES) and self._held is None:
             self._streak = 0
-            self._backlog = Backlog(self._ahead.folder)
+            self._backlog = Backlog(self._ahead.folder, self._ahead.memory)
         self._read_at = now
 
     def _receive_ahead(self, backlog: Backlog, nbytes: int) -> None:

@@ -202,12 +202,21 @@ async def receive_elsewhere(server: Server, subject: str, count: int, *options: 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("memory", [40 * MB, 1024 * MB])
-async def test_two_hundred_payloads_at_once_all_arrive(server, subject, memory):
-    """Of 600 MB from a publisher that waits for nobody nothing is lost, in as much memory as is allowed."""
-    said = await receive_elsewhere(server, subject, 200, str(memory))
+async def test_two_hundred_payloads_at_once_all_arrive(server, unique, memory):
+    """Of 600 MB from a publisher that waits for nobody nothing is lost, in as much memory as is allowed.
+
+    A machine that has no time for the receiver gets it cut off all the same; then each payload is told, and it is tried
+    again, three times at most.
+    """
+    for _ in range(3):
+        said = await receive_elsewhere(server, unique("overload"), 200, str(memory))
+        assert said["got"] + sum(said["failures"].values()) == 200, "none is lost in silence"
+        if memory < 100 * MB:
+            assert said["peak"] - said["base"] < memory + 80 * MB
+        if said["got"] == 200:
+            break
+        assert said["disconnects"] > 0
     assert (said["got"], said["failures"], said["disconnects"]) == (200, {}, 0)
-    if memory < 100 * MB:
-        assert said["peak"] - said["base"] < memory + 80 * MB
 
 
 async def test_files_are_given_back_when_a_receiver_is_killed(server, subject, tmp_path):

@@ -19,13 +19,14 @@ EVENTS = [
     ("a publisher is faster than the server", "`publish` waits; `send` does not, and `written` does"),
     (
         "a subscription is slower than what comes",
-        "once 524,288 messages or 128 MiB of payload wait, further ones are dropped and counted in `dropped`; the "
-        "error callback gets a `SlowSubscriptionError`, and again after it has caught up",
+        "once 524,288 messages or 128 MiB of payloads and headers wait, further ones are dropped and counted in "
+        "`dropped`; the error callback gets a `SlowSubscriptionError`, and again after it has caught up",
     ),
     (
         "the connection breaks",
         "`flush` and `confirm` raise `DisconnectedError` at once; subscriptions go on when it is back; what was "
-        "published and not yet handed to the socket is sent then; what had been handed to it may be lost",
+        "published and not yet handed to the socket is sent then; what had been handed to it may be lost; "
+        "`on_disconnect` is called, and if the server said why, the error callback has its words",
     ),
     (
         "something is published while it is away",
@@ -38,7 +39,8 @@ EVENTS = [
     (
         "the server denies something",
         "a request raises `DeniedError` at once, with the subject; so does whoever reads from a denied subscription; "
-        "of a denied publish the error callback is told",
+        "of a denied publish the error callback is told, with the subject that the server made of it if it maps "
+        "subjects",
     ),
     (
         "the server says nothing any more",
@@ -50,7 +52,13 @@ EVENTS = [
     ),
     (
         "the connection is closed",
-        "every call raises `DisconnectedError`; messages that had come can still be read",
+        "every call raises `DisconnectedError`; messages that had come can still be read, and callbacks get them if "
+        "nobody asked for the end; of what was published and never sent the error callback is told how much",
+    ),
+    (
+        "the server cuts off a connection that reads too slowly",
+        "it does so without a word; what was under way is lost; the error says that much was on its way, `cut_off` "
+        "counts it, and the connection is made again",
     ),
 ]
 
@@ -99,6 +107,7 @@ def sections() -> str:
         _members(
             Connection,
             *("send", "written", "unsent", "post", "tap", "stretch", "broken", "confirm", "standing", "expecting"),
+            *("reading_ahead", "cut_off"),
         ),
         "",
         "## A subscription",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.chunks import file_name
+from penstock.server import Server
 from tests.live.command import Command
 
 DATA = os.urandom(3_000_001)
@@ -104,6 +105,25 @@ def test_ctrl_c_ends_both_sides_and_leaves_nothing(penstock, unique, inbox):
         assert sender.wait(20) == 130
         sender.stdin.close()
         assert b"Traceback" not in sender.stderr.read()
+
+
+def test_a_receiver_says_at_its_end_what_it_lost(unique, inbox, tmp_path):
+    """Lost connections and messages that were given up are counted on its last lines, whoever saw them pass by."""
+    subject = unique("cli")
+    with Server(sync="2m") as server:
+        command = Command(tmp_path, server.url)
+        with command.running("chunks", "receive", subject, "--to", str(inbox), "--idle", "1s") as receiver:
+            receiver.wait_for("Receiving on")
+            half = ["-H", "X-Msg-Id:half", "-H", "X-Offset:0", "-H", "X-Flags:0"]
+            assert command("pub", subject, "abc", *half).returncode == 0
+            server.nodes[0].kill()
+            server.nodes[0].start()
+            receiver.wait_for("given up (disconnected)")
+            assert receiver.interrupt() == 0
+            said = "\n".join(receiver.rest())
+    assert "messages that were given up: disconnected 1" in said
+    assert "the connection was lost 1 times; what was sent meanwhile is lost" in said
+    assert list(inbox.iterdir()) == []
 
 
 def test_progress_is_drawn_on_a_terminal(penstock, unique, file):

@@ -273,8 +273,8 @@ async def test_nothing_is_allocated_from_a_claim(server, subject):
 
 
 async def test_total_bytes_are_bounded_and_the_idlest_message_goes_first(server, subject):
-    """What does not fit into max_total_bytes pushes out the message that waited longest, which is reported."""
-    async with receiving(server, subject, max_total_bytes=100_000) as receiver:
+    """What fits neither into memory nor on disk pushes out the message that waited longest, which is reported."""
+    async with receiving(server, subject, max_total_bytes=100_000, max_spool_bytes=1) as receiver:
         for name in "abc":
             await receiver.chunk(bytes(30_000), 0, message_id=name)
         await receiver.chunk(bytes(10), 30_000, message_id="a")

@@ -76,6 +76,44 @@ async def test_a_publisher_on_a_subject_that_is_denied(by: Any, size: int) -> No
         await Publisher(nc).publish("open.large", b"the connection stays")
 
 
+MAPPED = """
+mappings = {
+  "open.mapped": "secret.mapped"
+  "open.some": [{destination: "secret.some", weight: 50%}, {destination: "open.others", weight: 50%}]
+}
+authorization { users: [{user: u, password: pw, permissions: {publish: {deny: "secret.>"}}}] }
+"""
+
+
+async def test_four_publishes_that_are_refused_at_once_all_fail() -> None:
+    """By its own name, by bytes that are no text, or by what the server makes of it: none is told as published."""
+    with Server(config=MAPPED, auth=False, sync="2m") as server:
+        async with await penstock.connect(server.url, user="u", password="pw") as nc, asyncio.timeout(20):
+            for subject in ("secret.large", "secret.gr\u00f6\u00dfe", "secret.\udc80", "open.mapped", "open.some"):
+                publisher = Publisher(nc, 4)
+                sending = (publisher.publish(subject, bytes(400)) for _ in range(4))
+                outcomes = await asyncio.gather(*sending, return_exceptions=True)
+                kind = DeniedError if subject.startswith("secret") else UnfinishedError
+                assert [type(outcome) for outcome in outcomes] == [kind] * 4, ascii(subject)
+            assert "secret.some" in str(outcomes[0])
+            assert isinstance(outcomes[0].__cause__, DeniedError)
+            await publisher.publish("open.large", b"the connection stays")
+
+
+async def test_a_denial_of_something_else_is_not_taken_for_ones_own(by: Any) -> None:
+    """What somebody else publishes on the connection, by the subject's own name, ends no payload."""
+    async with by("sender") as nc:
+
+        async def source() -> AsyncIterator[bytes]:
+            yield bytes(MB)
+            await nc.publish("secret.other", b"x")
+            await nc.flush()
+            yield bytes(MB)
+
+        await Publisher(nc).publish("open.large", source())
+        assert "secret.other" in str(nc.last_error)
+
+
 async def test_a_publisher_that_may_not_hear_answers_goes_on(by: Any) -> None:
     """Waiting for slower receivers needs an inbox; where that is denied the payload is sent all the same."""
     async with by("nobody") as nc, by("all") as other:

@@ -123,8 +123,9 @@ async def test_a_receiver_that_is_cut_off_reports_the_message_and_gets_the_next(
             wire.cut_down_at = wire.down + HALF
             await Publisher(nc).publish(subject, DATA, message_id="cut")
             await eventually(lambda: errors, "a report")
-            assert [(error.reason, error.message_id) for error in errors] == [(Reason.TIMEOUT, "cut")]
+            assert [(error.reason, error.message_id) for error in errors] == [(Reason.DISCONNECTED, "cut")]
             assert 0 < errors[0].received < len(DATA)
+            assert assembler.counts.disconnects == 1
             await eventually(lambda: other.is_connected, "the connection")
             await other.flush()
             await Publisher(nc).publish(subject, DATA, message_id="whole")
@@ -150,7 +151,7 @@ async def test_a_streaming_reader_that_is_cut_off_gets_an_error(server, unique, 
 
             with pytest.raises(AssemblyError) as caught:
                 await read_on()
-            assert caught.value.reason == Reason.TIMEOUT
+            assert caught.value.reason == Reason.DISCONNECTED
             assert DATA.startswith(bytes(got))
         await other.close()
 

@@ -17,12 +17,16 @@ from penstock.chunks.store import MemoryStore, SpoolStore, UnreadStore, join
 from penstock.chunks.wire import Body, Reason, Tiling
 from penstock.errors import AssemblyError, InputError, PenstockError
 
-__all__ = ["Assembly", "Counts", "Inbox", "Incoming", "Key", "PayloadReader"]
+__all__ = ["MOST_PRINTS", "Assembly", "Counts", "Inbox", "Incoming", "Key", "PayloadReader", "print_of"]
 
 Key = tuple[int, str, str]
 """Which reader, which subject, which message: the same id on two subjects is two messages."""
+MOST_PRINTS = 64
+"""Chunks of one message whose looks are remembered."""
 _REMEDIES = {
     Reason.TIMEOUT: "Core NATS loses what is sent while a link is down: send it again, or through a stream.",
+    Reason.CONFLICT: "One id is one payload: give each its own, or none, and one is made up.",
+    Reason.DISCONNECTED: "Send it again, or through a stream.",
     Reason.NO_ROOM: "Raise the limit, or take messages faster.",
     Reason.TOO_LARGE: "Raise max_message_bytes or max_chunks if such messages are wanted.",
     Reason.SPOOL: "Is there space in spool_dir?",
@@ -45,6 +49,12 @@ class Counts:
     """Messages that are no chunks, and chunks that say nothing."""
     unreported: int = 0
     """Errors that on_error was not told of, because it was too slow."""
+    spilled: int = 0
+    """Payloads that went to disk because max_total_bytes had no room for them."""
+    disconnects: int = 0
+    """How often the connection was lost: chunks that were sent meanwhile are lost, too."""
+    cut_off: int = 0
+    """How many of these look like a server that gave up a slow reader: it hung up while much was on its way."""
     failures: Counter[str] = field(default_factory=Counter)
     """Messages that were given up, by reason."""
 
@@ -198,7 +208,8 @@ class Inbox:
 
     def close(self, error: PenstockError | None = None) -> None:
         """No more messages begin; there is an error if nobody here asked for that."""
-        self._closed, self._error = True, error
+        if not self._closed:
+            self._closed, self._error = True, error
         self._changed.set()
 
     def __aiter__(self) -> Inbox:
@@ -216,6 +227,11 @@ class Inbox:
             await self._changed.wait()
 
 
+def print_of(body: Body) -> int:
+    """Give a number that tells chunks of different payloads apart, by their size, beginning and end."""
+    return hash((len(body), bytes(body[:64]), bytes(body[-64:])))
+
+
 class Assembly:
     """A message that has begun: what has come of it, and where that is kept."""
 
@@ -224,7 +240,13 @@ class Assembly:
         _, self.subject, self.message_id = key
         self._limits = limits
         self.tiling = Tiling(max_size=limits.largest(streamed=incoming is not None), max_chunks=limits.max_chunks)
-        self.touched = time.monotonic()
+        self.began = self.touched = time.monotonic()
+        self.rank = 0
+        """How far it came: so many bits has the number of its bytes."""
+        self.prints: dict[int, int] = {}
+        """What each chunk looked like, by its offset, of the first ones."""
+        self.lost = ""
+        """Why the connection was lost while it was under way, if it was."""
         self.incoming = incoming
         self.store: MemoryStore | SpoolStore | UnreadStore = MemoryStore() if incoming is None else incoming.unread
         self.owed: deque[tuple[int, str]] = deque()
@@ -232,27 +254,50 @@ class Assembly:
         self._charged = (0, 0)
         self._closed = False
 
-    def needs(self, size: int) -> tuple[int, int]:
-        """Say how much memory and disk space a new chunk of this size takes."""
-        if isinstance(self.store, MemoryStore) and self._limits.spools(self.store.memory + size):
+    def needs(self, size: int, *, spill: bool = False) -> tuple[int, int]:
+        """Say how much memory and disk space a new chunk of this size takes, on disk if it `spill`s there."""
+        if isinstance(self.store, MemoryStore) and (spill or self._limits.spools(self.store.memory + size)):
             return CHUNK_COST - self.store.memory, self.store.memory + size
-        return (CHUNK_COST, size) if self.store.disk else (CHUNK_COST + size, 0)
+        on_disk = self.store.disk or spill or isinstance(self.store, SpoolStore)
+        return (CHUNK_COST, size) if on_disk else (CHUNK_COST + size, 0)
 
-    def write(self, offset: int, body: Body) -> None:
-        if isinstance(self.store, MemoryStore) and self._limits.spools(self.store.memory + len(body)):
-            spool = SpoolStore(self._limits.folder)
-            try:
-                self.store.spill(spool)
-            except BaseException:
-                spool.close()
-                raise
-            self.store = spool
+    def write(self, offset: int, body: Body, *, spill: bool = False) -> None:
+        if isinstance(self.store, MemoryStore) and (spill or self._limits.spools(self.store.memory + len(body))):
+            self.spill()
         if isinstance(self.store, MemoryStore):
             self.store.write(offset, body, final=self.tiling.complete)
+        elif isinstance(self.store, UnreadStore):
+            self.store.write(offset, body, spill=spill)
         else:
             self.store.write(offset, body)
         if self.incoming is not None:
             self.incoming.notify()
+
+    def remember(self, offset: int, body: Body) -> None:
+        """Note what a chunk looks like, so that another payload under the same id is told from a repetition."""
+        if len(self.prints) < MOST_PRINTS:
+            self.prints[offset] = print_of(body)
+
+    def can_spill(self, offset: int) -> bool:
+        """Tell whether a chunk can go to disk; of a message that is read while it arrives, only the next in order."""
+        return not isinstance(self.store, UnreadStore) or offset == self.store.end
+
+    def spill(self) -> None:
+        """Move what came from memory to disk."""
+        assert isinstance(self.store, MemoryStore)
+        spool = SpoolStore(self._limits.folder)
+        try:
+            self.store.spill(spool)
+        except BaseException:
+            spool.close()
+            raise
+        self.store = spool
+
+    def load(self, data: bytes) -> None:
+        """Keep the payload in memory again."""
+        self.store.close()
+        self.store = MemoryStore()
+        self.store.write(0, data, final=True)
 
     def same(self, offset: int, body: Body) -> bool:
         """Whether a chunk that came again brings the same bytes; what a reader has taken cannot be compared."""
@@ -278,7 +323,7 @@ class Assembly:
     def error(self, reason: Reason, why: str) -> AssemblyError:
         total = "an unknown number of" if self.tiling.total is None else self.tiling.total
         gaps = ""
-        if reason in (Reason.TIMEOUT, Reason.CLOSED) and not self.tiling.complete:
+        if reason in (Reason.TIMEOUT, Reason.DISCONNECTED, Reason.CLOSED) and not self.tiling.complete:
             gaps = f"; missing {self.tiling.gaps()}"
         return AssemblyError(
             f"Message {self.message_id[:80]} on {self.subject} was given up ({reason}): {why}; "

@@ -46,7 +46,7 @@ class ChunkSender:
         self._broken = nc.broken
         self._broken.add_done_callback(self._broke)
         self._expecting = ExitStack()
-        self._expecting.enter_context(nc.expecting(subject, self._fail))
+        self._expecting.enter_context(nc.expecting(subject, self._fail, mapped=True))
 
     def _broke(self, reason: asyncio.Future[PenstockError]) -> None:
         what = f"The connection broke while publishing on {self._subject}: {str(reason.result()).rstrip('.')}."

@@ -162,7 +162,7 @@ class UnreadStore:
         """Bytes on disk; while there are any, what comes next in order goes there, too."""
         return 0 if self._file is None else self._file.disk
 
-    def write(self, offset: int, body: Body) -> None:
+    def write(self, offset: int, body: Body, *, spill: bool = False) -> None:
         self.memory += len(body)
         if offset != self.end:
             self._early[offset] = bytes(body)
@@ -170,11 +170,12 @@ class UnreadStore:
         following: Body | None = body
         while following is not None:
             self.end += len(following)
-            self._append(following)
+            self._append(following, spill)
             following = self._early.pop(self.end, None)
 
-    def _append(self, body: Body) -> None:
-        if self._file is None and (self._waiting + len(body) <= self.window or not self._ready):
+    def _append(self, body: Body, spill: bool) -> None:
+        fits = not spill and (self._waiting + len(body) <= self.window or not self._ready)
+        if self._file is None and fits:
             self._ready.append(bytes(body))
             self._waiting += len(body)
             return

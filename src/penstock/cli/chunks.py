@@ -249,7 +249,7 @@ async def _from_stream(
 @asynccontextmanager
 async def _from_subject(client: Connection, subject: str, keeper: _Keeper, idle: float) -> AsyncIterator[Waiting]:
     """Receive from a subject, in the background; gives what ends when all that is wanted is there."""
-    from penstock.chunks import Assembler
+    from penstock.chunks import Assembler, Reason
 
     full = asyncio.Event()
 
@@ -265,10 +265,8 @@ async def _from_subject(client: Connection, subject: str, keeper: _Keeper, idle:
             full.set()
 
     tasks: set[asyncio.Task[None]] = set()
-    async with (
-        Assembler(client, idle, on_error=_complain, spool_dir=keeper.folder) as assembler,
-        assembler.open(subject) as inbox,
-    ):
+    assembler = Assembler(client, idle, on_error=_complain, spool_dir=keeper.folder)
+    async with assembler, assembler.open(subject) as inbox:
 
         async def collect() -> None:
             async for message in inbox:
@@ -287,6 +285,14 @@ async def _from_subject(client: Connection, subject: str, keeper: _Keeper, idle:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(collecting, *tasks, return_exceptions=True)
+    counts = assembler.counts
+    lost = ", ".join(f"{reason} {count:,}" for reason, count in counts.failures.items() if reason != Reason.CLOSED)
+    if lost:
+        typer.echo(f"penstock: messages that were given up: {lost}", err=True)
+    if counts.disconnects:
+        slow = f", {counts.cut_off} of them as a server cuts off a slow reader" if counts.cut_off else ""
+        what = f"the connection was lost {counts.disconnects} times{slow}"
+        typer.echo(f"penstock: {what}; what was sent meanwhile is lost", err=True)
 
 
 def _rate(size: int, seconds: float) -> str:

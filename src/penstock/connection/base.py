@@ -59,6 +59,7 @@ class BaseConnection:
         self._standing = asyncio.Event()
         self._break: asyncio.Future[PenstockError] = self._loop.create_future()
         self._expecting: dict[str, dict[object, Callable[[DeniedError], None]]] = {}
+        self._expecting_mapped: dict[object, Callable[[DeniedError], None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._lifeline = Lifeline(
             options,
@@ -156,6 +157,11 @@ class BaseConnection:
         }
 
     @property
+    def cut_off(self) -> int:
+        """How often a server hung up, and said nothing, while much was on its way: so it gives up a slow reader."""
+        return self._lifeline.cut_off
+
+    @property
     def pending_data_size(self) -> int:
         """Bytes that were published and not yet handed to the socket."""
         return self._outbox.size
@@ -213,13 +219,16 @@ class BaseConnection:
         self._writes = may
         self._outbox.plain = min(LARGE, self._most + 1) if may else 0
 
-    def _broke(self, error: PenstockError) -> None:
+    def _broke(self, error: PenstockError, said: bool) -> None:
         self._standing.clear()
         self._let_write(False)
         self._drop_posted()
         self.last_error = error
         log.warning("Lost the connection to %s.", self.options.url)
-        log.info("%s", error)
+        if said:  # the server had a reason, which somebody should know
+            self.report(error)
+        else:
+            log.info("%s", error)
         if not self._break.done():
             self._break.set_result(error)
         self._teller.tell(self._callbacks.disconnected)
@@ -276,6 +285,10 @@ class BaseConnection:
                     fail(error)
                     waiting += 1
             waiting += self._fail_requests(error, None)
+            if not waiting and error.subject not in self._outbox.subjects:
+                for fail in list(self._expecting_mapped.values()):
+                    fail(error)
+                    waiting += 1
         if waiting:
             self._errors += 1
             self.last_error = error  # whoever asked raises it

@@ -15,8 +15,10 @@ import secrets
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from penstock.connection.backlog import MEMORY
 from penstock.connection.callbacks import Callbacks, is_coroutine_function
 from penstock.connection.lifeline import Phase
 from penstock.connection.messages import HeaderValues, Msg, Payload
@@ -231,16 +233,37 @@ class Connection(PublishingConnection):
         return JetStream(self, timeout=timeout)
 
     @contextmanager
-    def expecting(self, subject: str, fail: Callable[[DeniedError], None]) -> Iterator[None]:
-        """Have `fail` called at once, within the block, when the server denies publishing to `subject`."""
+    def expecting(self, subject: str, fail: Callable[[DeniedError], None], *, mapped: bool = False) -> Iterator[None]:
+        """Have `fail` called at once, within the block, when the server denies publishing to `subject`.
+
+        A server that maps subjects names what it made of a subject, and nobody can tell what that was: with `mapped`
+        it is called as well when the server denies a subject that nobody here published to.
+        """
         listeners = self._expecting.setdefault(subject, {})
         listeners[key := object()] = fail
+        if mapped:
+            self._expecting_mapped[key] = fail
         try:
             yield
         finally:
+            self._expecting_mapped.pop(key, None)
             del listeners[key]
             if not listeners and self._expecting.get(subject) is listeners:
                 del self._expecting[subject]
+
+    @contextmanager
+    def reading_ahead(self, folder: Path | None = None, memory: int = MEMORY) -> Iterator[None]:
+        """Within the block, receive before what came earlier is handled, so that the server need not wait for us.
+
+        A server gives up who is 64 MB behind, and not every publisher waits for us. What was received ahead waits in
+        memory, 16 MiB unless more is given, and then in files without names in `folder`, or where the system has its
+        own, 4 GiB at most.
+        """
+        self._lifeline.ahead.want(key := object(), folder, memory)
+        try:
+            yield
+        finally:
+            self._lifeline.ahead.release(key)
 
     async def flush(self, timeout: float = 10.0) -> None:
         """Wait until the server has handled everything that was sent before.
@@ -308,9 +331,9 @@ class Connection(PublishingConnection):
         if self._draining or self.is_closed:
             return
         self._draining = True
+        subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
         try:
             async with asyncio.timeout(self._drain_timeout):
-                subscriptions = [item for item in self._subscriptions.values() if item is not self._requests.inbox]
                 if self.is_connected:
                     for item in subscriptions:
                         self.post(protocol.unsubscribe(item.id))
@@ -324,13 +347,26 @@ class Connection(PublishingConnection):
                 self._let_write(False)
                 if self.is_connected:
                     await self.flush(self._drain_timeout)
-        except (TimeoutError, PenstockError) as error:
-            self.last_error = error
-            self._teller.tell(self._callbacks.error, error)
+        except TimeoutError:
+            left = sum(item.pending_msgs for item in subscriptions)
+            self.report(
+                DeadlineError(
+                    f"The connection was not drained within {self._drain_timeout:g} s: {left:,} messages that had "
+                    "come were not handled.",
+                    remedy="Give a longer drain_timeout, or handle them faster.",
+                    seconds=self._drain_timeout,
+                )
+            )
+        except PenstockError as error:
+            self.report(error)
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection for good, what was published having been sent; safe to call twice."""
+        """Close the connection for good; safe to call twice.
+
+        What was published is sent first. What cannot be, since the connection is away or the server does not take it
+        within 5 seconds, is told to the error callback.
+        """
         self._asked_to_end = True
         await self._shut()
 
@@ -350,7 +386,16 @@ class Connection(PublishingConnection):
     async def _shut_down(self) -> None:
         self._write_out()
         before, reason = self._lifeline.phase, self._gone()
-        await self._lifeline.close(GOODBYE, reason)
+        unsent = await self._lifeline.close(GOODBYE, reason)
+        self._drop_posted()
+        if unsent := unsent + self._outbox.size:
+            self.report(
+                DisconnectedError(
+                    f"The connection is closed, and {unsent:,} bytes that were published were never sent.",
+                    remedy="Wait with flush before you close, and publish them again on a new connection.",
+                    urls=self.options.urls,
+                )
+            )
         self._outbox.take()
         self._let_write(False)
         if not self._break.done():
@@ -362,7 +407,9 @@ class Connection(PublishingConnection):
         self._takers.clear()
         self._borrowers.clear()
         for item in subscriptions:
-            item.end(gone=reason)
+            item.end(gone=reason, asked=self._asked_to_end)
+        if not self._asked_to_end and (working := self.pumps - self._closers):
+            await asyncio.wait(working, timeout=self._drain_timeout)  # what had come is handled
         await end(self.pumps - self._closers, within=1.0)
         self._over = True
         if before is not Phase.CONNECTING:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock import __version__, credentials
+from penstock.connection.backlog import Ahead
 from penstock.connection.tasks import end
 from penstock.connection.transport import Wire, open_wire
 from penstock.errors import DisconnectedError, LinkError, PenstockError, RemoteProtocolError, UnreachableError
@@ -38,9 +39,9 @@ class Phase(enum.Enum):
 class Lifeline:
     """One connection to a cluster, over as many wires as it takes.
 
-    `stands` is called when a wire is open, `broke` with the reason when it is gone, `failed` for every attempt that
-    came to nothing, `informed` when the server says something new of itself, `noticed` for what it says besides, and
-    `ended` when no attempt is left.
+    `stands` is called when a wire is open, `broke` when it is gone, with the reason and whether the server said it,
+    `failed` for every attempt that came to nothing, `informed` when the server says something new of itself, `noticed`
+    for what it says besides, and `ended` when no attempt is left.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Lifeline:
         borrowers: dict[int, Taker],
         *,
         stands: Callable[[], None],
-        broke: Callable[[PenstockError], None],
+        broke: Callable[[PenstockError, bool], None],
         failed: Callable[[PenstockError], None],
         informed: Callable[[Session], None],
         noticed: Callable[[Notice | PenstockError], None],
@@ -66,6 +67,10 @@ class Lifeline:
         self.servers = Servers(options)
         self.messages = self.bytes = 0
         """What wires that are gone handed out."""
+        self.cut_off = 0
+        """How many of them ended in the way in which a server gives up a slow reader."""
+        self.ahead = Ahead()
+        """Who wants to be read for ahead of time."""
         self._takers, self._borrowers = takers, borrowers
         self._stands, self._broke, self._failed = stands, broke, failed
         self._informed, self._noticed, self._ended = informed, noticed, ended
@@ -113,7 +118,7 @@ class Lifeline:
             __version__,
             insist_on_tls=self._was_secure,
         )
-        wire = Wire(session, self._takers, self._borrowers, self._heard)
+        wire = Wire(session, self._takers, self._borrowers, self._heard, self.ahead)
         await open_wire(wire, self._tls_context, timeout)
         if self.phase is Phase.CLOSED:  # meanwhile, and the cancellation passed by
             wire.abort()
@@ -190,6 +195,7 @@ class Lifeline:
         self._stop_ticking()
         self.messages += wire.messages
         self.bytes += wire.bytes
+        self.cut_off += wire.cut_off
         wire.on_lost = None
         self.servers.lost(wire.session.url, time.monotonic())
         if not isinstance(error, DisconnectedError):  # what is under way ends for the same reason, and nothing is known
@@ -199,7 +205,7 @@ class Lifeline:
         self._fail_pings(error)
         again = self.options.reconnect and self.options.reconnect_attempts != 0
         self.phase = Phase.RECONNECTING if again else Phase.CLOSED
-        self._broke(error)
+        self._broke(error, wire.session.last_words is not None)
         if again:
             self._task = self._loop.create_task(self._mend(error))
         else:
@@ -235,8 +241,11 @@ class Lifeline:
             self._ticker.cancel()
             self._ticker = None
 
-    async def close(self, within: float, reason: PenstockError) -> None:
-        """Close for good; what is on its way to the server has `within` seconds, who waits for it gets the reason."""
+    async def close(self, within: float, reason: PenstockError) -> int:
+        """Close for good, and give how many bytes were not sent.
+
+        What is on its way to the server has `within` seconds; who waits for an answer gets the reason.
+        """
         self.phase = Phase.CLOSED
         self._stop_ticking()
         wire, self.wire = self.wire, None
@@ -246,4 +255,5 @@ class Lifeline:
             self.messages += wire.messages
             self.bytes += wire.bytes
             self._fail_pings(reason)
-            await wire.close(within)
+            return await wire.close(within)
+        return 0

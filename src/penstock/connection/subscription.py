@@ -80,7 +80,7 @@ class Subscription:
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of payload wait here."""
+        """How many bytes of payloads and headers wait here."""
         return self._pending_bytes
 
     # -- arrivals -------------------------------------------------------------------------------------------------
@@ -89,6 +89,8 @@ class Subscription:
         self.delivered += 1
         queue = self._queue
         size = self._pending_bytes + len(payload)
+        if block is not None:
+            size += len(block)
         if len(queue) >= self._messages_limit or size > self._bytes_limit:
             self.dropped += 1
             self._connection.report_slow(self)
@@ -129,6 +131,8 @@ class Subscription:
     def _pop(self) -> Msg:
         message = self._queue.popleft()
         self._pending_bytes -= len(message.data)
+        if message.header_block is not None:
+            self._pending_bytes -= len(message.header_block)
         if self.dropped and not self._queue:
             self._connection.caught_up(self)
         return message
@@ -140,6 +144,8 @@ class Subscription:
             while queue:
                 message = queue.popleft()
                 self._pending_bytes -= len(message.data)
+                if message.header_block is not None:
+                    self._pending_bytes -= len(message.header_block)
                 try:
                     await cb(message)
                 except Exception as error:  # a callback may raise anything; the next message is not its fault
@@ -232,15 +238,15 @@ class Subscription:
         self._connection.check_open()
         await self._connection.drain_subscription(self)
 
-    def end(self, error: PenstockError | None = None, *, gone: PenstockError | None = None) -> None:
-        """Let whoever waits go; what waits in the queue is dropped where a callback would get it.
+    def end(self, error: PenstockError | None = None, *, gone: PenstockError | None = None, asked: bool = True) -> None:
+        """Let whoever waits go; if somebody `asked` for the end, what waits for a callback is dropped.
 
         `error` is why the server does not serve it, `gone` why there is no connection any more.
         """
         if error is not None:
             self.error = error
         self.ended = True
-        if self._cb is not None:
+        if self._cb is not None and asked and error is None:
             self._queue.clear()
             self._pending_bytes = 0
         self._wake_all()

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from penstock.connection.backlog import Ahead, Backlog
 from penstock.connection.tasks import end
 from penstock.credentials import tls_reason
 from penstock.errors import InputError, LinkError, PenstockError, RemoteProtocolError, TlsError
@@ -28,6 +29,11 @@ __all__ = ["Transport", "Wire", "open_wire", "plain_reason"]
 log = logging.getLogger("penstock.connection")
 
 READ = 256 * 1024  # bytes taken from the socket at once: what is handed on while it is in the cache is handed on faster
+BEHIND_BYTES = 32 * 1024 * 1024  # received without the socket ever being empty: then we are behind
+BURST = 256 * 1024 * 1024  # bytes up to which receiving goes first; who sends more than that is slowed down
+BUSY = 1024 * 1024  # bytes received without a pause that look like a queue of the server's
+BUSY_SECONDS = 2.0  # before the end of the connection, for the two to be taken together
+BEHIND_SECONDS = 0.005  # that others took between two reads, and the socket was full again
 MOST_EVENTS = 100  # read at once that are no messages: who talks without end must not keep deadlines from being kept
 UNSENT_HIGH, UNSENT_LOW = (
     1024 * 1024,
@@ -69,6 +75,7 @@ class Wire(asyncio.BufferedProtocol):
         takers: dict[int, Taker],
         borrowers: dict[int, Taker],
         notify: Callable[[Notice | PenstockError], None],
+        ahead: Ahead,
     ) -> None:
         self.session = session
         self.messages = 0
@@ -82,12 +89,24 @@ class Wire(asyncio.BufferedProtocol):
         self._transport: Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._step: asyncio.Future[Notice] = self._loop.create_future()  # the next thing that an opening waits for
+        self._ahead = ahead
+        self._backlog: Backlog | None = None  # what was received ahead, if anything was
+        self._scheduled = False  # whether a part of it is read in a moment
+        self._filled = False  # whether there was more to receive
+        self._asked = 0  # bytes that there was room for
+        self._streak = 0  # bytes that came without a pause
+        self._busy_at = -BUSY_SECONDS  # when much had come without a pause
+        self._read_at = 0.0  # when we had read last
         self._held: asyncio.Task[None] | None = None
         self._resting = False  # held up for others' turn only
+        self.cut_off = False
+        """Whether the server hung up, and said nothing, while much was on its way: so it gives up a slow reader."""
         self.full = False
         """Whether the socket takes no more for now."""
         self._writable: asyncio.Future[None] | None = None
         self._failure: LinkError | RemoteProtocolError | None = None
+        self._lost: str | None = None  # why the socket is gone
+        self._ended_itself = False  # whether the server closed it in an orderly way
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     # -- what asyncio calls ---------------------------------------------------------------------------------------
@@ -99,13 +118,34 @@ class Wire(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Give room to receive into."""
-        return self._parser.space()[:READ]
+        if self._backlog is not None:
+            return self._backlog.room
+        parser = self._parser
+        most = READ
+        if parser.missing > READ:
+            # Of a large message its rest and no more: what follows would have to be moved to the front with it.
+            rest = parser.missing - (parser.end - parser.start)
+            most = rest if rest < READ + READ // 2 else READ
+        room = parser.space()[:most]
+        self._asked = len(room)
+        return room
 
     def buffer_updated(self, nbytes: int) -> None:
         """Read what was received."""
+        if self._backlog is not None:
+            self._receive_ahead(self._backlog, nbytes)
+            return
         self._parser.received(nbytes)
         if self._held is None:
             self._read()
+        if nbytes == self._asked:
+            self._streak += nbytes
+        else:
+            if self._streak >= BUSY:
+                self._busy_at = self._loop.time()
+            self._streak = 0
+        if self._ahead:
+            self._notice_lag()
 
     def received(self, data: bytes) -> None:
         """Read bytes that came another way than into our buffer."""
@@ -122,7 +162,20 @@ class Wire(asyncio.BufferedProtocol):
         if not self._gone.done():
             self._gone.set_result(None)
         reason = "the server closed it" if error is None else getattr(error, "strerror", None) or str(error)
-        self._fail(self._failure or self.session.ended(str(reason).split("] ")[-1].rstrip(".")))
+        self._lost = str(reason).split("] ")[-1].rstrip(".")
+        self._ended_itself = error is None
+        if self._backlog:
+            self._busy_at = self._loop.time()
+        if not self._backlog:  # else what came before is read first
+            self._socket_gone()
+
+    def _socket_gone(self) -> None:
+        reason = self._lost or ""
+        busy = self._streak >= BUSY or self._loop.time() - self._busy_at < BUSY_SECONDS
+        if self._ended_itself and busy and self.session.state is State.OPEN and self.session.last_words is None:
+            self.cut_off = True
+            reason += " while much was on its way, as it does where a client reads too slowly"
+        self._fail(self._failure or self.session.ended(reason))
 
     def pause_writing(self) -> None:
         """Let writers wait."""
@@ -212,6 +265,64 @@ class Wire(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
         self._read()
+        if self._backlog:
+            self._schedule()
+
+    # -- receiving ahead ------------------------------------------------------------------------------------------
+
+    def _notice_lag(self) -> None:
+        """Begin to receive ahead where the socket is never empty, or others keep us from reading."""
+        now = self._loop.time()
+        late = self._streak >= BUSY and now - self._read_at > BEHIND_SECONDS
+        if (late or self._streak >= BEHIND_BYTES) and self._held is None:
+            self._streak = 0
+            self._backlog = Backlog(self._ahead.folder, self._ahead.memory)
+        self._read_at = now
+
+    def _receive_ahead(self, backlog: Backlog, nbytes: int) -> None:
+        backlog.received(nbytes)
+        self._filled = nbytes >= READ
+        if nbytes >= BUSY:
+            self._busy_at = self._loop.time()
+        if backlog.full:
+            assert self._transport is not None
+            self._transport.pause_reading()
+            if backlog.error is not None:
+                log.warning("Nothing more is received ahead of what is read: %s", backlog.error)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._work_off)
+
+    def _work_off(self) -> None:
+        """Read a part of what was received ahead; others have their turn before the next."""
+        self._scheduled = False
+        backlog = self._backlog
+        if backlog is None or self._held is not None or self.session.state is State.CLOSED:
+            return
+        if self._filled and backlog.size < BURST:
+            self._filled = False  # unless the next look at the socket finds it full again
+            self._schedule()
+            return
+        was_full = backlog.full
+        self._parser.feed(backlog.take())
+        self._read()
+        if was_full and not backlog.full and not self._gone.done() and self._held is None:
+            assert self._transport is not None
+            self._transport.resume_reading()
+        if backlog:
+            self._schedule()
+        elif self._backlog is not None:
+            self._drop_backlog()
+            if self._lost is not None:
+                self._socket_gone()
+
+    def _drop_backlog(self) -> None:
+        if self._backlog is not None:
+            self._backlog.close()
+            self._backlog = None
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -222,8 +333,8 @@ class Wire(asyncio.BufferedProtocol):
 
     @property
     def held(self) -> bool:
-        """Whether a taker holds up the reading, so that nothing is heard of the server."""
-        return self._held is not None and not self._resting
+        """Whether what the server says waits, because a taker holds up the reading or much came before it."""
+        return (self._held is not None and not self._resting) or bool(self._backlog)
 
     async def writable(self) -> None:
         """Wait until the socket takes more, or the connection is gone."""
@@ -278,21 +389,25 @@ class Wire(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once."""
         self.session.state = State.CLOSED
+        self._drop_backlog()
         if self._transport is not None:
             self._transport.abort()
 
-    async def close(self, within: float) -> None:
-        """Send what is waiting, and close; at once where the peer does not take it in time."""
+    async def close(self, within: float) -> int:
+        """Send what is waiting, and close; at once where the peer does not take it in time: give what was not sent."""
         self.on_lost = None
         if self._transport is None:
-            return
+            return 0
         self._transport.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await asyncio.shield(self._gone)
+        unsent = 0 if self._gone.done() else self._transport.get_write_buffer_size()
         self._transport.abort()
+        self._drop_backlog()
         if self._held is not None:
             await end([self._held], within=1.0)
+        return unsent
 
 
 async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: float) -> None:

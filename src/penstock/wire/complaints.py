@@ -180,7 +180,7 @@ def read_complaint(text: str) -> Complaint:
 
 
 def _unquote(quoted: str) -> str:
-    """Undo Go's %q; bytes that are no UTF-8 come back as \\x escapes and become what Python makes of such bytes."""
+    """Undo Go's %q; bytes that are no UTF-8 come back as \\x escapes, and are kept as lone surrogates."""
     if not (len(quoted) > 1 and quoted.startswith('"') and quoted.endswith('"')):
         return quoted
     return _ESCAPE.sub(_unescape, quoted[1:-1])
@@ -190,7 +190,7 @@ def _unescape(match: re.Match[str]) -> str:
     byte, short, long, plain = match.groups()
     if byte:
         value = int(byte, 16)
-        return chr(value) if value < 0x80 else bytes([value]).decode("utf-8", "replace")
+        return bytes([value]).decode("utf-8", "surrogateescape")  # as a subject is read everywhere else
     if short or long:
         value = int(short or long, 16)
         return chr(value) if value < 0x110000 and not 0xD800 <= value < 0xE000 else "\ufffd"

@@ -291,14 +291,22 @@ class Parser:
         # Moving a rest of a few kilobytes is cheap; receiving into the last few bytes of the buffer is not.
         if size - self.end < size // 4 and self.start > 0:
             rest = self.end - self.start
-            self.buffer[:rest] = self.buffer[self.start : self.end]
+            with memoryview(self.buffer) as view:
+                view[:rest] = view[self.start : self.end]
             self.taken += self.start
             self.start, self.end = 0, rest
         if self.end == size:
-            grown = bytearray(min(2 * size, self.limit))
-            grown[: self.end] = self.buffer
-            self.buffer = grown
+            self.resize(min(2 * size, self.limit))
         return memoryview(self.buffer)[self.end :]
+
+    def resize(self, size: int) -> None:
+        """Go on with a buffer of another size; what waits in it must fit."""
+        fresh = bytearray(size)
+        rest = self.end - self.start
+        with memoryview(self.buffer) as view:
+            fresh[:rest] = view[self.start : self.end]
+        self.taken += self.start
+        self.buffer, self.start, self.end = fresh, 0, rest
 
     def received(self, size: int) -> None:
         """Say that `size` bytes stand in the room given by `space`."""

@@ -334,8 +334,9 @@ def test_a_switched_pipeline_runs_in_its_replay(
     begun = start(project, options=options, order=RunOrder(remote=silent))
     try:
         assert begun.project == beside(project, "v2")
-        assert (begun.order.replay, begun.order.database) == (kept.settings, "default_replay_v2")
-        assert environment_of(begun.pid, eventually)["PENSTOCK_REPLAY"] == kept.settings
+        settings = kept.settings(switched=True)
+        assert (begun.order.replay, begun.order.database) == (settings, "default_replay_v2")
+        assert environment_of(begun.pid, eventually)["PENSTOCK_REPLAY"] == settings
         with pytest.raises(InputError, match="runs"):
             switch(project, "v2")
     finally:

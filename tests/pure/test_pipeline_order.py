@@ -20,7 +20,7 @@ from penstock.errors import ContextError, InputError, LoginError, OptionError, P
 from penstock.options import ConnectionOptions
 from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.process import _environment
-from penstock.pipelines.settings import VARIABLE
+from penstock.spark.pipeline_replay import VARIABLE
 from tests.support import Authority, Key, Operator
 
 SEED = Key.make().seed

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from penstock.errors import InputError
 from penstock.jetstream.topology import Topology
 
-__all__ = ["SPEC_NAMES", "Project"]
+__all__ = ["SPEC_NAMES", "Project", "local_path"]
 
 SPEC_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
 TOPOLOGY_NAME = "topology.toml"
@@ -63,14 +63,14 @@ class Project:
     @property
     def local_storage(self) -> Path | None:
         """The storage as a folder of this machine; None where it is elsewhere."""
-        return _local(self.storage)
+        return local_path(self.storage)
 
     @property
     def warehouse(self) -> Path | None:
         """The folder that holds the tables, where it is on this machine."""
         named = self.configuration.get("spark.sql.warehouse.dir")
         if named is not None:
-            return _local(named) if urlsplit(named).scheme else Path(named)
+            return local_path(named) if urlsplit(named).scheme else Path(named)
         return self.local_storage / "warehouse" if self.local_storage is not None else None
 
     def at(self, storage: str | Path) -> Project:
@@ -164,14 +164,14 @@ def _faults_of_libraries(spec: Path, libraries: Any) -> Iterator[tuple[str, str]
 
 def _uri(storage: str, folder: Path) -> str:
     named = storage if urlsplit(storage).scheme else f"file://{(folder / Path(storage).expanduser()).resolve()}"
-    local = _local(named)
+    local = local_path(named)
     if local is not None and (mistaken := _MISTAKEN.search(str(local))):
         what = f"The storage {local} has {mistaken.group()!r} in its path, which Spark gets wrong."
         raise InputError(what, remedy="Name a folder without it, in the spec or with --storage.")
     return named
 
 
-def _local(uri: str) -> Path | None:
+def local_path(uri: str) -> Path | None:
     """Give the folder that a URI names on this machine, to the letter: Spark takes no quotes out of it."""
     found = re.fullmatch(r"file:(?://(?=/))?(/(?!/).*|/)", uri, re.DOTALL)
     return Path(found.group(1)) if found else None

@@ -22,7 +22,7 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Executor", "check", "check_java", "refuse_lacking", "session"]
+__all__ = ["Executor", "check", "check_java", "packages", "refuse_lacking", "session"]
 
 OLDEST_JAVA = 17
 
@@ -77,8 +77,8 @@ class Executor:
     pyarrow: str | None
 
 
-def _look(_: int) -> tuple[str, str, str | None, str | None]:
-    """Runs on an executor, and must not need anything but Python there."""
+def packages(_: object = None) -> tuple[str, str, str | None, str | None]:
+    """Give what the Python that this runs in has, as `Executor` takes it; it needs nothing but Python there."""
     import importlib.metadata
     import platform
 
@@ -92,7 +92,7 @@ def _look(_: int) -> tuple[str, str, str | None, str | None]:
 
 
 # Carried by value: an executor that lacks Penstock could not import it to find that out.
-_look.__module__ = "__main__"
+packages.__module__ = "__main__"
 
 
 def check(spark: SparkSession, tasks: int = 16) -> list[Executor]:
@@ -101,7 +101,7 @@ def check(spark: SparkSession, tasks: int = 16) -> list[Executor]:
     Spark runs the tasks of an auto-registered source with the Python that `PYSPARK_DRIVER_PYTHON` or, without it,
     `PYSPARK_PYTHON` names, on every machine: the path must exist on all of them.
     """
-    found = spark.sparkContext.parallelize(range(tasks), tasks).map(_look).collect()
+    found = spark.sparkContext.parallelize(range(tasks), tasks).map(packages).collect()
     executors = [Executor(*item) for item in sorted(set(found), key=str)]
     refuse_lacking(executors, importlib.metadata.version("penstock"))
     return executors

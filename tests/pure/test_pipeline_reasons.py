@@ -55,13 +55,15 @@ def test_a_flow_that_fails_is_told_with_its_name_and_cause():
     )
     resolve = "Failed to resolve flow: 'spark_catalog.default.bad'.\nError: [TABLE_OR_VIEW_NOT_FOUND] No `x`.\nmore"
     assert failed(resolve) == "flow bad: [TABLE_OR_VIEW_NOT_FOUND] No `x`"
+    again = f"Flow 'bad' has FAILED more than 2 times and will not be restarted.\nError: {_STREAM}"
+    assert failed("Flow bad has COMPLETED.", again) == "flow bad: ValueError: boom of mine"
     both = [f"Flow '{name}' has FAILED.\nError: {name} is off." for name in ("a", "b", "a")]
     assert failed(*both) == "flow a: a is off; flow b: b is off"
 
 
 def test_a_flow_that_succeeded_in_the_end_did_not_fail():
     """Spark tries a flow again; what it failed of first is forgotten then, and the run's own reason is told."""
-    tried = ("Flow 'a' has FAILED.\nError: off", "Flow a is RUNNING.", "Flow a has COMPLETED.")
+    tried = ("Flow a has COMPLETED.", "Flow 'a' has FAILED.\nError: off", "Flow a is RUNNING.", "Flow a has COMPLETED.")
     assert failed(*tried, reason="It is late.") == "It is late."
     assert failed(*tried, "Flow 'b' has FAILED.\nError: no.") == "flow b: no"
 

@@ -58,11 +58,8 @@ def storage(project: Project) -> Path:
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def offset(**following: int) -> str:
-    marks = {
-        name: {"created": "2026-01-01T00:00:00Z", "from": 1, "next": number, "skipped": 0}
-        for name, number in following.items()
-    }
+def offset(created: str = "2026-01-01T00:00:00Z", **following: int) -> str:
+    marks = {name: {"created": created, "from": 1, "next": number, "skipped": 0} for name, number in following.items()}
     return json.dumps({"version": 1, "streams": marks})
 
 

@@ -68,7 +68,7 @@ def _start_local(given: Assignment, mouth: _Mouth) -> tuple[Any, str]:
     from pyspark.sql import SparkSession
 
     conf = SparkConf().setAll(list(given.spark.items()))
-    java: Any = launch_gateway(conf)
+    java: Any = launch_gateway(conf)  # type: ignore[no-untyped-call]  # pyspark gives it no types
     watch_java(java.proc, mouth.say)
     classic = SparkSession(SparkContext(gateway=java, conf=conf))
     return classic, f"sc://localhost:{connect_port(given.folder / 'events')}"

@@ -33,7 +33,7 @@ _PHASES = {
     "ended": "ended",
 }
 _FLOW = re.compile(r"Flow '?([^' ]+)'? (?:is|has) ([A-Z]+)")
-_FAILED = re.compile(r"(?:Flow|Failed to resolve flow:) '?([^' ]+)'?(?: has FAILED)?\.\s+Error: (.*)", re.DOTALL)
+_FAILED = re.compile(r"(?:Flow|Failed to resolve flow:) '?([^' ]+)'?[^\n]*\.\s+Error: (.*)", re.DOTALL)
 _RUN = re.compile(r"Run is ([A-Z]+)")
 
 

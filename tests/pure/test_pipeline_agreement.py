@@ -138,6 +138,21 @@ def test_a_table_that_was_made_anew_is_refused_for_its_readers(disk: Disk):
         disk.check()
 
 
+def test_a_table_that_was_renamed_is_refused_for_its_readers(disk: Disk):
+    """The new table begins with the first message, and whoever reads it repeats every row; so with another database."""
+    del disk.found.streaming["readings"]
+    disk.found.streaming["raw"] = None
+    disk.rename(("readings", "readings"), ("raw", "raw"))
+    with pytest.raises(
+        PipelineError, match="alerts has read the table readings, which the pipeline does not define any"
+    ):
+        disk.check()
+    disk.check(sure=False)
+    disk.found = Disk(disk.folder).found
+    with pytest.raises(PipelineError, match="which the pipeline does not define any more"):
+        Storage(disk.folder, disk.warehouse, "shop").check(disk.found, Refresh())
+
+
 def test_the_flow_of_a_sink_that_was_renamed_is_refused(disk: Disk):
     """It would begin anew and repeat every row; another flow beside it, or one that is left out, is fine."""
     disk.rename(("alerts", "alerts"), ("alarms", "alerts"))

@@ -228,19 +228,25 @@ def test_a_replay_whose_file_is_gone_is_not_taken_for_a_new_one(project: Project
 
 def test_the_home_of_a_storage_is_written_and_read_as_ever(storage: Path):
     """A storage knows where it is; one that was moved or copied is refused, and so is one that does not know."""
-    check_home(storage)
+    own = "its own Spark"
+    assert check_home(storage, own) is None
     assert (storage / HOME).read_text() == GOLDEN["home.json"].replace("/srv/sensors/storage", str(storage))
-    check_home(storage)
+    assert check_home(storage, own) is None
     copy = storage.parent / "copy"
     shutil.copytree(storage, copy)
-    with pytest.raises(
-        InputError, match=rf"{copy} was moved or copied from {storage}, and Spark would .* tables there"
-    ):
-        check_home(copy)
+    with pytest.raises(InputError, match=rf"{copy} was moved or copied from {storage}, and Spark would .* there"):
+        check_home(copy, own)
     for content in ("", "[]", "{}", '{"storage": 5}'):
         (copy / HOME).write_text(content)
         with pytest.raises(InputError, match=r"cannot be read|moved or copied from 5"):
-            check_home(copy)
+            check_home(copy, own)
+
+
+def test_another_spark_than_before_is_told(storage: Path):
+    """Tables that one Spark keeps are not there for another, and the flows go on in the middle: said once."""
+    check_home(storage, "its own Spark")
+    assert "ran on its own Spark before, and runs on h:15002 now" in (check_home(storage, "h:15002") or "")
+    assert check_home(storage, "h:15002") is None
 
 
 def test_a_replay_of_a_storage_elsewhere_keeps_nothing_here(project: Project):

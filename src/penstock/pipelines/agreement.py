@@ -8,7 +8,8 @@ word when one of them is restored, deleted, copied or begun anew, and the others
     ----------------------------------------------------  --------------------------------------------------
     the table has batches that the checkpoint lacks       skip the flow's next batches: their rows are lost
     the checkpoint has batches that the table lacks       go on: the table lacks their rows
-    a flow has read files of a table that are gone        read the whole table again: rows are repeated
+    a flow has read files of a table that are gone,       read the whole table again, or all of another one: rows
+      or of a table that is not defined any more            are repeated
     a sink's flow without a checkpoint, and a checkpoint  begin anew: rows are repeated
       of a sink's flow that is not defined any more
     files of a table are in another folder                read and write there: the storage is a copy
@@ -38,22 +39,34 @@ HOME = "home.json"
 _MOVED = "Put it back where it was, or begin anew: penstock pipeline reset, or an empty storage with --storage."
 
 
-def check_home(folder: Path) -> None:
-    """Note where a storage is; refuse one that was moved or copied since: Spark's catalog has whole paths."""
+def check_home(folder: Path, spark: str) -> str | None:
+    """Note where a storage is, and which Spark has its tables; give a note where that is another one than before.
+
+    A storage that was moved or copied since is refused: Spark's catalog has whole paths.
+    """
+    here = {"storage": str(folder), "spark": spark}
     try:
-        home = json.loads((folder / HOME).read_text(encoding="utf-8"))["storage"]
+        found = json.loads((folder / HOME).read_text(encoding="utf-8"))
+        home, before = found["storage"], found.get("spark", spark)
     except FileNotFoundError:
-        write_whole(folder / HOME, {"storage": str(folder)})
-        return
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{folder / HOME} cannot be read.", remedy="Delete it, if the storage was not moved."
-        ) from None
+        home, before = str(folder), None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        what = f"{folder / HOME} cannot be read."
+        raise InputError(what, remedy="Delete it, if the storage was not moved.") from None
     if home != str(folder):
         raise InputError(
             f"The storage {folder} was moved or copied from {home}, and Spark would read and write tables there.",
             remedy=_MOVED,
         )
+    if before == spark:
+        return None
+    write_whole(folder / HOME, here)
+    if before is None:
+        return None
+    return (
+        f"This pipeline ran on {before} before, and runs on {spark} now: what was read goes on, and tables that are "
+        "kept there are not here."
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,7 @@ class _Checkpoint:
     """The newest checkpoint of one flow."""
 
     target: str
+    """The sink, or the table with its database."""
     flow: str
     is_sink: bool
     place: Path
@@ -105,14 +119,13 @@ class Storage:
     def check(self, found: Definitions, refresh: Refresh, default_format: str = "parquet") -> None:
         """Refuse to run where rows would be lost or repeated; PipelineError says what does not fit, and what to do."""
         kept = {(item.target, item.flow): item for item in self._checkpoints()}
-        defined = [(_last(target), _last(flow), target) for flow, target in found.flows]
-        for target, flow, named in defined:
-            if found.is_of_files(named, default_format) and not refresh.covers(target):
-                self._check_table(self._table(named), flow, kept.get((target, flow)))
-        live = [kept[target, flow] for target, flow, _ in defined if (target, flow) in kept]
-        for item in live:
-            if item.planned is not None:
-                self._check_read(item, refresh)
+        tables = {self._table(name) for name in found.streaming}
+        for flow, target in found.flows:
+            checkpoint = kept.get((self._key(found, target), _last(flow)))
+            if found.is_of_files(target, default_format) and not refresh.covers(target):
+                self._check_table(self._table(target), flow, checkpoint)
+            if checkpoint is not None and checkpoint.planned is not None:
+                self._check_read(checkpoint, refresh, tables)
         self._check_sinks(found, kept, refresh)
 
     def beginning(self, found: Definitions) -> dict[str, str]:
@@ -151,26 +164,31 @@ class Storage:
                 remedy=f"Restore the table, or compute it anew: --full-refresh {table}.",
             )
 
-    def _check_read(self, item: _Checkpoint, refresh: Refresh) -> None:
+    def _check_read(self, item: _Checkpoint, refresh: Refresh, defined: Collection[Path]) -> None:
         """Refuse a flow that goes on while a table that it reads begins anew: it would read all of it again."""
         if not item.is_sink and refresh.covers(item.target):
             return
         for file in item.files_read():
-            if (table := self._table_of(file)) is None:
+            if (folder := self._table_of(file)) is None:
                 continue
-            anew = refresh.covers(table)
-            if not anew and file.exists():
+            table, known = folder.name, folder in defined
+            anew = refresh.covers(table) and known
+            if not anew and file.exists() and (known or not self.sure):
                 continue
             what = "sink" if item.is_sink else "table"
+            gone = "whose files are not those that it has read any more"
+            if not known:
+                gone = "which the pipeline does not define any more; if it reads another one now"
             remedy = (
                 "Replay the pipeline into a new stream instead, or reset it and purge the stream."
                 if item.is_sink
-                else f"Compute both anew: --full-refresh {table} --full-refresh {item.target}."
+                else f"Compute both anew: --full-refresh {table} --full-refresh {_last(item.target)}."
             )
             raise PipelineError(
                 f"The flow {item.flow} has read the table {table}, "
-                + ("which is to be computed anew" if anew else "whose files are not those that it has read any more")
-                + f": it would read all of it again, and write each row to the {what} {item.target} a second time.",
+                + ("which is to be computed anew" if anew else gone)
+                + ": it would read all of it again, and write each row "
+                f"to the {what} {_last(item.target)} a second time.",
                 remedy=remedy,
             )
 
@@ -193,18 +211,25 @@ class Storage:
                 f"storage to _checkpoints/{sink}/{name}, to go on there; or delete that folder, if it is another flow.",
             )
 
-    def _table(self, named: str) -> Path:
-        *before, table = named.split(".")
-        database = (before[-1] if before else self.database).lower()
-        place = self.warehouse if database == "default" else self.warehouse / f"{database}.db"
-        return place / table.lower()
+    def _key(self, found: Definitions, target: str) -> str:
+        """Give the target of a flow as its checkpoint has it: a sink by its name, a table with its database."""
+        return _last(target) if target in found.sinks else f"{self._database(target)}.{_last(target)}"
 
-    def _table_of(self, file: Path) -> str | None:
-        """Give the table that a file belongs to; None for a file that is elsewhere."""
+    def _database(self, table: str) -> str:
+        *before, _ = table.split(".")
+        return (before[-1] if before else self.database).lower()
+
+    def _table(self, named: str) -> Path:
+        database, table = self._database(named), _last(named)
+        place = self.warehouse if database == "default" else self.warehouse / f"{database}.db"
+        return place / table
+
+    def _table_of(self, file: Path) -> Path | None:
+        """Give the folder of the table that a file belongs to; None for a file that is elsewhere."""
         if not file.is_relative_to(self.warehouse):
             return None
         parts = file.relative_to(self.warehouse).parts
-        return parts[1] if parts[0].endswith(".db") and len(parts) > 2 else parts[0]
+        return self.warehouse.joinpath(*parts[: 2 if parts[0].endswith(".db") and len(parts) > 2 else 1])
 
     def _checkpoints(self) -> Iterator[_Checkpoint]:
         """Find the newest checkpoint of each flow: `<sink>/<flow>/<version>`, or a table's, with its catalog before."""
@@ -214,7 +239,10 @@ class Storage:
                 versions = [path for path in flow.glob("*") if path.name.isdigit() and (path / "metadata").is_file()]
                 if versions:
                     newest = max(versions, key=lambda path: int(path.name))
-                    yield _Checkpoint(_last(flow.parent.name), _last(flow.name), is_sink, newest)
+                    target = _last(flow.parent.name)
+                    if not is_sink:
+                        target = f"{_last(flow.parent.parent.name)}.{target}"
+                    yield _Checkpoint(target, _last(flow.name), is_sink, newest)
 
 
 def _last(name: str) -> str:

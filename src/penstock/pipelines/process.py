@@ -31,7 +31,7 @@ from penstock.pipelines.progress import ProgressFile, process_facts
 from penstock.pipelines.project import Project
 from penstock.pipelines.reasons import not_started
 from penstock.pipelines.scratch import scratch_folder
-from penstock.pipelines.watching import ended_by
+from penstock.pipelines.watching import connect_address, ended_by
 from penstock.spark.pipeline_replay import VARIABLE
 from penstock.spark.sessions import check_java
 
@@ -75,8 +75,9 @@ class PipelineRun:
         lock = _take_lock(self.project)
         if lock is not None:
             self._held.callback(os.close, lock)
-        if self.project.local_storage is not None:
-            check_home(self.project.local_storage)
+        storage = self.project.local_storage
+        if storage is not None and (note := check_home(storage, _spark_of(self.order))):
+            self.outcome.notes.append(note)
         folder, held = self._held.enter_context(scratch_folder())
         self._folder = folder
         for name in ("events", "java"):
@@ -265,6 +266,14 @@ def _environment(order: RunOrder, context: Path) -> dict[str, str]:
     if order.replay is not None:
         environment[VARIABLE] = order.replay
     return environment
+
+
+def _spark_of(order: RunOrder) -> str:
+    """Give the Spark that has the tables of a run, as people call it."""
+    if order.remote is None:
+        return "its own Spark"
+    host, port = connect_address(order.remote)
+    return f"the Connect server {host}:{port}"
 
 
 def _open_log(path: Path) -> BinaryIO:

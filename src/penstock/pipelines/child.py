@@ -17,7 +17,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -220,8 +220,9 @@ def main() -> int:
             threading.Thread(target=_listen, args=(stop, given.folder), daemon=True).start()
             _work(given, mouth, stop)
         except BaseException as error:
-            traceback.print_exc()
             mouth.say("failed", reason=reason(error, folder))
+            with suppress(OSError):  # the disk of the log may be what is full
+                traceback.print_exc()
             return 1
         mouth.say("ended")
     return 0
@@ -230,6 +231,7 @@ def main() -> int:
 if __name__ == "__main__":
     # Java's pipe and the listening thread need no farewell, and waiting for them could hang.
     status = main()
-    sys.stderr.flush()
-    sys.stdout.flush()
+    for stream in (sys.stderr, sys.stdout):
+        with suppress(OSError):
+            stream.flush()
     os._exit(status)

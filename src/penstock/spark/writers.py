@@ -78,11 +78,11 @@ class _Writing:
     # -- on an executor -------------------------------------------------------------------------------------------
 
     def _write(self, batches: Iterable[pa.RecordBatch], query: str, batch: int) -> Report:
-        context = TaskContext.get()
-        assert context is not None
         if (replay := PipelineReplay.current()) is not None:  # a driver that is elsewhere may not know of it
             for stream in (self.options.stream, self.prepared.dead_letter_stream):
                 replay.check_write(stream)
+        context = TaskContext.get()
+        assert context is not None
         partition = context.partitionId()
         rows = self._shaped(batches, f"{query}-{batch}-{partition}")
         with borrow(self.connection, self.options.patience) as bulk:

@@ -177,6 +177,10 @@ def test_a_replay_that_shares_a_catalog_has_a_database_of_its_own(tmp_path: Path
     assert database(project, "v-2", None) is None
     assert database(project, "v-2", "sc://x") == "default_replay_v_2"
     assert database(replace(project, catalog="lake", database="Shop"), "v2", None) == "shop_replay_v2"
+    for setting in ("spark.hadoop.hive.metastore.uris", "spark.sql.catalog.lake", "spark.sql.catalogImplementation"):
+        assert database(replace(project, configuration={setting: "x"}), "v2", None) == "default_replay_v2"
+        assert database(project, "v2", None, {setting: "x"}) == "default_replay_v2"
+    assert database(project.at("s3a://bucket/x"), "v2", None) == "default_replay_v2", "its warehouse may be shared"
 
 
 # -- Connect servers ---------------------------------------------------------------------------------------------------

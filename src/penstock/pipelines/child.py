@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -28,7 +29,7 @@ from penstock.pipelines.agreement import Refresh, Storage
 from penstock.pipelines.eventlog import connect_port
 from penstock.pipelines.listening import Listening
 from penstock.pipelines.order import Assignment
-from penstock.pipelines.project import local_path
+from penstock.pipelines.project import local_path, names_catalog
 from penstock.pipelines.reasons import reason
 from penstock.pipelines.registry import Definitions, ReplayRules, make_registry
 from penstock.pipelines.settings import start_was_asked
@@ -105,7 +106,8 @@ def _update(
     registry = make_registry(spark, graph, counting=listening is not None, rules=_rules(given, settings))
     start_was_asked()
     cli.register_definitions(path, registry, spec, spark, graph)
-    storage = _check(spark, given, registry.found, database or "default")
+    shared = order.remote is not None or names_catalog(spec.catalog, {**spec.configuration, **order.conf})
+    storage = _check(spark, given, registry.found, database or "default", shared)
     if storage is not None:
         for note in remote.notes_on_beginning(storage.beginning(registry.found)):
             mouth.say("note", text=note)
@@ -137,7 +139,7 @@ def _rules(given: Assignment, settings: Mapping[str, str]) -> ReplayRules | None
     return ReplayRules(PipelineReplay.from_json(given.order.replay), sinks, given.order.database is not None)
 
 
-def _check(spark: Any, given: Assignment, found: Definitions, database: str) -> Storage | None:
+def _check(spark: Any, given: Assignment, found: Definitions, database: str, shared: bool) -> Storage | None:
     """Refuse definitions, and a storage that does not go with them, before a row is moved; give what can be seen."""
     order = given.order
     replay = None if order.replay is None else PipelineReplay.from_json(order.replay)
@@ -149,14 +151,21 @@ def _check(spark: Any, given: Assignment, found: Definitions, database: str) -> 
         )
     default = spark.conf.get("spark.sql.sources.default", "parquet")
     found.check(default)
-    folder, warehouse = local_path(given.storage), local_path(str(spark.conf.get("spark.sql.warehouse.dir", "")))
+    folder, warehouse = local_path(given.storage), _warehouse(spark, given)
     if folder is None or warehouse is None or order.dry:
         return None  # nobody can look at it from here, or nothing will be done
-    sure = order.remote is None and order.database is None
     refresh = Refresh(order.full_refresh, order.full_refresh_all)
-    storage = Storage(folder, warehouse, database, sure)
+    storage = Storage(folder, warehouse, database, sure=not shared)
     storage.check(found, refresh, default)
     return storage
+
+
+def _warehouse(spark: Any, given: Assignment) -> Path | None:
+    """Give the folder of the tables; None where it is not here, or has a name that Spark writes in other ways."""
+    setting = "spark.sql.warehouse.dir"
+    named = str(given.spark.get(setting, "") if given.order.remote is None else spark.conf.get(setting, ""))
+    found = local_path(named) or (Path(named) if named.startswith("/") else None)
+    return None if found is None or re.search(r"[%#?\s]", str(found)) else found
 
 
 def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from penstock.errors import InputError
 from penstock.jetstream.topology import Topology
 
-__all__ = ["SPEC_NAMES", "Project", "local_path"]
+__all__ = ["SPEC_NAMES", "Project", "local_path", "names_catalog"]
 
 SPEC_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
 TOPOLOGY_NAME = "topology.toml"
@@ -22,6 +22,16 @@ _FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", 
 # Spark writes the path of a storage as a URI, and reads that as a path: a space, and checkpoints are in another folder.
 # With the last four in a path its catalog fails.
 _MISTAKEN = re.compile(r"[\s\x00-\x1f\x7f%#?\"<>\[\]{}|\\^`;:$*]")
+
+# With any of these the catalog is not the one that a run keeps in its storage.
+_CATALOGS = (
+    "spark.sql.catalog",
+    "spark.sql.defaultCatalog",
+    "spark.sql.hive.metastore",
+    "spark.hadoop.javax.jdo",
+    "spark.hadoop.hive.metastore",
+    "spark.hive.metastore",
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,11 @@ class Project:
     def with_warehouse(self, folder: Path) -> Project:
         """Give the same project with its tables elsewhere."""
         return replace(self, configuration={**self.configuration, "spark.sql.warehouse.dir": str(folder)})
+
+
+def names_catalog(catalog: str | None, settings: Mapping[str, str]) -> bool:
+    """Whether a spec, or who runs it, names a catalog: then tables are not the storage's alone."""
+    return catalog is not None or any(key.startswith(_CATALOGS) for key in settings)
 
 
 def _find(path: Path) -> Path:

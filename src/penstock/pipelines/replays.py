@@ -20,7 +20,7 @@ from penstock.errors import InputError
 from penstock.model import format_time
 from penstock.pipelines.files import write_whole
 from penstock.pipelines.process import is_running
-from penstock.pipelines.project import Project
+from penstock.pipelines.project import Project, names_catalog
 from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.positions import parse_position
 
@@ -44,16 +44,6 @@ __all__ = [
 
 SWITCH = "switched.json"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-# With any of these the catalog is not the one that a run keeps in its storage.
-_CATALOGS = (
-    "spark.sql.catalog",
-    "spark.sql.defaultCatalog",
-    "spark.sql.hive.metastore",
-    "spark.hadoop.javax.jdo",
-    "spark.hadoop.hive.metastore",
-    "spark.hive.metastore",
-)
 
 
 @dataclass(frozen=True)
@@ -85,8 +75,7 @@ def beside(project: Project, name: str) -> Project:
 def database(project: Project, name: str, remote: str | None, conf: Mapping[str, str] | None = None) -> str | None:
     """Give the database for the tables of a replay, where it shares a catalog with the pipeline; None where not."""
     settings = {**project.configuration, **(conf or {})}
-    own = remote is None and project.catalog is None and project.local_storage is not None
-    if own and not any(key.startswith(_CATALOGS) for key in settings):
+    if remote is None and project.local_storage is not None and not names_catalog(project.catalog, settings):
         return None
     return re.sub(r"\W", "_", f"{project.database or 'default'}_replay_{name}").lower()
 

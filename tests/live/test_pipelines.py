@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import runpy
+import signal
 import socket
 import stat
 import subprocess
@@ -32,8 +33,10 @@ from penstock.pipelines.remote import stream_ages
 from penstock.pipelines.replaying import Comparison, _beside, _make_streams, compare_streams
 from penstock.pipelines.replays import beside, keep_replay, switch
 from penstock.pipelines.running import apply_topology, blocking
+from penstock.pipelines.scratch import sweep
 from penstock.pipelines.state import pipeline_state
 from penstock.server import Server
+from tests.live.command import Command
 from tests.pipelines.projects import api, count
 from tests.pure.test_pipeline_state import checkpoint, offset
 
@@ -134,9 +137,9 @@ def test_lag_is_asked_of_nats(options: penstock.ConnectionOptions, project: Proj
     apply_topology(project, options)
     publish(options, *((f"readings.{number}", "x") for number in range(7)))
     assert project.local_storage is not None
-    checkpoint(
-        project.local_storage, "readings/readings", {0: [offset(READINGS=3, GONE=9)], 1: [offset(READINGS=5)]}, [0]
-    )
+    made = api(options, "STREAM.INFO.READINGS")["created"]
+    planned = {0: [offset(made, READINGS=3, GONE=9)], 1: [offset(made, READINGS=5)]}
+    checkpoint(project.local_storage, "readings/readings", planned, [0])
     state = pipeline_state(project, options)
     assert state.latest == {"READINGS": 8, "GONE": None}
     assert [(flow.flow, *rest) for flow, *rest in state.rows()] == [
@@ -144,7 +147,25 @@ def test_lag_is_asked_of_nats(options: penstock.ConnectionOptions, project: Proj
         ("readings", "GONE", 9, None),
     ]
     assert state.plain()["flows"][0]["complete"] is False
-    assert (state.running, state.replay, state.told) == (False, None, None)
+    assert (state.running, state.replay, state.told, state.others) == (False, None, None, {})
+
+
+def test_a_stream_of_another_server_is_not_taken_for_the_one_that_was_read(
+    options: penstock.ConnectionOptions, project: Project, tmp_path: Path
+):
+    """A stream of the same name that was made at another time has no lag to tell, and status says that."""
+    apply_topology(project, options)
+    publish(options, *((f"readings.{number}", "x") for number in range(7)))
+    assert project.local_storage is not None
+    checkpoint(project.local_storage, "readings/readings", {0: [offset(READINGS=3)]}, [0])
+    state = pipeline_state(project, options)
+    assert (state.latest, state.plain()["others"]) == ({"READINGS": None}, ["READINGS"])
+    assert state.plain()["flows"][0]["lag"] == {"READINGS": None}
+    done = Command(tmp_path, load_url(options))("pipeline", "status", str(project.folder))
+    assert done.returncode == 0, done.stderr
+    assert (
+        "READINGS that it reads was made at 2026-01-01T00:00:00Z; the one of that name here was made at" in done.stderr
+    )
 
 
 def test_a_switched_pipeline_is_as_far_as_its_replay(options: penstock.ConnectionOptions, project: Project):
@@ -214,6 +235,9 @@ def test_a_replay_that_is_refused_makes_nothing(options: penstock.ConnectionOpti
         ("begun from 1 into ALERTS=V2", {"start": "1", "into": {"ALERTS": "V3"}, "name": "v2"}),
         ("the name 'a b' of a replay will not do", {"name": "a b"}),
         ("a stream of the pipeline itself", {"into": {"ALERTS": "READINGS"}}),
+        ("a stream of the replay v2", {"into": {"ALERTS": "V2"}}),
+        ("both master and remote", {"master": "local[2]", "remote": "sc://127.0.0.1:1"}),
+        ("a warehouse of its own", {"conf": {"spark.sql.warehouse.dir": "/srv/tables"}}),
         ("from", {"start": "yesterday"}),
         ("no Spark Connect address", {"remote": "http://x"}),
     ):
@@ -233,6 +257,94 @@ def test_streams_are_compared_message_by_message(options: penstock.ConnectionOpt
     assert found.plain()["only_new"] == 2
     api(options, "STREAM.PURGE.V2")
     assert compare_streams(options, "ALERTS", "V2") == Comparison("ALERTS", "V2", 5, 0, 0, 5, 0)
+
+
+# -- a Spark that is gone, and what it leaves --------------------------------------------------------------------------
+
+_WATCHING = """
+import subprocess, sys, threading, time
+from penstock.pipelines.watching import watch_java, watch_server
+
+def say(kind, **fields):
+    print(kind, fields["reason"], flush=True)
+
+if sys.argv[1].startswith("sc:"):
+    watch_server(sys.argv[1], say, gone=0.2)
+    print("up", flush=True)
+else:
+    java = subprocess.Popen(["sleep", "300"])
+    watch_java(java, say)
+    print(java.pid, flush=True)
+threading.Event().wait()  # as a thread does that waits for Spark
+"""
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Start a process that watches its Spark and waits for ever."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(what: str) -> subprocess.Popen[str]:
+        begun.append(subprocess.Popen([sys.executable, "-c", _WATCHING, what], stdout=subprocess.PIPE, text=True))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_a_java_that_is_killed_ends_its_child(watching: Callable[[str], subprocess.Popen[str]]):
+    """Whatever else the child waits for, it says what became of Java, and is gone."""
+    child = watching("java")
+    assert child.stdout is not None
+    os.kill(int(child.stdout.readline()), signal.SIGKILL)
+    assert child.stdout.read() == "failed Spark's Java process was ended by SIGKILL\n"
+    assert child.wait(30) == 1
+
+
+def test_a_connect_server_that_is_gone_ends_the_child(watching: Callable[[str], subprocess.Popen[str]]):
+    """While somebody listens the child waits; when nobody does any more, it says so and is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        child = watching(f"sc://127.0.0.1:{port}/;token=t0ken")
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        listener.accept()[0].close()
+    said = child.stdout.read()
+    assert said == f"failed The Spark Connect server at 127.0.0.1:{port} is gone: nobody listens there any more\n"
+    assert child.wait(30) == 1
+
+
+_LEFT = """
+import sys, time
+from penstock.pipelines.scratch import scratch_folder
+
+with scratch_folder() as (folder, handle):
+    (folder / "nats.json").write_text("secret")
+    print(folder, flush=True)
+    time.sleep(300)
+"""
+
+
+def test_the_folder_of_a_run_that_was_killed_goes_with_the_next_run(tmp_path: Path, silent: str, options, project):
+    """A whole tree of processes that is killed leaves its connection on disk until the next run starts, no longer."""
+    runs = tmp_path / "runs"
+    mine = runs / "penstock-pipeline-mine"  # no run's: it has no lock
+    mine.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", _LEFT], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(runs)}
+    ) as other:
+        assert other.stdout is not None
+        folder = Path(other.stdout.readline().strip())
+        with PipelineRun(project, options, RunOrder(remote=silent)):
+            assert (folder / "nats.json").exists(), "its run is alive"
+        other.kill()
+    assert (folder / "nats.json").exists()
+    with PipelineRun(project, options, RunOrder(remote=silent)):
+        assert not folder.exists()
+        sweep()
+    assert [path.name for path in runs.iterdir()] == [mine.name]
 
 
 # -- the child of a run ------------------------------------------------------------------------------------------------
@@ -334,8 +446,9 @@ def test_a_switched_pipeline_runs_in_its_replay(
     begun = start(project, options=options, order=RunOrder(remote=silent))
     try:
         assert begun.project == beside(project, "v2")
-        assert (begun.order.replay, begun.order.database) == (kept.settings, "default_replay_v2")
-        assert environment_of(begun.pid, eventually)["PENSTOCK_REPLAY"] == kept.settings
+        settings = kept.settings(switched=True)
+        assert (begun.order.replay, begun.order.database) == (settings, "default_replay_v2")
+        assert environment_of(begun.pid, eventually)["PENSTOCK_REPLAY"] == settings
         with pytest.raises(InputError, match="runs"):
             switch(project, "v2")
     finally:

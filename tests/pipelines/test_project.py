@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
-from penstock.errors import InputError, PipelineError
+from penstock.errors import InputError, PenstockError, PipelineError
 from penstock.pipelines import Project, Table, replay, run
 from penstock.pipelines.checkpoints import read_flows
 from penstock.pipelines.new_project import write_project
 from penstock.pipelines.process import PipelineRun, _session
+from penstock.pipelines.progress import read_progress
 from penstock.pipelines.replays import switch_back
 from penstock.pipelines.running import apply_topology
 from penstock.server import Server
@@ -180,6 +184,88 @@ def test_spark_goes_with_a_command_that_is_killed(server: Server, tmp_path: Path
         child.process.wait(10)
         eventually(lambda: not list(_session(leader[0])), 60)
     assert not list(folders.glob("penstock-pipeline-*/nats.json")), "the connection is on disk"
+    for stream in ("READINGS", "ALERTS"):
+        api(server.url, f"STREAM.DELETE.{stream}")
+
+
+@SLOW
+def test_a_java_that_is_killed_ends_the_run(server: Server, tmp_path: Path, eventually):
+    """A continuous run whose Java is killed says so and ends with status 1, within seconds and without a Ctrl-C."""
+    folder = quick_project(tmp_path, "headless")
+    with Command(tmp_path, server.url).running("pipeline", "run", str(folder), "--continuous") as child:
+
+        def java() -> int | None:
+            left = read_progress(folder / "storage")
+            if left is None or left["phase"] == "starting Spark":
+                return None
+            started = (pid for leader in _session_of(child.process.pid) for pid in _session(leader))
+            return next((pid for pid in started if "java" in Path(f"/proc/{pid}/comm").read_text()), None)
+
+        os.kill(eventually(java, 120), signal.SIGKILL)
+        assert child.process.wait(60) == 1
+        assert "The pipeline headless failed: Spark's Java process was ended by SIGKILL" in "\n".join(child.rest())
+    for stream in ("READINGS", "ALERTS"):
+        api(server.url, f"STREAM.DELETE.{stream}")
+
+
+_TWO = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+dp.create_streaming_table("both")
+
+
+@dp.append_flow(target="both")
+def first():
+    return spark.readStream.table("readings").select("sequence")
+
+
+@dp.append_flow(target="both")
+def second():
+    return spark.readStream.table("readings").select("sequence")
+"""
+
+
+@SLOW
+@pytest.mark.heavy
+def test_what_does_not_belong_together_is_refused(server: Server, tmp_path: Path):
+    """On a real Spark: two flows into a table, refreshes, a flow renamed, a checkpoint deleted, a storage copied.
+
+    Each of them lost or repeated rows without a word, as Spark has it.
+    """
+    folder = quick_project(tmp_path)
+    traffic = runpy.run_path(str(folder / "traffic.py"))
+    asyncio.run(traffic["publish"](server.url, 100))
+    high = sum(reading["value"] > 90 for reading in traffic["sample"](100))
+
+    def refused(says: str, **given: Any) -> None:
+        with pytest.raises(PenstockError, match=says):
+            run(folder, url=server.url, **given)
+        assert count(server.url, "ALERTS", "alerts.*") == high
+
+    run(folder, url=server.url)
+    assert count(server.url, "ALERTS", "alerts.*") == high
+    refused("alerts has read the table readings, which is to be computed anew", full_refresh=["readings"])
+    refused("alerts .*a second time", full_refresh_all=True)
+    two = folder / "transformations" / "two.py"
+    two.write_text(_TWO)
+    refused("The table both has 2 flows, first and second")
+    two.unlink()
+    alerts = folder / "transformations" / "alerts.py"
+    text = alerts.read_text()
+    alerts.write_text(text.replace('name="alerts"', 'name="alarms"'))
+    refused("alarms of the sink alerts is new")
+    alerts.write_text(text)
+    checkpoints = folder / "storage" / "_checkpoints"
+    checkpoints.rename(tmp_path / "kept")
+    refused("readings has batches up to 0, and the checkpoint of its flow readings is not there")
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    (tmp_path / "kept").rename(checkpoints)
+    shutil.copytree(folder / "storage", tmp_path / "copy")
+    refused("was moved or copied from", storage=tmp_path / "copy")
+    run(folder, url=server.url, full_refresh=["totals"])
+    assert count(server.url, "ALERTS", "alerts.*") == high
     for stream in ("READINGS", "ALERTS"):
         api(server.url, f"STREAM.DELETE.{stream}")
 

@@ -172,10 +172,46 @@ def test_a_flow_that_fails_ends_the_run(penstock: Penstock, nats: Server, connec
     done = penstock("run", str(folder), "--remote", connect)
     assert done.returncode == 1
     error = done.stderr.splitlines()[-1]
-    assert error.startswith("penstock: The pipeline wrong failed: Row 0 of this task cannot be written: subject is")
+    assert error.startswith(
+        "penstock: The pipeline wrong failed: flow alerts: Row 0 of this task cannot be written: subject"
+    )
     assert "Exception" not in done.stderr
     assert "Traceback" not in done.stderr
     assert (folder / "storage" / "spark.log").exists()
+
+
+# As a file is written by somebody who has not heard of replays, and what it may do beside.
+_PLAIN = (("out.stream", '"ALERTS"'), ('out.subject("alerts.")', '"alerts."'), ('out = target("ALERTS")', ""))
+_BESIDE = """
+from pyspark.sql import SparkSession
+
+rows = SparkSession.active().createDataFrame([("alerts.x", b"beside")], "subject string, data binary")
+rows.write.format("nats").option("stream", "ALERTS").mode("append").save()
+"""
+
+
+def test_a_replay_never_writes_to_the_live_stream(penstock: Penstock, nats: Server, connect: str, tmp_path: Path):
+    """A sink that does not ask for its target, and a write beside the pipeline, are refused; nothing is written.
+
+    The Connect server has an environment of its own: what it must not write reaches its tasks as a setting.
+    """
+    folder = quick_project(tmp_path)
+    asyncio.run(runpy.run_path(str(folder / "traffic.py"))["publish"](nats.url, 50))
+    before = count(nats.url, "ALERTS", "alerts.*")
+    alerts, beside = folder / "transformations" / "alerts.py", folder / "transformations" / "beside.py"
+    (folder / "transformations" / "totals.sql").unlink()
+    asks = alerts.read_text()
+    for text in ("sink", "write"):
+        plain = asks
+        for old, new in _PLAIN if text == "sink" else ():
+            plain = plain.replace(old, new)
+        alerts.write_text(plain)
+        beside.write_text(_BESIDE if text == "write" else "")
+        named = ("--name", f"never-{text}", "--into", f"ALERTS=NEVER_{text.upper()}")
+        done = penstock("replay", str(folder), *named, "--remote", connect)
+        assert done.returncode == 1, done.stdout
+        assert "This replay would write to ALERTS, which is none of its own streams" in done.stderr
+    assert count(nats.url, "ALERTS", "alerts.*") == before
 
 
 _LISTEN = """

@@ -51,6 +51,7 @@ FLOORS = {
     "penstock.spark.refusals": 0,
     "penstock.spark.sink_options": 0,
     "penstock.pipelines.outcome": 0,
+    "penstock.pipelines.reasons": 0,
     "penstock.console.access": 0,
     "penstock.console.config": 0,
     "penstock.console.masking": 0,

@@ -20,7 +20,7 @@ from penstock.errors import ContextError, InputError, LoginError, OptionError, P
 from penstock.options import ConnectionOptions
 from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.process import _environment
-from penstock.pipelines.settings import VARIABLE
+from penstock.spark.pipeline_replay import VARIABLE
 from tests.support import Authority, Key, Operator
 
 SEED = Key.make().seed
@@ -345,17 +345,20 @@ def test_the_environment_of_a_child_names_no_other_server(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("text", ['{"folder": "/x"}', None])
 def test_a_child_that_cannot_read_its_order_says_so(tmp_path: Path, text: str | None):
-    """The child tells what is wrong on its pipe and ends with status 1; nobody guesses from a status alone."""
+    """The child tells what is wrong on its pipe and ends with status 1, also where the disk of its log is full."""
     path = tmp_path / "order.json"
     if text is not None:
         path.write_text(text)
     receive, send = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-m", "penstock.pipelines.child", str(path), str(send)],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[send],
-    ) as child:
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(
+            [sys.executable, "-m", "penstock.pipelines.child", str(path), str(send)],
+            stdin=subprocess.PIPE,
+            stderr=full,
+            pass_fds=[send],
+        ) as child,
+    ):
         os.close(send)
         with os.fdopen(receive) as pipe:
             (said,) = [json.loads(line) for line in pipe]

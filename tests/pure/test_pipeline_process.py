@@ -20,13 +20,15 @@ import pytest
 from penstock.errors import DataLossError, InputError, NotFoundError, OptionError, PipelineError
 from penstock.options import ConnectionOptions
 from penstock.pipelines import running, start
-from penstock.pipelines.child import _Mouth, _reason
+from penstock.pipelines.child import _Mouth
 from penstock.pipelines.listening import Listening, _first_line
 from penstock.pipelines.new_project import write_project
 from penstock.pipelines.order import RunOrder
-from penstock.pipelines.process import PipelineRun, _conf, _kill_session, _session, _sudden, _take_lock, is_running
+from penstock.pipelines.process import PipelineRun, _conf, _kill_session, _session, _take_lock, is_running
 from penstock.pipelines.project import Project
+from penstock.pipelines.reasons import reason
 from penstock.pipelines.running import blocking
+from penstock.pipelines.watching import ended_by
 
 JAVA = "spark.driver.extraJavaOptions"
 NOWHERE = ConnectionOptions("nats://127.0.0.1:1")
@@ -139,9 +141,9 @@ def test_all_that_a_session_started_is_ended_with_it():
 
 def test_a_sudden_end_is_told_by_its_signal():
     """A process that says nothing at its end is told by what ended it."""
-    assert _sudden(-9) == "Spark's process was ended by SIGKILL"
-    assert _sudden(-15) == "Spark's process was ended by SIGTERM"
-    assert _sudden(137) == "Spark's process ended without a word (status 137)"
+    assert ended_by(-9) == "was ended by SIGKILL"
+    assert ended_by(-15) == "was ended by SIGTERM"
+    assert ended_by(137) == "ended without a word (status 137)"
 
 
 def test_a_run_that_did_not_start_can_be_closed(project: Project):
@@ -189,7 +191,7 @@ def test_the_outcome_of_a_run_that_failed_is_an_error(project: Project):
 )
 def test_the_sentence_for_a_person_is_found(error: BaseException, said: str):
     """Of what Spark says, the sentence of ours is told; where there is none, the first line that says anything."""
-    assert _reason(error) == said
+    assert reason(error) == said
 
 
 def test_lines_of_a_child_are_whole():

@@ -19,7 +19,8 @@ import penstock.pipelines
 from penstock.errors import InputError
 from penstock.pipelines.new_project import write_project
 from penstock.pipelines.project import Project
-from penstock.pipelines.settings import VARIABLE, Target, encode, start_position, target
+from penstock.pipelines.settings import Target, in_replay, start_position, target
+from penstock.spark.pipeline_replay import VARIABLE, PipelineReplay
 
 GOOD: dict[str, Any] = {"name": "shop", "storage": "state", "libraries": [{"glob": {"include": "flows/**"}}]}
 
@@ -348,27 +349,31 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):
 # -- settings of a replay ----------------------------------------------------------------------------------------------
 
 
+def encoded(start: str | None, into: dict[str, str]) -> str:
+    return PipelineReplay(start, into).to_json()
+
+
 def test_settings_come_from_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch):
     """Pipeline files ask without arguments, and are told by the environment, each time anew."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert (start_position(), target("A")) == ("all", Target("A"))
-    monkeypatch.setenv(VARIABLE, encode("2026-01-01T00:00:00Z", {"A": "B"}))
-    assert (start_position(), target("A")) == ("2026-01-01T00:00:00Z", Target("B", "B."))
+    assert (start_position(), target("A"), in_replay()) == ("all", Target("A"), False)
+    monkeypatch.setenv(VARIABLE, encoded("2026-01-01T00:00:00Z", {"A": "B"}))
+    assert (start_position(), target("A"), in_replay()) == ("2026-01-01T00:00:00Z", Target("B", "B."), True)
     monkeypatch.setenv(VARIABLE, "")
     assert (start_position("new"), target("A")) == ("new", Target("A"))
 
 
 def test_settings_without_a_start_leave_it_to_the_file():
     """A replay into other streams alone reads from where the file says."""
-    environ = {VARIABLE: encode(None, {"A": "B"})}
+    environ = {VARIABLE: encoded(None, {"A": "B"})}
     assert start_position("42", environ=environ) == "42"
     assert target("A", environ=environ).subject("x.y") == "B.x.y"
 
 
 def test_settings_are_written_in_one_way():
     """The same settings are the same text, whatever their order: a replay compares what it was begun with."""
-    assert encode("1", {"B": "b", "A": "a"}) == encode("1", {"A": "a", "B": "b"})
-    assert json.loads(encode("1", {"A": "a"})) == {"start": "1", "into": {"A": "a"}}
+    assert encoded("1", {"B": "b", "A": "a"}) == encoded("1", {"A": "a", "B": "b"})
+    assert json.loads(encoded("1", {"A": "a"})) == {"start": "1", "into": {"A": "a"}, "switched": False}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.pipelines import progress as progress_module
+from penstock.pipelines.agreement import HOME, check_home
 from penstock.pipelines.checkpoints import FlowState, read_flows
 from penstock.pipelines.new_project import write_project
 from penstock.pipelines.outcome import FlowProgress, MicroBatch, Outcome
@@ -56,11 +58,8 @@ def storage(project: Project) -> Path:
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def offset(**following: int) -> str:
-    marks = {
-        name: {"created": "2026-01-01T00:00:00Z", "from": 1, "next": number, "skipped": 0}
-        for name, number in following.items()
-    }
+def offset(created: str = "2026-01-01T00:00:00Z", **following: int) -> str:
+    marks = {name: {"created": created, "from": 1, "next": number, "skipped": 0} for name, number in following.items()}
     return json.dumps({"version": 1, "streams": marks})
 
 
@@ -197,14 +196,69 @@ def test_a_switch_to_what_is_gone_is_told_and_can_be_undone(project: Project, st
     """A pipeline that was switched to a replay that somebody deleted says so, and switches back."""
     for content, name in (('{"name": "v2"}', "v2"), ("{}", "without a name"), ('{"name": 5}', "5")):
         (storage / "switched.json").write_text(content)
-        for ask in (lambda: current_replay(project), lambda: place(project), lambda: state_paths(project)):
+        for ask in (lambda: current_replay(project), lambda: place(project)):
             with pytest.raises(InputError, match=rf"its replay {name}, which is gone\. Switch back"):
                 ask()
         switch_back(project)
         assert current_replay(project) is None
-    (storage / "switched.json").write_text("{")
-    with pytest.raises(InputError, match=r"switched\.json cannot be read.*Delete it"):
-        current_replay(project)
+
+
+def test_a_torn_switch_is_told_and_can_be_said_again(project: Project, storage: Path):
+    """A switch that cannot be read stops every run, which would write to the old streams; both ways of it mend that."""
+    keep_replay(project, "v2", "all", {"ALERTS": "V2"})
+    for content in ("", "{", "[]"):
+        for mend in (lambda: switch(project, "v2"), lambda: switch_back(project)):
+            (storage / "switched.json").write_text(content)
+            with pytest.raises(InputError, match=r"switched\.json .*Say it again: .*--to NAME, or --back"):
+                current_replay(project)
+            mend()
+            current_replay(project)
+    assert current_replay(project) is None
+
+
+def test_a_replay_whose_file_is_gone_is_not_taken_for_a_new_one(project: Project, storage: Path):
+    """Its state would go on in the middle of history, into streams that are made anew."""
+    keep_replay(project, "v2", "all", {"ALERTS": "V2"})
+    (storage / "replays" / "v2" / "_checkpoints").mkdir()
+    assert keep_replay(project, "v2", "all", {"ALERTS": "V2"}).name == "v2"
+    (storage / "replays" / "v2" / "replay.json").unlink()
+    with pytest.raises(InputError, match="nothing says what it was begun with"):
+        keep_replay(project, "v2", "all", {"ALERTS": "V2"})
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(project: Project, storage: Path):
+    """A disk that is full is told, and whoever was switched is switched as before; nothing half is left."""
+    keep_replay(project, "v2", "all", {"ALERTS": "V2"})
+    keep_replay(project, "v3", "all", {"ALERTS": "V3"})
+    kept = switch(project, "v2")
+    (storage / "switched.part").symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"switched\.json cannot be written: No space left on device"):
+        switch(project, "v3")
+    assert current_replay(project) == kept
+    assert not (storage / "switched.part").exists()
+
+
+def test_the_home_of_a_storage_is_written_and_read_as_ever(storage: Path):
+    """A storage knows where it is; one that was moved or copied is refused, and so is one that does not know."""
+    own = "its own Spark"
+    assert check_home(storage, own) is None
+    assert (storage / HOME).read_text() == GOLDEN["home.json"].replace("/srv/sensors/storage", str(storage))
+    assert check_home(storage, own) is None
+    copy = storage.parent / "copy"
+    shutil.copytree(storage, copy)
+    with pytest.raises(InputError, match=rf"{copy} was moved or copied from {storage}, and Spark would .* there"):
+        check_home(copy, own)
+    for content in ("", "[]", "{}", '{"storage": 5}'):
+        (copy / HOME).write_text(content)
+        with pytest.raises(InputError, match=r"cannot be read|moved or copied from 5"):
+            check_home(copy, own)
+
+
+def test_another_spark_than_before_is_told(storage: Path):
+    """Tables that one Spark keeps are not there for another, and the flows go on in the middle: said once."""
+    check_home(storage, "its own Spark")
+    assert "ran on its own Spark before, and runs on h:15002 now" in (check_home(storage, "h:15002") or "")
+    assert check_home(storage, "h:15002") is None
 
 
 def test_a_replay_of_a_storage_elsewhere_keeps_nothing_here(project: Project):
@@ -220,14 +274,18 @@ def test_a_replay_of_a_storage_elsewhere_keeps_nothing_here(project: Project):
 
 def test_a_replay_has_its_streams_to_itself(project: Project):
     """Into the pipeline's own streams, into itself, or two into one: all refused before anything is made."""
-    _check_targets(project, {})
-    _check_targets(project, {"ALERTS": "V2", "OTHER": "O2"})
+    _check_targets(project, "v2", {})
+    _check_targets(project, "v2", {"ALERTS": "V2", "OTHER": "O2"})
     for pairs in ({"ALERTS": "ALERTS"}, {"ALERTS": "READINGS"}, {"X": "Y", "Y": "X"}, {"X": "X"}):
         with pytest.raises(InputError, match=r"a stream of the pipeline itself\. Name a new stream: --into"):
-            _check_targets(project, pairs)
+            _check_targets(project, "v2", pairs)
+    keep_replay(project, "v1", "all", {"ALERTS": "V1"})
+    with pytest.raises(InputError, match="into V1, which is a stream of the replay v1"):
+        _check_targets(project, "v2", {"ALERTS": "V1"})
+    _check_targets(project, "v1", {"ALERTS": "V1"})
     with pytest.raises(InputError, match="two streams into one"):
-        _check_targets(project, {"ALERTS": "V2", "OTHER": "V2"})
-    _check_targets(replace(project, topology=None), {"ALERTS": "READINGS"})
+        _check_targets(project, "v2", {"ALERTS": "V2", "OTHER": "V2"})
+    _check_targets(replace(project, topology=None), "v2", {"ALERTS": "READINGS"})
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
@@ -238,6 +296,7 @@ def an_outcome() -> Outcome:
     outcome = Outcome()
     outcome.spark, outcome.updates, outcome.phase = "4.3.0", 1, "up to date"
     outcome.flows["raw"] = FlowProgress("raw", "COMPLETED", 1, 40, 38, 20.0, 2.0, 10, 3, 1000, {"ORDERS": 41})
+    outcome.flows["raw"].created = {"ORDERS": "2026-01-01T00:00:00Z"}
     outcome.flows["totals"] = FlowProgress("totals")
     outcome.history.append(MicroBatch(1767225600.0, "raw", 17, 40, 2.0, 10))
     return outcome
@@ -431,7 +490,7 @@ def test_the_state_of_a_pipeline_elsewhere_needs_a_run_from_here(
     with pytest.raises(InputError, match="not on this machine"):
         state_paths(far)
     outcome = an_outcome()
-    outcome.flows["raw"].streams = {}
+    outcome.flows["raw"].streams = outcome.flows["raw"].created = {}
     ProgressFile.of(far, NOWHERE, os.getpid(), continuous=True).write(outcome)
     state = pipeline_state(far, NOWHERE)
     assert state.flows == (FlowState(None, "raw", None, 17, {}, 1000),), (
@@ -445,18 +504,35 @@ def test_the_state_of_a_pipeline_elsewhere_needs_a_run_from_here(
     assert (state.flows[0].done, state.running) == (None, False)
 
 
-def test_a_reset_forgets_all_but_replays(project: Project, storage: Path):
+def test_a_reset_forgets_all_but_other_replays(project: Project, storage: Path):
     """Checkpoints, catalog, logs, progress and tables go; replays, and whatever else lies there, stay."""
     for name in ("_checkpoints", "catalog", "warehouse", "replays"):
         (storage / name / "deep").mkdir(parents=True)
-    for name in ("derby.log", "spark.log", NAME, "mine.txt"):
+    for name in ("derby.log", "spark.log", NAME, HOME, "mine.txt"):
         (storage / name).touch()
     names = {path.name for path in state_paths(project)}
-    assert names == {"_checkpoints", "catalog", "warehouse", "derby.log", "spark.log", NAME}
+    assert names == {"_checkpoints", "catalog", "warehouse", "derby.log", "spark.log", NAME, HOME}
     reset_pipeline(project)
     assert state_paths(project) == []
     assert {path.name for path in storage.iterdir()} >= {"replays", "mine.txt"}
     reset_pipeline(project)
+
+
+@pytest.mark.parametrize("switched", ['{"name": "v2"}', '{"name": "gone"}', '{"name": "../.."}', "{", "[]"])
+def test_a_reset_while_switched_forgets_all_of_it(project: Project, storage: Path, switched: str):
+    """The pipeline's own state, the switch and the replay in use go, however broken the switch is; others stay."""
+    for name in ("v2", "v3"):
+        keep_replay(project, name, "all", {"ALERTS": name.upper()})
+        (storage / "replays" / name / "_checkpoints").mkdir()
+    for name in ("_checkpoints", "warehouse"):
+        (storage / name).mkdir()
+    (storage / "switched.json").write_text(switched)
+    reset_pipeline(project)
+    left = {path.name for path in storage.iterdir()} - {"lock"}
+    kept = {path.name for path in (storage / "replays").iterdir()}
+    assert (left, kept) == ({"replays"}, {"v3"} if "v2" in switched else {"v2", "v3"})
+    assert current_replay(project) is None
+    assert project.folder.exists()
 
 
 def test_a_reset_deletes_tables_where_they_are(project: Project, storage: Path, tmp_path: Path):

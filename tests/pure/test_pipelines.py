@@ -26,9 +26,10 @@ from penstock.pipelines.process import _take_lock
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import Sight, check_remote, refuse_other
 from penstock.pipelines.replays import beside, current_replay, database, keep_replay, switch, switch_back
-from penstock.pipelines.settings import VARIABLE, encode, start_position, target
+from penstock.pipelines.settings import start_position, target
 from penstock.pipelines.state import state_paths
 from penstock.pipelines.tables import Table
+from penstock.spark.pipeline_replay import VARIABLE, PipelineReplay
 
 
 def offset(next_sequence: int, stream: str = "ORDERS") -> str:
@@ -113,7 +114,7 @@ def test_settings_of_a_replay():
     """Ordinarily a file reads and writes where it says; in a replay where the replay says, and never both."""
     assert start_position("new", environ={}) == "new"
     assert target("REVENUE", environ={}).subject("revenue.x") == "revenue.x"
-    replayed = {VARIABLE: encode("17", {"REVENUE": "R2"})}
+    replayed = {VARIABLE: PipelineReplay("17", {"REVENUE": "R2"}).to_json()}
     assert start_position("new", environ=replayed) == "17"
     there = target("REVENUE", environ=replayed)
     assert (there.stream, there.subject("revenue.x")) == ("R2", "R2.revenue.x")
@@ -132,7 +133,7 @@ def test_a_replay_is_what_it_was_begun_as(tmp_path: Path):
     kept = keep_replay(project, "v2", "1h", {"ALERTS": "V2"})
     ago = datetime.now(UTC) - datetime.fromisoformat(kept.start)
     assert timedelta(minutes=59) < ago < timedelta(minutes=61)
-    assert start_position(environ={VARIABLE: kept.settings}) == kept.start
+    assert start_position(environ={VARIABLE: kept.settings()}) == kept.start
     assert keep_replay(project, "v2", "1h", {"ALERTS": "V2"}) == kept
     for start, into in (("2h", {"ALERTS": "V2"}), ("1h", {"ALERTS": "V3"})):
         with pytest.raises(InputError, match="begun from 1h into ALERTS=V2"):
@@ -154,7 +155,7 @@ def test_a_pipeline_switches_and_switches_back(tmp_path: Path):
         (folder / "_checkpoints").mkdir()
     assert state_paths(project) == [own / "_checkpoints"]
     assert switch(project, "v2") == kept == current_replay(project)
-    assert state_paths(project) == [theirs / "_checkpoints"], "a reset forgets the state that is in use"
+    assert state_paths(project) == [own / "_checkpoints", own / "switched.json", theirs], "a reset forgets all of it"
     assert beside(project, "v2").warehouse == tmp_path / "sensors" / "storage" / "replays" / "v2" / "warehouse"
     lock = _take_lock(beside(project, "v2"))
     assert lock is not None
@@ -176,6 +177,10 @@ def test_a_replay_that_shares_a_catalog_has_a_database_of_its_own(tmp_path: Path
     assert database(project, "v-2", None) is None
     assert database(project, "v-2", "sc://x") == "default_replay_v_2"
     assert database(replace(project, catalog="lake", database="Shop"), "v2", None) == "shop_replay_v2"
+    for setting in ("spark.hadoop.hive.metastore.uris", "spark.sql.catalog.lake", "spark.sql.catalogImplementation"):
+        assert database(replace(project, configuration={setting: "x"}), "v2", None) == "default_replay_v2"
+        assert database(project, "v2", None, {setting: "x"}) == "default_replay_v2"
+    assert database(project.at("s3a://bucket/x"), "v2", None) == "default_replay_v2", "its warehouse may be shared"
 
 
 # -- Connect servers ---------------------------------------------------------------------------------------------------

@@ -126,6 +126,9 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, js
     typer.echo(f"Pipeline {state.name} is {'running' if state.running else 'not running'}.")
     if state.replay is not None:
         typer.echo(f"It was switched to its replay {state.replay.name}, which writes to {_names(state.replay.into)}.")
+    for stream, (read, here) in sorted(state.others.items()):
+        what = f"The stream {stream} that it reads was made at {read}; the one of that name here was made at {here}."
+        typer.echo(f"{what} Is this the right server? Otherwise it was deleted and made again.", err=True)
     if state.told is not None:
         typer.echo(f"Its checkpoints are not on this machine. Its newest run from here told, {ago(state.told)}:")
     print_table(
@@ -148,7 +151,7 @@ def status(ctx: typer.Context, folder: Folder = ".", storage: Storage = None, js
 
 
 def reset(folder: Folder = ".", storage: Storage = None, force: Force = False) -> None:
-    """Forget how far the pipeline is and drop its tables; streams keep what they hold."""
+    """Forget how far the pipeline is, drop its tables, and undo a switch; streams keep what they hold."""
     from penstock.pipelines.project import Project
     from penstock.pipelines.state import reset_pipeline, state_paths
 

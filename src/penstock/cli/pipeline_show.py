@@ -36,9 +36,7 @@ def _cells(flow: FlowProgress, counted: bool) -> tuple[str, ...]:
 
 
 def print_summary(outcome: Outcome, title: str = "Flows") -> None:
-    """Print what each flow has done, and on standard error what is to be known beside."""
-    for note in outcome.notes:
-        typer.echo(note, err=True)
+    """Print what each flow has done."""
     print_table(title, COLUMNS, [_cells(flow, outcome.counted) for flow in outcome.flows.values()])
 
 
@@ -62,14 +60,16 @@ def board(title: str, quiet: float | None = None) -> Iterator[Callable[[Outcome,
         TextColumn("rows"),
         TimeElapsedColumn(),
     )
-    task = bar.add_task(title, total=None)
+    task, told = bar.add_task(title, total=None), list[str]()
     with Live(Group(bar), console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
 
         def show(outcome: Outcome, waiting: int | None = None) -> None:
+            for note in _new(outcome, told):
+                live.console.print(note, markup=False, highlight=False)
             left = outcome.lag if waiting is None else waiting
             read = outcome.rows_in
             bar.update(
-                task, description=f"{title}: {outcome.phase}", completed=read, total=(read + (left or 0)) or None
+                task, description=f"{title}: {outcome.doing}", completed=read, total=(read + (left or 0)) or None
             )
             rows = [_cells(flow, outcome.counted) for flow in outcome.flows.values()]
             live.update(Group(bar, make_table(COLUMNS, rows, box=None, header_style="dim")))
@@ -77,10 +77,21 @@ def board(title: str, quiet: float | None = None) -> Iterator[Callable[[Outcome,
         yield show
 
 
+def _new(outcome: Outcome, told: list[str]) -> Iterator[str]:
+    """Give the notes of a run that were not told yet, each once: an update after the other may have the same."""
+    for note in outcome.notes:
+        if note not in told:
+            told.append(note)
+            yield note
+
+
 def _lines(quiet: float | None) -> Callable[[Any, int | None], None]:
     said: list[Any] = [0.0, ""]
+    told = list[str]()
 
     def show(outcome: Outcome, waiting: int | None = None) -> None:
+        for note in _new(outcome, told):
+            typer.echo(note, err=True)
         now, phase = time.monotonic(), outcome.phase
         if (phase == said[1] or quiet is not None) and now - said[0] < (quiet or _QUIET):
             return
@@ -92,6 +103,6 @@ def _lines(quiet: float | None) -> Callable[[Any, int | None], None]:
             figures = (
                 ", ".join(f"{flow.name} {flow.status.lower()}" for flow in outcome.flows.values()) or "no flow yet"
             )
-        typer.echo(f"  {phase}: {figures}, {outcome.updates} updates", err=True)
+        typer.echo(f"  {outcome.doing}: {figures}, {outcome.updates} updates", err=True)
 
     return show

@@ -43,10 +43,11 @@ async def pipelines(backend: Backend, request: PageRequest) -> Data:
     latest = dict(zip(names, await all_of(names, lambda name: _latest(client, name)), strict=True))
     for item in shown:
         for flow in item["flows"]:
-            flow["lag"] = _lag(flow["streams"], latest)
+            made = flow.pop("created")
+            newest = {name: _newest(made.get(name), latest.get(name)) for name in flow["streams"]}
+            flow["lag"] = _lag(flow["streams"], newest)
             flow["streams"] = [
-                {"name": name, "next": following, "latest": latest.get(name)}
-                for name, following in flow["streams"].items()
+                {"name": name, "next": following, "latest": newest[name]} for name, following in flow["streams"].items()
             ]
     found, total = await stream_page(client)
     kept = [info for info in found if any(is_marker(subject) for subject in info.config.subjects)]
@@ -112,12 +113,14 @@ def _pipeline(backend: Backend, project: Project, storage: Path | None, replay: 
             "complete": state.complete,
             "state_bytes": state.state_bytes,
             "streams": state.streams,
+            "created": state.created,
             **_live(live.pop(state.flow, {})),
         }
         for state in states
     ]
     for name, flow in live.items():
         known = {key: flow[key] for key in ("batches", "state_bytes", "streams")}
+        known["created"] = flow.get("created", {})
         flows.append({"flow": name, "target": None, "complete": None, **known, **_live(flow)})
     return {
         "name": project.name,
@@ -163,9 +166,15 @@ def _moment(seconds: float | None) -> str | None:
 # -- what is in NATS ---------------------------------------------------------------------------------------------------
 
 
-async def _latest(client: Connection, name: str) -> int | None:
-    found = await if_there(assets.stream_info(client, name))
-    return found.last_sequence + 1 if found else None
+async def _latest(client: Connection, name: str) -> tuple[str, int] | None:
+    """Give when a stream was made, and the next sequence that it will give out."""
+    found = await if_there(api_request(client, f"STREAM.INFO.{name}"))
+    return (str(found["created"]), int(found["state"]["last_seq"]) + 1) if found else None
+
+
+def _newest(made: str | None, found: tuple[str, int] | None) -> int | None:
+    """Give the next sequence of the stream that a flow reads; None where it is gone, or another one is there."""
+    return None if found is None or (made is not None and made != found[0]) else found[1]
 
 
 def _lag(streams: dict[str, int], latest: dict[str, int | None]) -> int | None:

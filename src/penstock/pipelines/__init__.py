@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.pipelines.replaying import replay as replay
     from penstock.pipelines.running import run as run
     from penstock.pipelines.running import start as start
+    from penstock.pipelines.settings import in_replay as in_replay
     from penstock.pipelines.settings import start_position as start_position
     from penstock.pipelines.settings import target as target
     from penstock.pipelines.tables import KeptTable as KeptTable
@@ -35,6 +36,7 @@ _HOMES = {
     "Project": "penstock.pipelines.project",
     "RunOrder": "penstock.pipelines.order",
     "Table": "penstock.pipelines.tables",
+    "in_replay": "penstock.pipelines.settings",
     "replay": "penstock.pipelines.replaying",
     "run": "penstock.pipelines.running",
     "start": "penstock.pipelines.running",

@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import InputError
@@ -40,6 +40,8 @@ class FlowState:
     """For each NATS stream that it reads, the next sequence after the newest batch that is done."""
     state_bytes: int
     """How large its state is on disk."""
+    created: dict[str, str] = field(default_factory=dict)
+    """For each of these streams, when it was made: another one of that name is another stream."""
 
     @property
     def complete(self) -> bool:
@@ -60,11 +62,12 @@ def read_flows(storage: Path) -> list[FlowState]:
 def _read(target: str, flow: str, version: Path) -> FlowState:
     planned = max(_numbers(version / "offsets"), default=None)
     done = max(_numbers(version / "commits"), default=None)
-    streams: dict[str, int] = {}
+    streams, created = dict[str, int](), dict[str, str]()
     if done is not None:
         for offset in _nats_offsets(version / "offsets" / str(done)):
             streams |= {name: mark.next for name, mark in offset.marks.items()}
-    return FlowState(target, flow, planned, done, streams, sum(_sizes(version / "state")))
+            created |= {name: mark.created for name, mark in offset.marks.items()}
+    return FlowState(target, flow, planned, done, streams, sum(_sizes(version / "state")), created)
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -17,21 +18,27 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from penstock.errors import PenstockError
+from penstock.errors import InputError
 from penstock.pipelines import remote
+from penstock.pipelines.agreement import Refresh, Storage
 from penstock.pipelines.eventlog import connect_port
-from penstock.pipelines.listening import Listening, counting_registry
+from penstock.pipelines.listening import Listening
 from penstock.pipelines.order import Assignment
+from penstock.pipelines.project import local_path, names_catalog
+from penstock.pipelines.reasons import reason
+from penstock.pipelines.registry import Definitions, ReplayRules, make_registry
+from penstock.pipelines.settings import start_was_asked
+from penstock.pipelines.watching import watch_answers, watch_java, watch_server
+from penstock.spark.pipeline_replay import SETTING, PipelineReplay
 
 __all__ = ["main"]
 
-# Spark's names for what went wrong are for people who know Spark; these lines are for everybody.
-_OURS = "penstock.errors."
+_SINKS = f"{SETTING}.sinks"
 
 
 class _Mouth:
@@ -55,22 +62,17 @@ def _listen(stop: threading.Event, folder: Path) -> None:
     os._exit(1)  # the parent is gone; Java follows when our end of its pipe closes
 
 
-def _start_local(given: Assignment) -> tuple[Any, str]:
+def _start_local(given: Assignment, mouth: _Mouth) -> tuple[Any, str]:
     """Start Spark here with a Connect server on a free port of loopback; give the session and the server's URL."""
     from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    classic = SparkSession(SparkContext.getOrCreate(SparkConf().setAll(list(given.spark.items()))))
+    conf = SparkConf().setAll(list(given.spark.items()))
+    java: Any = launch_gateway(conf)  # type: ignore[no-untyped-call]  # pyspark gives it no types
+    watch_java(java.proc, mouth.say)
+    classic = SparkSession(SparkContext(gateway=java, conf=conf))
     return classic, f"sc://localhost:{connect_port(given.folder / 'events')}"
-
-
-def _reason(error: BaseException) -> str:
-    """Find the sentence that a person needs in what Spark says."""
-    if isinstance(error, PenstockError):
-        return str(error)
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    ours = [line.partition(": ")[2] for line in lines if line.startswith(_OURS)]
-    return next(iter(ours or lines), type(error).__name__).strip()
 
 
 def _settings(spark: Any, given: Mapping[str, str], mouth: _Mouth, ours: bool) -> dict[str, str]:
@@ -95,15 +97,20 @@ def _update(
 ) -> None:
     """Run the pipeline once, over everything that is there now."""
     from pyspark.pipelines import cli
-    from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
     path, order = given.spec, given.order
     spec = cli.load_pipeline_spec(path)
     database = order.database or spec.database
     graph = create_dataflow_graph(spark, default_catalog=spec.catalog, default_database=database, sql_conf=settings)
-    registry = SparkConnectGraphElementRegistry(spark, graph) if listening is None else counting_registry(spark, graph)
+    registry = make_registry(spark, graph, counting=listening is not None, rules=_rules(given, settings))
+    start_was_asked()
     cli.register_definitions(path, registry, spec, spark, graph)
+    shared = order.remote is not None or names_catalog(spec.catalog, {**spec.configuration, **order.conf})
+    storage = _check(spark, given, registry.found, database or "default", shared)
+    if storage is not None:
+        for note in remote.notes_on_beginning(storage.beginning(registry.found)):
+            mouth.say("note", text=note)
     mouth.say("registered")
     # For each update anew: a server keeps the beginning of every query for a listener until that is gone.
     with listening or nullcontext():
@@ -124,6 +131,43 @@ def _update(
                     listening.hear(message)
 
 
+def _rules(given: Assignment, settings: Mapping[str, str]) -> ReplayRules | None:
+    """Give what a replay may define; None for any other run."""
+    if given.order.replay is None:
+        return None
+    sinks = {name.strip() for name in settings.get(_SINKS, "").split(",")}
+    return ReplayRules(PipelineReplay.from_json(given.order.replay), sinks, given.order.database is not None)
+
+
+def _check(spark: Any, given: Assignment, found: Definitions, database: str, shared: bool) -> Storage | None:
+    """Refuse definitions, and a storage that does not go with them, before a row is moved; give what can be seen."""
+    order = given.order
+    replay = None if order.replay is None else PipelineReplay.from_json(order.replay)
+    if not start_was_asked() and replay is not None and not replay.switched and replay.start not in (None, "all"):
+        raise InputError(
+            f"This replay begins at {replay.start}, and no file of the pipeline asks for that: sources would begin "
+            "where the files say.",
+            remedy='Write .option("start", start_position()) for each of them, from penstock.pipelines.',
+        )
+    default = spark.conf.get("spark.sql.sources.default", "parquet")
+    found.check(default)
+    folder, warehouse = local_path(given.storage), _warehouse(spark, given)
+    if folder is None or warehouse is None or order.dry:
+        return None  # nobody can look at it from here, or nothing will be done
+    refresh = Refresh(order.full_refresh, order.full_refresh_all)
+    storage = Storage(folder, warehouse, database, sure=not shared)
+    storage.check(found, refresh, default)
+    return storage
+
+
+def _warehouse(spark: Any, given: Assignment) -> Path | None:
+    """Give the folder of the tables; None where it is not here, or has a name that Spark writes in other ways."""
+    setting = "spark.sql.warehouse.dir"
+    named = str(given.spark.get(setting, "") if given.order.remote is None else spark.conf.get(setting, ""))
+    found = local_path(named) or (Path(named) if named.startswith("/") else None)
+    return None if found is None or re.search(r"[%#?\s]", str(found)) else found
+
+
 def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
     from pyspark.pipelines.cli import load_pipeline_spec
     from pyspark.sql.connect.session import SparkSession
@@ -132,12 +176,16 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
     classic, order = None, given.order
     url = order.remote
     if url is None:
-        classic, url = _start_local(given)
+        classic, url = _start_local(given, mouth)
+    else:
+        watch_server(url, mouth.say)
     # Pipeline files say SparkSession.active() and mean the Connect session.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     spark = SparkSession.builder.remote(url).create()
+    over = threading.Event()
     try:
         mouth.say("ready", spark=spark.version)
+        watch_answers(spark, mouth.say, over)
         if classic is None:
             mouth.say("looking")
             remote.refuse_other(remote.look(spark, given.streams), remote.stream_ages(given.streams))
@@ -145,6 +193,8 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {order.database}")
         # Those of the caller are last here, too: a session's settings win over those that its Spark was started with.
         wanted = {**load_pipeline_spec(given.spec).configuration, **order.conf}
+        if order.replay is not None:
+            wanted[SETTING] = order.replay  # each task learns of it, wherever it runs
         settings = _settings(spark, wanted, mouth, ours=classic is not None)
         listening = None
         if classic is None and not order.dry:  # a Spark of our own writes an event log, which tells more
@@ -160,6 +210,7 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
             given = replace(given, order=replace(order, full_refresh=(), full_refresh_all=False))
             stop.wait(order.pause)
     finally:
+        over.set()
         spark.stop()
         if classic is not None:
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
@@ -169,16 +220,18 @@ def _work(given: Assignment, mouth: _Mouth, stop: threading.Event) -> None:
 def main() -> int:
     """Run the order in the file that the first argument names; talk on the pipe that the second one names."""
     warnings.filterwarnings("ignore", message="Failed to set spark")
-    stop = threading.Event()
+    stop, folder = threading.Event(), None
     with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as pipe:
         mouth = _Mouth(pipe)
         try:
             given = Assignment.from_json(Path(sys.argv[1]).read_bytes())
+            folder = given.spec.parent
             threading.Thread(target=_listen, args=(stop, given.folder), daemon=True).start()
             _work(given, mouth, stop)
         except BaseException as error:
-            traceback.print_exc()
-            mouth.say("failed", reason=_reason(error))
+            mouth.say("failed", reason=reason(error, folder))
+            with suppress(OSError):  # the disk of the log may be what is full
+                traceback.print_exc()
             return 1
         mouth.say("ended")
     return 0
@@ -187,6 +240,7 @@ def main() -> int:
 if __name__ == "__main__":
     # Java's pipe and the listening thread need no farewell, and waiting for them could hang.
     status = main()
-    sys.stderr.flush()
-    sys.stdout.flush()
+    for stream in (sys.stderr, sys.stdout):
+        with suppress(OSError):
+            stream.flush()
     os._exit(status)

@@ -3,7 +3,7 @@
 The flows of a pipeline run in the session that starts them, so the server tells that session each progress, on a stream
 of its own, and needs no setting for it. Two things it does not tell. Who has ended is told without a name, and when a
 flow begins only by the pipeline's own events: so those are counted, and the last progress of each query is waited for.
-And a table of files does not say how many rows it took, so `counting_registry` lets Spark count them on their way.
+And a table of files does not say how many rows it took, so `registry` lets Spark count them on their way.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Self
 
-from penstock.pipelines.outcome import OBSERVED
-
-__all__ = ["Listening", "counting_registry"]
+__all__ = ["Listening"]
 
 _STATE = re.compile(r"Flow (.+) is (PLANNING|RUNNING)\.")
 
@@ -136,35 +133,6 @@ class Listening:
             command.streaming_query_listener_bus_command.remove_listener_bus_listener = True
         found: Iterator[dict[str, Any]] = self._spark.client.execute_command_as_iterator(command)
         return found
-
-
-def counting_registry(spark: Any, graph: str) -> Any:
-    """Make the registry of a graph's elements; rows of flows whose target does not count them are observed."""
-    from pyspark.pipelines.flow import Flow
-    from pyspark.pipelines.output import MaterializedView, Output, Sink, TemporaryView
-    from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
-    from pyspark.sql import functions as F
-
-    class Registry(SparkConnectGraphElementRegistry):
-        def __init__(self) -> None:
-            super().__init__(spark, graph)
-            self._left: set[str] = set()
-
-        def register_output(self, output: Output) -> None:
-            # A view becomes a part of whatever reads it, a materialized view is no query, and our sink counts itself.
-            counts = isinstance(output, Sink) and output.format == "nats"
-            if counts or isinstance(output, TemporaryView | MaterializedView):
-                self._left.add(output.name)
-            super().register_output(output)
-
-        def register_flow(self, flow: Flow) -> None:
-            if flow.target not in self._left:
-                made = flow.func
-                rows = F.count(F.lit(1)).alias("rows")
-                flow = replace(flow, func=lambda: made().observe(OBSERVED, rows))
-            super().register_flow(flow)
-
-    return Registry()
 
 
 def _first_line(error: BaseException) -> str:

@@ -51,7 +51,7 @@ class RunOrder:
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark settings over those of the spec."""
     replay: str | None = None
-    """The settings of a replay, as `penstock.pipelines.settings` writes them."""
+    """The settings of a replay, as `penstock.spark.pipeline_replay` writes them."""
     database: str | None = None
     """The database for its tables, made if it is missing, instead of the one of the spec."""
 

@@ -13,12 +13,14 @@ from datetime import datetime
 from typing import Any
 
 from penstock.errors import InputError
+from penstock.pipelines.reasons import cause
 from penstock.spark.offsets import Offset
 
 __all__ = ["OBSERVED", "FlowProgress", "MicroBatch", "Outcome"]
 
 MOST_BATCHES = 20_000  # of the history; older ones are forgotten
 MOST_JOBS = 1_000
+SILENT = 30.0  # seconds without a sign of life from Spark that are worth telling; it is asked every few seconds
 OBSERVED = "penstock_rows"  # the observation in which Spark counts the rows of a flow
 # The phases that a run enters by what its child says.
 _PHASES = {
@@ -31,6 +33,7 @@ _PHASES = {
     "ended": "ended",
 }
 _FLOW = re.compile(r"Flow '?([^' ]+)'? (?:is|has) ([A-Z]+)")
+_FAILED = re.compile(r"(?:Flow|Failed to resolve flow:) '?([^' ]+)'?[^\n]*\.\s+Error: (.*)", re.DOTALL)
 _RUN = re.compile(r"Run is ([A-Z]+)")
 
 
@@ -68,6 +71,8 @@ class FlowProgress:
     state_bytes: int = 0
     streams: dict[str, int] = field(default_factory=dict)
     """For each NATS stream that it reads, the next sequence."""
+    created: dict[str, str] = field(default_factory=dict)
+    """For each of these streams, when it was made: another one of that name is another stream."""
 
     def plain(self, counted: bool = True) -> dict[str, Any]:
         """Give it as JSON wants it; what is not known is null, and never a zero."""
@@ -93,8 +98,13 @@ class Outcome:
         self.failure: str | None = None
         """Why it failed; None where it did not."""
         self.spark: str | None = None
+        self.heard: float | None = None
+        """When Spark gave its last sign of life, in seconds since 1970."""
+        self.silence = 0.0
+        """For how many seconds it has given none."""
         self.notes: list[str] = []
         """What the caller should know, beside figures."""
+        self._failed: dict[str, str] = {}  # flow -> why, until it succeeds
         self._jobs: dict[int, str] = {}  # stage -> flow
         self._names: dict[str, str] = {}  # query id -> flow
         self._by_sink: set[str] = set()  # flows whose sink counts its rows; the counts of their tasks are left out
@@ -103,6 +113,13 @@ class Outcome:
     def ok(self) -> bool:
         """Whether everything that was asked for is done."""
         return self.ended and self.failure is None
+
+    @property
+    def doing(self) -> str:
+        """What the run is doing, with the silence of a Spark that should have said something."""
+        if self.silence < SILENT:
+            return self.phase
+        return f"{self.phase}, Spark has not answered for {self.silence:.0f} s"
 
     @property
     def rows_in(self) -> int:
@@ -120,6 +137,7 @@ class Outcome:
     def hear(self, line: Mapping[str, Any]) -> None:
         """Take in a line of the child."""
         kind = line["kind"]
+        self.heard = line.get("at", self.heard)
         self.phase = _PHASES.get(kind, self.phase)
         if kind == "ready":
             self.spark = line["spark"]
@@ -129,22 +147,31 @@ class Outcome:
             self._read_progress(line["progress"])
         elif kind == "deaf":
             self._lose(line["reason"])
-        elif kind == "note":
+        elif kind == "note" and line["text"] not in self.notes:
             self.notes.append(line["text"])
         elif kind == "updated":
             self.updates += 1
         elif kind == "event":
             self._hear_event(line["message"])
         elif kind == "failed":
-            self.failure = self.failure or line["reason"]
+            self.failure = self.failure or self._failures() or line["reason"]
         elif kind == "ended":
             self.ended = True
 
     def _hear_event(self, message: str) -> None:
         if found := _FLOW.match(message):
-            self._flow(found.group(1)).status = found.group(2)
+            flow = self._flow(found.group(1))
+            flow.status = found.group(2)
+            if flow.status == "COMPLETED":
+                self._failed.pop(flow.name, None)
         elif found := _RUN.match(message):
             self.phase = f"run {found.group(1).lower()}"
+        if found := _FAILED.match(message):
+            self._failed[self._flow(found.group(1)).name] = cause(found.group(2))
+
+    def _failures(self) -> str:
+        """Give the flows that failed, and have not succeeded since, each with its cause."""
+        return "; ".join(f"flow {name}: {said.rstrip('.')}" for name, said in self._failed.items())
 
     def _lose(self, reason: str) -> None:
         """Forget figures that would be too small from here on; those of later batches are known again."""
@@ -214,6 +241,7 @@ class Outcome:
         except InputError:
             latest = end  # Spark knows none before the first batch
         flow.streams |= {name: mark.next for name, mark in end.marks.items()}
+        flow.created |= {name: mark.created for name, mark in end.marks.items()}
         flow.lag = sum(end.lag(latest).values())
 
     def _flow(self, name: str) -> FlowProgress:

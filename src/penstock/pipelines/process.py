@@ -16,7 +16,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,17 +23,22 @@ from typing import BinaryIO, Self
 
 from penstock.errors import InputError, PipelineError
 from penstock.options import ConnectionOptions
+from penstock.pipelines.agreement import check_home
 from penstock.pipelines.eventlog import EventLog
 from penstock.pipelines.order import Assignment, RunOrder
 from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.progress import ProgressFile, process_facts
 from penstock.pipelines.project import Project
-from penstock.pipelines.settings import VARIABLE
+from penstock.pipelines.reasons import not_started
+from penstock.pipelines.scratch import scratch_folder
+from penstock.pipelines.watching import connect_address, ended_by
+from penstock.spark.pipeline_replay import VARIABLE
 from penstock.spark.sessions import check_java
 
-__all__ = ["PipelineRun", "is_running"]
+__all__ = ["PipelineRun", "is_running", "no_run"]
 
 MOST_LOG = 50 * 2**20
+_NO_JAVA = "[JAVA_GATEWAY_EXITED]"  # what pyspark says where Java, or Spark in it, did not come up
 _DIE = 10.0  # seconds that killed processes may take to be gone
 
 
@@ -71,9 +75,11 @@ class PipelineRun:
         lock = _take_lock(self.project)
         if lock is not None:
             self._held.callback(os.close, lock)
-        # Java may be writing to it when it is killed.
-        scratch = tempfile.TemporaryDirectory(prefix="penstock-pipeline-", ignore_cleanup_errors=True)
-        folder = self._folder = Path(self._held.enter_context(scratch))
+        storage = self.project.local_storage
+        if storage is not None and (note := check_home(storage, _spark_of(self.order))):
+            self.outcome.notes.append(note)
+        folder, held = self._held.enter_context(scratch_folder())
+        self._folder = folder
         for name in ("events", "java"):
             (folder / name).mkdir()
         self._log = EventLog(folder / "events")
@@ -89,13 +95,13 @@ class PipelineRun:
         receive, send = os.pipe()
         self._pipe = self._held.enter_context(os.fdopen(receive, "rb", buffering=0))
         try:
-            with self.log_path.open("wb") as log:
+            with _open_log(self.log_path) as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "penstock.pipelines.child", str(order), str(send)],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
-                    pass_fds=[send] if lock is None else [send, lock],
+                    pass_fds=[send, held] if lock is None else [send, held, lock],
                     env=_environment(self.order, context),
                     start_new_session=True,
                 )
@@ -157,12 +163,15 @@ class PipelineRun:
         if self._log is not None:
             for event in self._log.read():
                 self.outcome.read(event)
+        self.outcome.silence = max(0.0, time.time() - (self.outcome.heard or time.time()))
         if self.log_path.exists() and self.log_path.stat().st_size > MOST_LOG:
             os.truncate(self.log_path, 0)
         if not alive and self._process is not None:
             status = self._process.wait(_DIE)
             if not self.outcome.ended and self.outcome.failure is None:
-                self.outcome.failure = _sudden(status)
+                self.outcome.failure = f"Spark's process {ended_by(status)}"
+            if _NO_JAVA in (self.outcome.failure or "") and (said := not_started(_tail(self.log_path))):
+                self.outcome.failure = f"Spark does not start with the master {self.order.master}: {said}"
         if self._progress is not None:
             self._progress.write(self.outcome, over=not alive)
         return alive
@@ -259,6 +268,32 @@ def _environment(order: RunOrder, context: Path) -> dict[str, str]:
     return environment
 
 
+def _spark_of(order: RunOrder) -> str:
+    """Give the Spark that has the tables of a run, as people call it."""
+    if order.remote is None:
+        return "its own Spark"
+    host, port = connect_address(order.remote)
+    return f"the Connect server {host}:{port}"
+
+
+def _open_log(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except OSError as error:
+        what = f"Spark's log {path} cannot be written: {error.strerror}."
+        raise InputError(what, remedy="Make room, or name another storage with --storage.") from None
+
+
+def _tail(path: Path, most: int = 2**16) -> str:
+    """Give the end of a log."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - most))
+            return log.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 # -- locks and processes -----------------------------------------------------------------------------------------------
 
 
@@ -300,6 +335,23 @@ def is_running(project: Project) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def no_run(project: Project) -> Iterator[None]:
+    """Keep runs of this pipeline from beginning; InputError if one is under way."""
+    if project.local_storage is None or not project.local_storage.exists():
+        yield
+        return
+    try:
+        handle = _take_lock(project)
+    except InputError:
+        raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.") from None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
 def _session(leader: int) -> Iterator[int]:
     """Find the processes of a session, dead ones left out."""
     for path in Path("/proc").glob("[0-9]*"):
@@ -321,9 +373,3 @@ def _kill_session(leader: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-
-
-def _sudden(status: int) -> str:
-    if status < 0:
-        return f"Spark's process was ended by {signal.Signals(-status).name}"
-    return f"Spark's process ended without a word (status {status})"

@@ -63,7 +63,7 @@ class ProgressFile:
             **self._about,
             "time": time.time(),
             "state": _state(outcome, over),
-            "phase": outcome.phase,
+            "phase": outcome.doing,
             "failure": self._options.scrub(outcome.failure) if outcome.failure else None,
             "spark": outcome.spark,
             "updates": outcome.updates,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from penstock.errors import InputError
 from penstock.jetstream.topology import Topology
 
-__all__ = ["SPEC_NAMES", "Project"]
+__all__ = ["SPEC_NAMES", "Project", "local_path", "names_catalog"]
 
 SPEC_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
 TOPOLOGY_NAME = "topology.toml"
@@ -22,6 +22,16 @@ _FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", 
 # Spark writes the path of a storage as a URI, and reads that as a path: a space, and checkpoints are in another folder.
 # With the last four in a path its catalog fails.
 _MISTAKEN = re.compile(r"[\s\x00-\x1f\x7f%#?\"<>\[\]{}|\\^`;:$*]")
+
+# With any of these the catalog is not the one that a run keeps in its storage.
+_CATALOGS = (
+    "spark.sql.catalog",
+    "spark.sql.defaultCatalog",
+    "spark.sql.hive.metastore",
+    "spark.hadoop.javax.jdo",
+    "spark.hadoop.hive.metastore",
+    "spark.hive.metastore",
+)
 
 
 @dataclass(frozen=True)
@@ -63,14 +73,14 @@ class Project:
     @property
     def local_storage(self) -> Path | None:
         """The storage as a folder of this machine; None where it is elsewhere."""
-        return _local(self.storage)
+        return local_path(self.storage)
 
     @property
     def warehouse(self) -> Path | None:
         """The folder that holds the tables, where it is on this machine."""
         named = self.configuration.get("spark.sql.warehouse.dir")
         if named is not None:
-            return _local(named) if urlsplit(named).scheme else Path(named)
+            return local_path(named) if urlsplit(named).scheme else Path(named)
         return self.local_storage / "warehouse" if self.local_storage is not None else None
 
     def at(self, storage: str | Path) -> Project:
@@ -80,6 +90,11 @@ class Project:
     def with_warehouse(self, folder: Path) -> Project:
         """Give the same project with its tables elsewhere."""
         return replace(self, configuration={**self.configuration, "spark.sql.warehouse.dir": str(folder)})
+
+
+def names_catalog(catalog: str | None, settings: Mapping[str, str]) -> bool:
+    """Whether a spec, or who runs it, names a catalog: then tables are not the storage's alone."""
+    return catalog is not None or any(key.startswith(_CATALOGS) for key in settings)
 
 
 def _find(path: Path) -> Path:
@@ -164,14 +179,14 @@ def _faults_of_libraries(spec: Path, libraries: Any) -> Iterator[tuple[str, str]
 
 def _uri(storage: str, folder: Path) -> str:
     named = storage if urlsplit(storage).scheme else f"file://{(folder / Path(storage).expanduser()).resolve()}"
-    local = _local(named)
+    local = local_path(named)
     if local is not None and (mistaken := _MISTAKEN.search(str(local))):
         what = f"The storage {local} has {mistaken.group()!r} in its path, which Spark gets wrong."
         raise InputError(what, remedy="Name a folder without it, in the spec or with --storage.")
     return named
 
 
-def _local(uri: str) -> Path | None:
+def local_path(uri: str) -> Path | None:
     """Give the folder that a URI names on this machine, to the letter: Spark takes no quotes out of it."""
     found = re.fullmatch(r"file:(?://(?=/))?(/(?!/).*|/)", uri, re.DOTALL)
     return Path(found.group(1)) if found else None

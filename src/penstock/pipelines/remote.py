@@ -7,22 +7,23 @@ empty result. So a source that is carried there by value, and needs nothing but 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from penstock.contexts import load_options
-from penstock.errors import InputError, NotFoundError, OptionError, PipelineError
+from penstock.errors import InputError, NotFoundError, OptionError, PenstockError, PipelineError
 from penstock.options import ConnectionOptions
-from penstock.spark.sessions import Executor, refuse_lacking
+from penstock.pipelines.watching import DEFAULT_PORT, connect_address
+from penstock.spark.markers import marker_filter
+from penstock.spark.sessions import Executor, packages, refuse_lacking
 
-__all__ = ["Sight", "check_remote", "look", "refuse_other", "stream_ages", "stream_infos"]
+__all__ = ["Sight", "check_remote", "look", "notes_on_beginning", "refuse_other", "stream_ages", "stream_infos"]
 
-DEFAULT_PORT = 15002
 _PATIENCE = 10.0  # seconds for a connection to a Connect server
 
 
@@ -40,15 +41,12 @@ class Sight(Executor):
 
 def check_remote(url: str) -> None:
     """Refuse what is no address of a Connect server, and one where nobody listens: Spark would try for minutes."""
-    parts = urlsplit(url)
     try:
-        host, port = parts.hostname, parts.port or DEFAULT_PORT
+        host, port = connect_address(url)
     except ValueError:
-        host, port = None, 0
-    if parts.scheme != "sc" or not host:
         # What follows the host may hold a token.
         what = f"{url.partition('/;')[0]!r} is no Spark Connect address."
-        raise OptionError(what, remedy="Write sc://host:15002.", option="remote")
+        raise OptionError(what, remedy=f"Write sc://host:{DEFAULT_PORT}.", option="remote") from None
     try:
         socket.create_connection((host, port), _PATIENCE).close()
     except OSError as error:
@@ -74,6 +72,22 @@ def stream_ages(names: Iterable[str]) -> dict[str, str | None]:
     """Ask the NATS server that the environment names when each stream was made: two streams never share that."""
     infos = stream_infos(load_options(), names)
     return {name: None if info is None else str(info["created"]) for name, info in infos.items()}
+
+
+def notes_on_beginning(streams: Mapping[str, str]) -> Iterator[str]:
+    """Tell of flows that begin anew and write to streams that hold rows already: their rows are added to those."""
+    from penstock.wire.bulk import BulkConnection
+
+    if not streams:
+        return
+    with contextlib.suppress(PenstockError), BulkConnection(load_options()) as bulk:  # the sink tells what is wrong
+        for flow, stream in streams.items():
+            state = bulk.api(f"STREAM.INFO.{stream}", {"subjects_filter": marker_filter(stream)})["state"]
+            if held := int(state["messages"]) - sum((state.get("subjects") or {}).values()):
+                yield (
+                    f"The flow {flow} begins anew, and its stream {stream} holds {held:,} messages already: those that "
+                    "it writes are added to them. A replay would write to a new stream."
+                )
 
 
 def look(spark: Any, names: Iterable[str]) -> Sight:
@@ -111,17 +125,7 @@ def _source() -> Any:
     """Make the source. Its classes are local, so that they are carried by value: Penstock may be missing there."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    def packages() -> dict[str, Any]:
-        import importlib.metadata
-        import platform
-
-        found: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
-        for package in ("penstock", "pyarrow"):
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                found[package] = None
-        return found
+    names = ("host", "python", "penstock", "pyarrow")
 
     class Reader(DataSourceReader):
         def __init__(self, options: Any) -> None:
@@ -131,7 +135,12 @@ def _source() -> Any:
             """Run by the driver."""
             import os
 
-            facts = {**packages(), "named": False, "problem": None, "streams": {}}
+            facts: dict[str, Any] = {
+                **dict(zip(names, packages(), strict=True)),
+                "named": False,
+                "problem": None,
+                "streams": {},
+            }
             if facts["penstock"] is not None:
                 from penstock.contexts import selected_context
                 from penstock.errors import PenstockError
@@ -147,7 +156,7 @@ def _source() -> Any:
 
         def read(self, partition: InputPartition) -> Any:
             """Run by the executors."""
-            yield partition.value, *packages().values()
+            yield partition.value, *packages()
 
     class Look(DataSource):
         @classmethod

@@ -8,7 +8,6 @@ capture the same subject. It republishes nothing: whoever listens there has hear
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.contexts import load_options
-from penstock.errors import InputError, NotFoundError
+from penstock.errors import InputError, NotFoundError, OptionError
 from penstock.jetstream import assets
 from penstock.jetstream.topology import Topology, apply
 from penstock.model import Stream
@@ -26,14 +25,21 @@ from penstock.pipelines.outcome import Outcome
 from penstock.pipelines.process import PipelineRun
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import check_remote
-from penstock.pipelines.replays import begun_replay, beside, check_can_switch, database, keep_replay, switch
-from penstock.pipelines.running import apply_topology, blocking, follow
+from penstock.pipelines.replays import (
+    NAME,
+    begun_replay,
+    beside,
+    check_can_switch,
+    database,
+    keep_replay,
+    other_replays,
+    switch,
+)
+from penstock.pipelines.running import apply_topology, blocking, check_where, follow
 from penstock.spark.markers import is_marker, marker_filter
 from penstock.spark.positions import parse_position
 
 __all__ = ["Comparison", "Replay", "compare_streams", "replay"]
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -89,14 +95,18 @@ def replay(
     found = options or load_options(url)
     pairs = dict(into or {})
     parse_position(start, option="from")
+    check_where(master, remote)
     if remote is not None:
         check_remote(remote)
-    if not _NAME.fullmatch(name):
+    if "spark.sql.warehouse.dir" in (conf or {}):
+        what = "A replay keeps its tables in a warehouse of its own."
+        raise OptionError(what, remedy="Leave spark.sql.warehouse.dir out of conf.", option="conf")
+    if not NAME.fullmatch(name):
         raise InputError(f"The name {name!r} of a replay will not do.", remedy="Use letters, digits, - and _.")
     place = beside(project, name)
     if switch_to_it:
         check_can_switch(project)
-    _check_targets(project, pairs)
+    _check_targets(project, name, pairs)
     fresh = begun_replay(project, name, start, pairs) is None
     apply_topology(project, found)
     blocking(_make_streams(project, found, pairs, fresh))
@@ -104,8 +114,8 @@ def replay(
     order = RunOrder(
         master=master or "local[*]",
         remote=remote,
-        replay=kept.settings,
-        database=database(project, name, remote),
+        replay=kept.settings(),
+        database=database(project, name, remote, conf),
         conf=dict(conf or {}),
     )
     outcome = follow(PipelineRun(place, found, order).start(), watch)
@@ -115,13 +125,17 @@ def replay(
     return Replay(outcome, compared, place.warehouse if remote is None else None, order.database)
 
 
-def _check_targets(project: Project, pairs: Mapping[str, str]) -> None:
+def _check_targets(project: Project, name: str, pairs: Mapping[str, str]) -> None:
     """Refuse streams that are the pipeline's own, or two in one: a replay must have its streams to itself."""
     own = {*pairs, *(project.topology.streams if project.topology is not None else ())}
     for old, new in pairs.items():
         if new in own:
             what = f"The replay would write into {new}, which is a stream of the pipeline itself."
             raise InputError(what, remedy=f"Name a new stream: --into {old}=NEW.")
+        for other in other_replays(project, name):
+            if new in other.into.values():
+                what = f"The replay would write into {new}, which is a stream of the replay {other.name}."
+                raise InputError(what, remedy=f"Name a new stream: --into {old}=NEW.")
     if len(set(pairs.values())) < len(pairs):
         raise InputError("The replay would write two streams into one.", remedy="Name a new stream for each.")
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,12 +18,15 @@ from typing import Any
 
 from penstock.errors import InputError
 from penstock.model import format_time
+from penstock.pipelines.files import write_whole
 from penstock.pipelines.process import is_running
-from penstock.pipelines.project import Project
-from penstock.pipelines.settings import encode
+from penstock.pipelines.project import Project, names_catalog
+from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.positions import parse_position
 
 __all__ = [
+    "NAME",
+    "SWITCH",
     "KeptReplay",
     "begun_replay",
     "beside",
@@ -32,11 +34,16 @@ __all__ = [
     "current_replay",
     "database",
     "keep_replay",
+    "other_replays",
     "place",
     "read_replay",
     "switch",
     "switch_back",
+    "switched_to",
 ]
+
+SWITCH = "switched.json"
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,9 @@ class KeptReplay:
     into: Mapping[str, str]
     """For each stream that the files name, the one that is written to instead."""
 
-    @property
-    def settings(self) -> str:
-        """What the pipeline's files are told."""
-        return encode(self.start, self.into)
+    def settings(self, *, switched: bool = False) -> str:
+        """Give what the pipeline's files, sources and sinks are told."""
+        return PipelineReplay(self.start, self.into, switched).to_json()
 
 
 def beside(project: Project, name: str) -> Project:
@@ -66,9 +72,10 @@ def beside(project: Project, name: str) -> Project:
     return project.at(local / "replays" / name).with_warehouse(local / "replays" / name / "warehouse")
 
 
-def database(project: Project, name: str, remote: str | None) -> str | None:
+def database(project: Project, name: str, remote: str | None, conf: Mapping[str, str] | None = None) -> str | None:
     """Give the database for the tables of a replay, where it shares a catalog with the pipeline; None where not."""
-    if remote is None and project.catalog is None and "spark.sql.catalogImplementation" not in project.configuration:
+    settings = {**project.configuration, **(conf or {})}
+    if remote is None and project.local_storage is not None and not names_catalog(project.catalog, settings):
         return None
     return re.sub(r"\W", "_", f"{project.database or 'default'}_replay_{name}").lower()
 
@@ -88,12 +95,16 @@ def keep_replay(project: Project, name: str, asked: str, into: Mapping[str, str]
     before = begun_replay(project, name, asked, into)
     if before is not None:
         return before
+    state = beside(project, name).local_storage
+    if state is not None and (state / "_checkpoints").exists():
+        what = f"There is a state of a replay {name} in {state}, and nothing says what it was begun with."
+        raise InputError(what, remedy="Delete that folder, or give this replay another name.")
     position = parse_position(asked, option="from")
     # All sources begin at the same moment, however long Spark takes to come to them.
     start = asked if position.ago is None else format_time(datetime.now(UTC) - timedelta(seconds=position.ago))
     kept = KeptReplay(name, asked, start, dict(into))
     if project.local_storage is not None:  # elsewhere Spark keeps its checkpoints, and we keep nothing
-        _write(project.local_storage / "replays" / name / "replay.json", asdict(kept))
+        write_whole(project.local_storage / "replays" / name / "replay.json", asdict(kept))
     return kept
 
 
@@ -115,7 +126,7 @@ def read_replay(project: Project, name: str) -> KeptReplay | None:
 def current_replay(project: Project) -> KeptReplay | None:
     """Give the replay that the pipeline was switched to; None where it is in its own state."""
     local = project.local_storage
-    switched = _read(local / "switched.json") if local is not None else None
+    switched = _read_switch(local) if local is not None else None
     if switched is None:
         return None
     name = str(switched.get("name", "without a name"))
@@ -140,8 +151,9 @@ def check_can_switch(project: Project) -> Path:
             f"The storage of {project.name} is {project.storage}, where no switch can be noted.",
             remedy="Keep the storage in a folder, or write the new streams into the pipeline's files.",
         )
-    if is_running(place(project)):
-        raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
+    for there in (project, *(beside(project, name) for name in switched_to(local))):
+        if is_running(there):
+            raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
     return local
 
 
@@ -157,19 +169,50 @@ def switch(project: Project, name: str) -> KeptReplay:
         )
     if is_running(beside(project, name)):
         raise InputError(f"The replay {name} runs.", remedy="Wait for it, or stop it.")
-    _write(local / "switched.json", {"name": name})
+    write_whole(local / SWITCH, {"name": name})
     return kept
 
 
 def switch_back(project: Project) -> None:
     """Let the next run go on in the pipeline's own state, and into its own streams."""
     local = project.local_storage
-    if local is None or not (local / "switched.json").exists():
+    if local is None or not (local / SWITCH).exists():
         raise InputError(f"The pipeline {project.name} is not switched.", remedy="There is nothing to do.")
-    kept = str((_read(local / "switched.json") or {}).get("name", ""))
-    if is_running(beside(project, kept)):
+    if any(is_running(beside(project, name)) for name in switched_to(local)):
         raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
-    (local / "switched.json").unlink()
+    (local / SWITCH).unlink()
+
+
+def other_replays(project: Project, name: str) -> Iterator[KeptReplay]:
+    """Give the other replays of a pipeline, as far as they can be read."""
+    local = project.local_storage
+    for path in sorted(local.glob("replays/*/replay.json")) if local is not None else ():
+        if path.parent.name != name:
+            with contextlib.suppress(InputError):
+                if (kept := read_replay(project, path.parent.name)) is not None:
+                    yield kept
+
+
+def switched_to(local: Path) -> list[str]:
+    """Give the name of the replay that is switched to; one whose file is broken has none, and can be switched anew."""
+    with contextlib.suppress(InputError):
+        if (found := _read(local / SWITCH)) is not None and _is_name(found.get("name")):
+            return [str(found["name"])]
+    return []
+
+
+def _is_name(name: object) -> bool:
+    """Whether this is the name of a replay, which becomes that of a folder."""
+    return isinstance(name, str) and NAME.fullmatch(name) is not None
+
+
+def _read_switch(local: Path) -> dict[str, Any] | None:
+    try:
+        return _read(local / SWITCH)
+    except InputError as error:
+        raise InputError(
+            error.what, remedy="Say it again: penstock pipeline switch --to NAME, or --back for the pipeline's own."
+        ) from None
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -182,11 +225,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise InputError(f"{path} holds no fields.", remedy="Delete it.")
     return found
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(part, path)

@@ -26,7 +26,7 @@ from penstock.pipelines.replays import beside, current_replay, database
 if TYPE_CHECKING:
     from penstock.jetstream.changes import Plan
 
-__all__ = ["apply_topology", "blocking", "follow", "run", "start"]
+__all__ = ["apply_topology", "blocking", "check_where", "follow", "run", "start"]
 
 T = TypeVar("T")
 
@@ -55,12 +55,7 @@ def run(
     far, several times a second. PipelineError says why a run failed; whatever was done before stays done, and the next
     run goes on from there.
     """
-    if master is not None and remote is not None:
-        raise OptionError(
-            "Both master and remote are given.",
-            remedy="A remote Spark Connect server has a master of its own: leave one out.",
-            option="remote",
-        )
+    check_where(master, remote)
     if continuous and (dry or full_refresh or full_refresh_all):
         what = "A continuous run can be neither dry nor a full refresh."
         raise OptionError(what, remedy="Run once first, then continuously.", option="continuous")
@@ -75,6 +70,16 @@ def run(
         conf=dict(conf or {}),
     )
     return follow(start(path, url=url, options=options, storage=storage, order=order), watch, stop, timeout)
+
+
+def check_where(master: str | None, remote: str | None) -> None:
+    """Refuse two places for one Spark."""
+    if master is not None and remote is not None:
+        raise OptionError(
+            "Both master and remote are given.",
+            remedy="A remote Spark Connect server has a master of its own: leave one out.",
+            option="remote",
+        )
 
 
 def follow(
@@ -123,8 +128,9 @@ def start(
     kept = current_replay(project)
     apply_topology(project, found)
     if kept is not None:
-        shared = database(project, kept.name, order.remote)
-        project, order = beside(project, kept.name), replace(order, replay=kept.settings, database=shared)
+        shared = database(project, kept.name, order.remote, order.conf)
+        order = replace(order, replay=kept.settings(switched=True), database=shared)
+        project = beside(project, kept.name)
     return PipelineRun(project, found, order).start()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 from penstock.errors import InputError
 from penstock.model import format_time
 from penstock.options import ConnectionOptions
+from penstock.pipelines.agreement import HOME
 from penstock.pipelines.checkpoints import FlowState, read_flows
-from penstock.pipelines.process import is_running
+from penstock.pipelines.process import is_running, no_run
 from penstock.pipelines.progress import NAME as PROGRESS
 from penstock.pipelines.progress import progress_folder, read_progress
 from penstock.pipelines.project import Project
 from penstock.pipelines.remote import stream_infos
-from penstock.pipelines.replays import KeptReplay, current_replay, place
+from penstock.pipelines.replays import SWITCH, KeptReplay, beside, current_replay, place, switched_to
 
 __all__ = ["PipelineState", "pipeline_state", "reset_pipeline", "state_paths"]
 
@@ -31,11 +33,13 @@ class PipelineState:
     running: bool
     flows: tuple[FlowState, ...]
     latest: Mapping[str, int | None]
-    """For each stream, the next sequence that it will give out; None where it is gone."""
+    """For each stream, the next sequence that it will give out; None where it is gone, or another one is there."""
     replay: KeptReplay | None = None
     """The replay that it was switched to."""
     told: datetime | None = None
     """When the newest run from here told this; None where the checkpoints did."""
+    others: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Streams whose name another stream has here: when the one that the flows read was made, and when this one."""
 
     def rows(self) -> Iterator[tuple[FlowState, str | None, int | None, int | None]]:
         """Give each flow with each stream that it reads, the next sequence, and how many wait."""
@@ -54,6 +58,7 @@ class PipelineState:
         return {
             "name": self.name,
             "running": self.running,
+            "others": sorted(self.others),
             "told": None if self.told is None else format_time(self.told),
             "replay": None if self.replay is None else {"name": self.replay.name, "into": dict(self.replay.into)},
             "flows": [
@@ -87,7 +92,13 @@ def pipeline_state(project: Project, options: ConnectionOptions) -> PipelineStat
     names = sorted({stream for flow in flows for stream in flow.streams})
     infos = stream_infos(options, names) if names else {}
     latest = {name: None if info is None else int(info["state"]["last_seq"]) + 1 for name, info in infos.items()}
-    return PipelineState(project.name, running, flows, latest, kept, told)
+    others = {
+        name: (made, str(info["created"]))
+        for flow in flows
+        for name, made in flow.created.items()
+        if (info := infos.get(name)) is not None and info["created"] != made
+    }
+    return PipelineState(project.name, running, flows, {**latest, **dict.fromkeys(others)}, kept, told, others)
 
 
 def _told(progress: Mapping[str, Any]) -> Iterator[FlowState]:
@@ -95,27 +106,32 @@ def _told(progress: Mapping[str, Any]) -> Iterator[FlowState]:
     newest = {batch["flow"]: batch["number"] for batch in progress["batches"]}
     for flow in progress["flows"]:
         if flow["batches"]:
-            yield FlowState(None, flow["name"], None, newest.get(flow["name"]), flow["streams"], flow["state_bytes"])
+            done, made = newest.get(flow["name"]), flow.get("created", {})
+            yield FlowState(None, flow["name"], None, done, flow["streams"], flow["state_bytes"], made)
 
 
 def state_paths(project: Project) -> list[Path]:
-    """Give what a reset deletes, as far as it is there: of the replay, where the pipeline was switched to one."""
-    project = place(project)
-    if project.local_storage is None:
+    """Give what a reset deletes, if it is there: the state of the pipeline, the switch, and the replay in use."""
+    local = project.local_storage
+    if local is None:
         what = f"The storage of {project.name} is {project.storage}, which is not on this machine."
         raise InputError(what, remedy="Look at it with the tools of that storage.")
-    paths = [project.local_storage / name for name in ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS)]
+    names = ("_checkpoints", "catalog", "derby.log", "spark.log", PROGRESS, HOME, SWITCH)
+    paths = [local / name for name in names]
     if project.warehouse is not None:
         paths.append(project.warehouse)
+    paths += [local / "replays" / name for name in switched_to(local)]
     return [path for path in paths if path.exists()]
 
 
 def reset_pipeline(project: Project) -> None:
-    """Delete checkpoints, catalog and tables; refused while the pipeline runs."""
-    if is_running(place(project)):
-        raise InputError(f"The pipeline {project.name} runs.", remedy="Stop it first.")
-    for path in state_paths(project):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    """Delete what `state_paths` gives; refused while the pipeline runs, and none begins meanwhile."""
+    paths, local = state_paths(project), project.local_storage
+    with contextlib.ExitStack() as held:
+        for there in (project, *(beside(project, name) for name in (switched_to(local) if local is not None else ()))):
+            held.enter_context(no_run(there))
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

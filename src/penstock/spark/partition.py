@@ -14,6 +14,7 @@ from penstock.options import ConnectionOptions
 from penstock.spark.connections import borrow
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.options import SourceOptions
+from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.schema import arrow_schema, check_schema, conform
 from penstock.wire.subjects import covers
 
@@ -55,6 +56,8 @@ class PartitionReader:
         if not isinstance(partition, NatsPartition):  # Spark's stand-in where a plan has no tasks
             return
         options, wanted, subjects = self.options, arrow_schema(self.wanted), partition.subjects
+        if (replay := PipelineReplay.current()) is not None:  # a driver that is elsewhere may not know of it
+            replay.check_release(options.ack)
         with borrow(self.connection, options.patience) as bulk:
             bulk.patience = options.patience
             info = bulk.stream_info(partition.stream, partition.created, partition.end)

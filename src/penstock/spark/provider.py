@@ -23,6 +23,7 @@ from penstock import contexts, credentials
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 from penstock.spark.options import CONNECTION, SOURCE, SourceOptions, connection_fields, refuse_unknown, renamed
+from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.sink_options import SINK, SinkOptions
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class NatsDataSource(DataSource):
 
         source = SourceOptions.parse(self.options)
         source.check_stream()
+        if (replay := PipelineReplay.current()) is not None:
+            replay.check_release(source.ack)
         return NatsStreamReader(connection_options(self.options, "penstock-spark-stream"), source, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

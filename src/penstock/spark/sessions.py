@@ -22,7 +22,7 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Executor", "check", "check_java", "refuse_lacking", "session"]
+__all__ = ["Executor", "check", "check_java", "packages", "refuse_lacking", "session"]
 
 OLDEST_JAVA = 17
 
@@ -77,8 +77,8 @@ class Executor:
     pyarrow: str | None
 
 
-def _look(_: int) -> tuple[str, str, str | None, str | None]:
-    """Runs on an executor, and must not need anything but Python there."""
+def packages(_: object = None) -> tuple[str, str, str | None, str | None]:
+    """Give what the Python that this runs in has, as `Executor` takes it; it needs nothing but Python there."""
     import importlib.metadata
     import platform
 
@@ -92,7 +92,7 @@ def _look(_: int) -> tuple[str, str, str | None, str | None]:
 
 
 # Carried by value: an executor that lacks Penstock could not import it to find that out.
-_look.__module__ = "__main__"
+packages.__module__ = "__main__"
 
 
 def check(spark: SparkSession, tasks: int = 16) -> list[Executor]:
@@ -104,7 +104,7 @@ def check(spark: SparkSession, tasks: int = 16) -> list[Executor]:
     from pyspark.sql.functions import udf
 
     # A session of Spark Connect has no RDDs; a plain Python function needs nothing that might be missing there.
-    look = udf(_look, "host string, python string, penstock string, pyarrow string", useArrow=False)
+    look = udf(packages, "host string, python string, penstock string, pyarrow string", useArrow=False)
     found = spark.range(0, tasks, 1, tasks).select(look("id").alias("found")).collect()
     executors = [Executor(*item) for item in sorted({tuple(row.found) for row in found}, key=str)]
     refuse_lacking(executors, importlib.metadata.version("penstock"))

@@ -19,6 +19,7 @@ from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.exactly_once import Task, TaskOutcome, commit
 from penstock.spark.markers import DIGEST_SIZE
 from penstock.spark.messages import Messages, Shape, SinkStream, check_columns
+from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.prepare import prepare
 from penstock.spark.query_markers import QueryMarkers
 from penstock.spark.refusals import WRITE
@@ -69,16 +70,24 @@ class _Writing:
         self.options = options
         # A name for this execution of the batch: the tasks of a later one know by it that they replace us.
         self.run = secrets.token_hex(8)
+        replay = PipelineReplay.current()
+        if replay is not None:
+            replay.check_write(options.stream)
         patience = options.patience if self.waits else 0.0
         with borrow(connection, patience) as bulk:
             # Every step of it may be done twice, and the connection may be one that died since the last batch.
             self.prepared: SinkStream = bulk.patiently(
                 lambda: prepare(bulk, options), max(patience, connection.connect_timeout), nobody=True
             )
+        if replay is not None:
+            replay.check_write(self.prepared.dead_letter_stream)
 
     # -- on an executor -------------------------------------------------------------------------------------------
 
     def _write(self, batches: Iterable[pa.RecordBatch], query: str, batch: int) -> Report:
+        if (replay := PipelineReplay.current()) is not None:  # a driver that is elsewhere may not know of it
+            for stream in (self.options.stream, self.prepared.dead_letter_stream):
+                replay.check_write(stream)
         context = TaskContext.get()
         assert context is not None
         partition, start = context.partitionId(), _start_of(context)

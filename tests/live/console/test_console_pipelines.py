@@ -25,6 +25,7 @@ from penstock.server import Server
 from penstock.spark.offsets import Mark, Offset
 from tests.live.browser import Browser, fill
 from tests.live.command import Command
+from tests.pipelines.projects import api
 
 
 def look(server: Server, project: Project, settings: Settings | None = None) -> tuple[str, list[dict[str, Any]]]:
@@ -128,7 +129,8 @@ def test_a_run_whose_storage_is_elsewhere_is_known(
             await client.jetstream().publish(stream, b"x")
 
     fill(server.url, work)
-    end = json.dumps(Offset({stream: Mark("made", 1, 8)}).to_json())
+    made = api(server.url, f"STREAM.INFO.{stream}")["created"]
+    end = json.dumps(Offset({stream: Mark(made, 1, 8)}).to_json())
     outcome = Outcome(counted=False)
     outcome.hear({"kind": "listening"})
     outcome.hear({"kind": "event", "message": "Flow totals has COMPLETED."})
@@ -166,5 +168,9 @@ def test_a_run_whose_storage_is_elsewhere_is_known(
     assert (flow["flow"], flow["streams"], flow["lag"]) == ("readings", {stream: 8}, {stream: 3})
     said = command(*status[:-1], XDG_STATE_HOME=str(tmp_path / "state")).stdout
     assert "Its checkpoints are not on this machine" in said
+    # Another stream of that name is not taken for the one that was read.
+    outcome.flows["readings"].created = {stream: "2026-01-01T00:00:00Z"}
+    file.write(outcome, over=True)
+    assert [flow["lag"] for flow in look(server, project)[1][0]["flows"]] == [None, None]
     shutil.rmtree(progress_folder(project))
     assert "No flow has begun" in look(server, project)[0]

@@ -183,6 +183,22 @@ async def test_what_is_removed_while_it_is_handled(nc: Connection, orders: Any):
     assert await letters(nc, stream) == [b"bad"]
 
 
+async def test_what_limits_took_while_no_worker_was_there_is_told(
+    nc: Connection, orders: Any, caplog: pytest.LogCaptureFixture
+):
+    """Messages that were never delivered, and are gone when the next worker starts, are counted and named."""
+    stream = await orders(b"1", b"2", stream={"max_msgs": 5})
+
+    async def handle(delivery: Delivery) -> None:
+        pass
+
+    assert (await Worker(nc, stream, "c", handle, limit=2).run()).missed == 0
+    await publish(nc, stream, *(b"%d" % number for number in range(20)))
+    counts = await Worker(nc, stream, "c", handle, limit=5).run()
+    assert (counts.handled, counts.missed) == (5, 15)
+    assert f"15 messages of {stream}, [3, 18), are gone" in caplog.text
+
+
 async def test_messages_that_are_given_up_are_counted(nc: Connection, orders: Any):
     """Without dead letters, what was refused or failed for the last time is counted, so that nobody must read logs."""
     stream = await orders(b"refused", b"failed", max_deliver=1)

@@ -18,7 +18,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.tasks import end
-from penstock.errors import DeadlineError, InputError, LinkError, PenstockError, RemoteProtocolError
+from penstock.errors import DeadlineError, DeniedError, InputError, LinkError, PenstockError, RemoteProtocolError
+from penstock.jetstream import assets
 from penstock.jetstream.consume import Deliveries
 from penstock.jetstream.deadletter import DeadLetters
 from penstock.jetstream.delivery import Delivery
@@ -29,6 +30,7 @@ from penstock.wire.jetstream.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.info import ConsumerInfo
 
 __all__ = ["Reject", "Worker", "WorkerCounts"]
 
@@ -55,6 +57,8 @@ class WorkerCounts:
     given_up: int = 0
     """Messages that never come again and have no dead letter: refused, failed for the last time, or given back unread
     with their last delivery."""
+    missed: int = 0
+    """Messages that limits or deletions took while no worker was there to get them, as far as that can be known."""
     repeats: int = 0
     """Deliveries of messages that were handled already; they were acknowledged only."""
     unconfirmed: int = 0
@@ -109,6 +113,7 @@ class Worker:
             assert deliveries.info is not None
             config = deliveries.info.config
             self._check(config)
+            await self._look_for_missed(deliveries.info)
             self._backoff, self._max_deliver = tuple(config.backoff) or _BACKOFF, config.max_deliver
             deliveries.working = self._running.values()
             beside: list[asyncio.Task[Any]] = [stopped := asyncio.ensure_future(self._stop.wait())]
@@ -136,6 +141,21 @@ class Worker:
         if self._fault is not None:
             raise self._fault
         return self.counts
+
+    async def _look_for_missed(self, info: ConsumerInfo) -> None:
+        """Say what is gone between the last delivery and the stream's first message; a filter hides what was for it."""
+        config = info.config
+        if not info.delivered.consumer or config.filter_subject or config.filter_subjects:
+            return
+        try:
+            first = (await assets.stream_info(self._client, info.stream)).first_sequence
+        except DeniedError as error:
+            log.warning("Whether messages of %s were missed cannot be known: %s", info.stream, error)
+            return
+        self.counts.missed = max(0, first - info.delivered.stream - 1)
+        if self.counts.missed:
+            lost = "%d messages of %s, [%d, %d), are gone before consumer %s got them: limits or a deletion took them."
+            log.error(lost, self.counts.missed, info.stream, info.delivered.stream + 1, first, info.name)
 
     async def _hear_of_losses(self) -> None:
         """Say which messages ran out of deliveries, of any worker of the consumer, where nobody keeps them."""

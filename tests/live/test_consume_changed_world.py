@@ -452,6 +452,7 @@ async def test_a_backup_with_a_hole_is_not_kept(nc: Connection, server: Server, 
     with pytest.raises(RemoteProtocolError, match="Chunk 3 of the backup"):
         await backup(Holed(), stream, tmp_path / "holed")  # type: ignore[arg-type]
     assert list((tmp_path / "holed").iterdir()) == []
+    await publish(nc, stream, *(os.urandom(900_000) for _ in range(8)))  # more than the server sends ahead of our acks
     with relayed(server) as relay:
         async with await connect(relay.url(server), reconnect_wait=0.05) as shaky:
             begun = False

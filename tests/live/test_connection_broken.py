@@ -269,7 +269,7 @@ async def test_a_question_is_asked_again_after_a_break(nc: Connection, wire: Rel
 
 async def test_a_question_tells_the_whole_time(nc: Connection, unique, monkeypatch):
     """A question that was asked several times says how long all of them took, not only the last one."""
-    monkeypatch.setattr("penstock.connection.asking.AGAIN", 0.1)
+    monkeypatch.setattr("penstock.wire.jetstream.questions.AGAIN", 0.1)
     async with await connect(nc.options.replace(api_prefix=unique("silent"), token=nc.options.token)) as asker:
         silent = await asker.subscribe(f"{asker.options.js_prefix}.>")
         with pytest.raises(DeadlineError, match=r"STREAM.INFO.S in time \(0.35 s\)") as caught:

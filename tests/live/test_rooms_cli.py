@@ -49,7 +49,7 @@ def test_server_run_tells_programs_where_it_is(run: Run, tmp_path: Path, number:
     shown: dict[str, Any] = {}
 
     def use(talk: Talk) -> None:
-        shown.update(json.loads(talk.wait_for("}\n  ]\n}\n")))
+        shown.update(json.loads(talk.wait_for("\n}\n")))
         peer = Peer(shown["url"])
         shown["limit"] = peer.client.max_payload
         peer.close()

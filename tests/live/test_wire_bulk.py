@@ -238,7 +238,7 @@ def test_what_only_asks_is_asked_again(
     server: Server, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A question is asked again, and the answer to any asking counts; what changes something is sent once."""
-    monkeypatch.setattr("penstock.wire.bulk.connection.AGAIN", 0.2)
+    monkeypatch.setattr("penstock.wire.jetstream.questions.AGAIN", 0.2)
     prefix = unique("api")
     options = ConnectionOptions(server.url, api_prefix=prefix)
     with BulkConnection(server.url) as service, BulkConnection(options) as bulk:

@@ -22,6 +22,7 @@ from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import atomic, names
 from penstock.wire.jetstream.acked import confirm
+from penstock.wire.jetstream.answers import number
 from penstock.wire.jetstream.direct import Found, question, read_message
 from penstock.wire.patience import Deadline, Patience
 
@@ -77,7 +78,7 @@ class TaskConnection(BulkConnection):
         while True:
             info = self.ask(names.stream_info(stream))
             behind = info["created"] == created and int(info["state"]["last_seq"]) + 1 < end
-            if not behind or info["config"].get("num_replicas", 1) == 1 or deadline.left == 0:
+            if not behind or number(info["config"], "num_replicas", 1) == 1 or deadline.left == 0:
                 return info
             time.sleep(0.2)
 

@@ -199,7 +199,7 @@ class Reading:
         self.done = start >= end
         # Of several replicas one may lack what the leader has: it is not believed that something is gone, unless so
         # much is that asking for each gap is out of the question.
-        replicated = part(info, "config").get("num_replicas", 1) > 1
+        replicated = number(part(info, "config"), "num_replicas", 1) > 1
         self.columns.strict = replicated and not self.options.subjects
         self.asks = MOST_ASKS if part(info, "state").get("num_deleted", 0) <= MOST_ASKS else 0
         # Direct get knows one subject, and sends all.
@@ -216,7 +216,7 @@ class Reading:
         while True:
             info = self._info()
             behind = self.options.end is not None and _bounds(info)[1] + 1 < self.options.end
-            if not behind or part(info, "config").get("num_replicas", 1) == 1 or patience.left == 0:
+            if not behind or number(part(info, "config"), "num_replicas", 1) == 1 or patience.left == 0:
                 return info
             time.sleep(min(0.1, patience.left))
 

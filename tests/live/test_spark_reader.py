@@ -17,6 +17,7 @@ from penstock.spark.provider import NatsDataSource
 from penstock.spark.schema import source_schema
 from penstock.wire.bulk import BulkConnection
 from tests.live.querying import Query, read
+from tests.live.relay import relayed
 from tests.spark.conftest import Streams
 
 
@@ -272,6 +273,29 @@ def test_patience_has_an_end(streams, unique, tmp_path):
             assert running.batch() == [6, 7]
         finally:
             running.stop()
+
+
+def test_a_connection_lost_while_a_batch_is_planned(server, streams, unique, monkeypatch):
+    """Planning looks at many places of a stream, and goes on where the connection breaks between two of them."""
+    name = streams.make(unique("planned"))
+    streams.fill(name, 500)
+    places, ask = [], BulkConnection.request
+    with relayed(server) as relay:
+
+        def cut(self, subject, *rest, **named):
+            places.append(subject)
+            if len(places) == 3:
+                relay.cut()
+            return ask(self, subject, *rest, **named)
+
+        monkeypatch.setattr(BulkConnection, "request", cut)
+        running = Query(relay.url(server), stream=name, minPartitions="4")
+        try:
+            assert running.batch() == list(range(1, 501))
+        finally:
+            running.stop()
+    assert len(places) > 3
+    assert relay.connections > 1
 
 
 def test_messages_that_wait_for_enough_are_lag(query, streams, unique):

@@ -395,8 +395,9 @@ class Survey:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def _direct(self, body: dict[str, Any]) -> Probed | None:
-        get = direct.DirectGet(self.name, body)
-        answer = self.bulk.request(f"{self.bulk.options.js_prefix}.{names.direct_get(self.name)}", get.payload)
+        get, bulk = direct.DirectGet(self.name, body), self.bulk
+        subject = f"{bulk.options.js_prefix}.{names.direct_get(self.name)}"
+        answer = bulk.patiently(lambda: bulk.request(subject, get.payload), bulk.patience, nobody=True)
         get.hear(answer.payload, answer.header)
         for content, block in get.result():
             if direct.answers_for(block) != self.name:

@@ -272,6 +272,7 @@ async def test_what_only_asks_is_asked_again(
 ) -> None:
     """A question whose answer is lost is asked again until its time is over; a change only if one says so."""
     monkeypatch.setattr("penstock.wire.jetstream.questions.AGAIN", 0.2)
+    monkeypatch.setattr("penstock.wire.jetstream.questions._LIST_AGAIN", 0.3)
     prefix, asked = unique("api"), Counter[str]()
     async with await connect(server.url, api_prefix=prefix) as nc:
 

@@ -89,7 +89,7 @@ async def test_what_has_no_room_in_memory_waits_on_disk(server, subject, tmp_pat
         counts = receiver.assembler.counts
         assert counts.spilled > 0
         assert (counts.disconnects, counts.failures) == (0, {})
-        assert most[0] <= 6 * MB
+        assert most[0] <= 7 * MB, "what came back from disk for its handler is on top"
     assert list(tmp_path.iterdir()) == [], "the files have no names"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection, connect
+from penstock.connection.asking import api_request
 from penstock.errors import (
     DataLossError,
     DisconnectedError,
@@ -197,6 +198,28 @@ async def test_what_limits_took_while_no_worker_was_there_is_told(
     counts = await Worker(nc, stream, "c", handle, limit=5).run()
     assert (counts.handled, counts.missed) == (5, 15)
     assert f"15 messages of {stream}, [3, 18), are gone" in caplog.text
+
+
+async def test_a_consumer_that_is_set_back_is_handled_again(nc: Connection, orders: Any, caplog: Any):
+    """Whoever resets a consumer wants its messages once more: a worker that remembers them does not skip them."""
+    stream, got, twice = await orders(b"1", b"2"), [], asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        got.append(delivery.sequence)
+        if len(got) == 4:
+            twice.set()
+
+    worker = Worker(nc, stream, "c", handle)
+    task = asyncio.create_task(worker.run())
+    async with asyncio.timeout(30):
+        while worker.counts.handled < 2:
+            await asyncio.sleep(0.01)
+        await api_request(nc, f"CONSUMER.RESET.{stream}.c", {"seq": 1})
+        await twice.wait()
+        worker.stop()
+        counts = await task
+    assert (sorted(got), counts.repeats) == ([1, 1, 2, 2], 0)
+    assert "was set back" in caplog.text
 
 
 async def test_messages_that_are_given_up_are_counted(nc: Connection, orders: Any):

@@ -513,7 +513,6 @@ def test_what_a_newer_server_made_is_told():
     assert losses("n1", Path("/nowhere"), Held(), "[WRN] Filestore [A] Stream state outdated, will rebuild", {}) == []
 
 
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="this machine has no memory to mount")
 def test_a_synced_store_in_memory_is_told(caplog: Any):
     """Syncing to memory keeps nothing: a store that was named there is told to whoever wants it synced."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

@@ -3,7 +3,8 @@
 The handler returns: the message is acknowledged, and the server confirms it. It raises: the message is given back, to
 come again after the consumer's backoff. It raises `Reject`, or has failed `max_deliver` times: the message goes to the
 dead-letter stream, with why, from where and how often. However long it runs, progress acks keep the message its own.
-A message that comes again although its handler succeeded, because the ack was lost, is acknowledged and not handled.
+A message that comes again although its handler succeeded, because the ack was lost, is acknowledged and not handled;
+one that comes as if for the first time, because somebody set the consumer back, is handled.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class Worker:
         self._dead = DeadLetters(client, stream, dead_letters) if isinstance(dead_letters, str) else dead_letters
         # By sequence and time: a stream that was restored or made anew has other messages under the same sequences.
         self._running: dict[tuple[int, datetime], Delivery] = {}
-        self._done: OrderedDict[tuple[int, datetime], None] = OrderedDict()
+        # With the stretch of the connection in which the server confirmed the ack; -1 if it did not.
+        self._done: OrderedDict[tuple[int, datetime], int] = OrderedDict()
         self._slots = asyncio.Semaphore(workers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
@@ -201,7 +203,7 @@ class Worker:
         message = delivery.sequence, delivery.place.time
         if message in self._running:
             return  # it came again while its handler runs, and that one will answer for it
-        if message in self._done:
+        if message in self._done and not self._is_set_back(message, delivery):
             self.counts.repeats += 1
             await self._acknowledge(delivery)
             return
@@ -215,13 +217,27 @@ class Worker:
         except Exception as error:  # a handler may raise anything; what it means is decided in _failed
             await self._failed(delivery, error)
         else:
-            self._done[message] = None
+            self._done[message] = -1
             while len(self._done) > _REMEMBERED:
                 self._done.popitem(last=False)
-            if delivery.settled or await self._acknowledge(delivery):
+            if delivery.settled:
                 self.counts.handled += 1
+            elif await self._acknowledge(delivery):
+                self.counts.handled += 1
+                self._done[message] = self._client.stretch
         finally:
             self._running.pop(message, None)
+
+    def _is_set_back(self, message: tuple[int, datetime], delivery: Delivery) -> bool:
+        """Tell whether somebody reset the consumer, so that what was done is wanted once more.
+
+        A first delivery of what the same server confirmed is no repeat. After a break it may be: a server that crashed
+        can have forgotten what it confirmed.
+        """
+        again = delivery.delivered == 1 and self._done[message] == self._client.stretch
+        if again:
+            log.warning("Consumer %s was set back: %r is handled once more.", self._deliveries.consumer, delivery)
+        return again
 
     async def _acknowledge(self, delivery: Delivery) -> bool:
         try:

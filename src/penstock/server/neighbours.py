@@ -78,7 +78,7 @@ def _seen_by(process: Path, path: str) -> Path:
     if not path.startswith("/"):
         with suppress(OSError):
             path = f"{os.readlink(process / 'cwd')}/{path}"
-    return Path(f"{process}/root/{path.lstrip('/')}")
+    return process / "root" / path.lstrip("/")
 
 
 def _named_folders(process: Path) -> Iterator[Path]:

@@ -102,15 +102,16 @@ def test_sub_ends_when_nothing_comes(penstock: Command, unique):
 
 
 def test_req_and_reply(penstock: Command, unique):
-    """req shows what reply answers, with its headers, and reply counts."""
+    """req shows what reply answers, and nothing else on standard output, so that programs can read it; reply counts."""
     subject = unique("cli")
     with penstock.running("reply", subject, "answer {{Count}}", "-H", "From:here", "--count", "1") as service:
         service.wait_for("Listening")
         done = penstock("req", subject, "question")
         assert service.process.wait(20) == 0
     assert done.returncode == 0
-    assert "Received with rtt" in done.stdout
-    assert "From: here\n\nanswer 1\n" in done.stdout
+    assert "Received with rtt" in done.stderr
+    assert "From: here\n" in done.stderr
+    assert done.stdout == "answer 1\n"
 
 
 def test_req_collects_several_replies(penstock: Command, unique):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import asset_show, doctor, messages, output, running
+from penstock.cli import asset_show, doctor, message_parts, output, running, tables
 from penstock.cli.chunks import _Part, file_name
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo
@@ -29,7 +29,7 @@ Captured = pytest.CaptureFixture[str]
 
 def test_a_table_has_its_numbers_to_the_right(capsys: Captured):
     """A column whose name begins with # is right-aligned and loses the mark; every row is one line in a pipe."""
-    output.print_table("Things", ("Name", "#Count"), [("a" * 90, 5), ("b" * 60, 1234)])
+    tables.print_table("Things", ("Name", "#Count"), [("a" * 90, 5), ("b" * 60, 1234)])
     title, top, head, _, first, second, _ = capsys.readouterr().out.splitlines()
     assert title.strip() == "Things"
     assert head.strip("│").split("│")[1] == " Count "
@@ -39,8 +39,39 @@ def test_a_table_has_its_numbers_to_the_right(capsys: Captured):
 
 def test_a_table_without_rows_shows_its_columns(capsys: Captured):
     """Nothing to show is a table with a head, and no error."""
-    output.print_table("Nothing", ("One", "#Two"), [])
+    tables.print_table("Nothing", ("One", "#Two"), [])
     assert re.search(r"One +│ +Two", capsys.readouterr().out)
+
+
+NARROW = ("Name", "~Description", "#Messages", "#Last Message")
+ROWS = [("shop:legacy_orders", "what old shops [/close] send, [bold]all[/bold] of it", "1,234", "3.1s ago")]
+
+
+@pytest.mark.parametrize(("width", "form"), [(200, "line"), (66, "wrapped"), (40, "blocks")])
+def test_names_are_never_cut(width: int, form: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured):
+    """A narrow terminal wraps prose and heads first; then each row becomes lines. Brackets are text everywhere."""
+    monkeypatch.setattr(tables, "PIPE", width)
+    tables.print_table("Streams of [/x]", NARROW, ROWS)
+    out = capsys.readouterr().out
+    assert "Streams of [/x]" in out
+    assert "shop:legacy_orders" in out
+    assert "[/close]" in out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= max(width, 66)
+    assert ("│" in out) == (form != "blocks")
+    assert ("what old shops [/close] send, [bold]all[/bold] of it" in out) == (form != "wrapped")
+
+
+def test_controls_are_shown_and_not_obeyed(capsys: Captured):
+    """Whoever may publish can put a control into a subject: it reaches no terminal, in tables, facts and headers."""
+    nasty = "a\x1b[2Jb\u202ec"
+    tables.print_table(nasty, ("Name",), [(nasty,)])
+    output.print_pairs(nasty, [("Name", nasty)])
+    output.print_headers(f"NATS/1.0\r\nA: {nasty}\r\n\r\n".encode())
+    out = capsys.readouterr().out
+    assert out.count("a\\x1b[2Jb\\u202ec") == 5
+    assert "\x1b" not in out
+    assert "\u202e" not in out
 
 
 def test_facts_stand_in_line(capsys: Captured):
@@ -298,35 +329,48 @@ def test_a_message_is_shown_as_it_is(capfdbinary: pytest.CaptureFixture[bytes]):
 # -- messages --------------------------------------------------------------------------------------------------------
 
 
+def filled(text: bytes, count: int = 1, **about: bytes) -> str:
+    """Fill a template."""
+    return message_parts.Template(text).fill(count, **about).decode()
+
+
 def test_templates_are_filled():
-    """Every name is filled, with and without the dot; what is no name stays."""
-    filled = messages.fill(
-        b"{{Count}} {{.Cnt}} {{Nothing}} {{Unix}} {{ID}} {{Random}} {{Time}} {{TimeStamp}}", 7
-    ).decode()
-    count, dotted, unknown, unix, identity, random, clock, stamp = filled.split()
+    """Every name is filled, with and without the dot, with and without blanks; what is no name stays."""
+    text = filled(b"{{Count}} {{ .Cnt }} {{Nothing}} {{ Unix }} {{ID}} {{Random}} {{Time}} {{TimeStamp}}", 7)
+    count, dotted, unknown, unix, identity, random, clock, stamp = text.split()
     assert (count, dotted, unknown) == ("7", "7", "{{Nothing}}")
     assert abs(int(unix) - datetime.now(UTC).timestamp()) < 10
     assert re.fullmatch(r"[0-9a-f]{32}", identity)
     assert re.fullmatch(r"[0-9a-f]{16}", random)
     assert re.fullmatch(r"\d\d:\d\d:\d\d", clock)
     assert datetime.fromisoformat(stamp).tzinfo is not None
-    assert len(messages.fill(b"{{UnixNano}}", 1)) == 19
-    assert messages.fill(b"plain \xff", 1) == b"plain \xff"
-    assert messages.fill(b"{{ID}}", 1) != messages.fill(b"{{ID}}", 1)
+    assert len(filled(b"{{UnixNano}}")) == 19
+    assert message_parts.Template(b"plain \xff").fill(1) == b"plain \xff"
+    assert filled(b"{{ID}}") != filled(b"{{ID}}")
+    assert re.fullmatch("[A-Za-z0-9]{3,5}", filled(b"{{ Random 3 5 }}"))
+    assert filled(b"[{{Request}}]", request=b"{{Count}}") == "[{{Count}}]"
+    assert message_parts.Template(b"{{Count}}", on=False).fill(1) == b"{{Count}}"
+
+
+@pytest.mark.parametrize("text", [b"{{Random 5}}", b"{{Random 5 3}}", b"{{Random 1 99999999}}", b"{{Count 1 2}}"])
+def test_templates_that_cannot_be_filled(text: bytes):
+    """Lengths that make no sense are refused before anything is sent."""
+    with pytest.raises(InputError, match="cannot be filled"):
+        message_parts.Template(text)
 
 
 @pytest.mark.parametrize("given", ["novalue", ":x", "a b:c", "a:b\r\nc", "a\n:b", ""])
 def test_headers_that_cannot_be_sent(given: str):
     """A header without a name or a colon, or with a line break, is refused."""
     with pytest.raises(InputError, match="cannot be sent"):
-        messages.parse_headers([given])
+        message_parts.parse_headers([given])
 
 
 def test_headers_are_read():
-    """The first colon ends the name; blanks around the value go; none is None."""
-    assert messages.parse_headers(["A:b:c", "B:  d ", "C:"]) == {"A": "b:c", "B": "d", "C": ""}
-    assert messages.parse_headers([]) is None
-    assert messages.parse_headers(None) is None
+    """The first colon ends the name; blanks around the value go; a name that comes again keeps all its values."""
+    given = ["A:b:c", "B:  d ", "C:", "A:again"]
+    assert message_parts.parse_headers(given) == {"A": ["b:c", "again"], "B": ["d"], "C": [""]}
+    assert message_parts.parse_headers(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -345,8 +389,8 @@ def test_headers_are_read():
 def test_subjects_that_no_server_takes(subject: str, literal: bool, words: str):
     """A subject with a blank, an empty token or a misplaced wildcard is refused before a connection is made."""
     with pytest.raises(InputError, match=words):
-        messages.check_subjects("fine", subject, literal=literal)
-    messages.check_subjects("fine.*", "a.>", "{{Count}}.x")
+        message_parts.check_subjects("fine", subject, literal=literal)
+    message_parts.check_subjects("fine.*", "a.>", "{{Count}}.x")
 
 
 def test_a_body_is_the_argument_or_standard_input(monkeypatch: pytest.MonkeyPatch):
@@ -356,14 +400,17 @@ def test_a_body_is_the_argument_or_standard_input(monkeypatch: pytest.MonkeyPatc
         return io.TextIOWrapper(io.BytesIO(content))
 
     monkeypatch.setattr(sys, "stdin", pipe(b"\x00piped\xff"))
-    assert messages.read_body("given ü") == "given ü".encode()
-    assert messages.read_body(None) == b"\x00piped\xff"
-    monkeypatch.setattr(messages, "MAX_BODY", 10)
+    assert [*message_parts.bodies("given ü")] == ["given ü".encode()]
+    assert [*message_parts.bodies("\udcff")] == [b"\xff"]
+    assert [*message_parts.bodies(None)] == [b"\x00piped\xff"]
+    monkeypatch.setattr(sys, "stdin", pipe(b"one\ntwo\r\n\nlast"))
+    assert [*message_parts.bodies(None, lines=True)] == [b"one", b"two", b"", b"last"]
+    monkeypatch.setattr(message_parts, "MAX_BODY", 10)
     monkeypatch.setattr(sys, "stdin", pipe(b"x" * 11))
     with pytest.raises(InputError, match="penstock chunks send"):
-        messages.read_body(None)
+        next(message_parts.bodies(None))
     monkeypatch.setattr(sys, "stdin", None)
-    assert messages.read_body(None) == b""
+    assert [*message_parts.bodies(None)] == [b""]
 
 
 # -- files and findings ----------------------------------------------------------------------------------------------

@@ -89,7 +89,14 @@ def test_help_is_quick_because_it_loads_little(arguments: list[str]):
     found = imported(*arguments)
     assert not found & HEAVY
     groups = [entry for entry in COMMANDS.values() if isinstance(entry, Group)]
-    files = {file for group in groups for file in group.files} | {"apply", "console", "demo", "doctor", "messages"}
+    files = {file for group in groups for file in group.files} | {
+        "apply",
+        "console",
+        "demo",
+        "doctor",
+        "messages",
+        "pub",
+    }
     assert not found & {f"penstock.cli.{file}" for file in files}
 
 

@@ -5,7 +5,6 @@ Commands load when they are wanted (`tree`), and import heavy modules inside, so
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +13,8 @@ import typer.main
 
 from penstock.cli.flags import as_command
 from penstock.cli.global_flags import Globals, hoist
+from penstock.cli.standard_output import guarded
+from penstock.cli.tables import plain
 from penstock.cli.tree import Tree
 from penstock.errors import InputError, PenstockError
 
@@ -44,12 +45,10 @@ def _globals(ctx: typer.Context, flags: Globals) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command: 0 when it did what it was asked, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # subjects and headers may hold any bytes: they come out as they came
-            stream.reconfigure(errors="surrogateescape")
-    try:
-        command = typer.main.get_command(app)
-        command(hoist(command, list(sys.argv[1:] if arguments is None else arguments)), prog_name="penstock")
-    except PenstockError as error:
-        typer.echo(f"penstock: {error}", err=True)
-        sys.exit(2 if isinstance(error, InputError) else 1)
+    with guarded():
+        try:
+            command = typer.main.get_command(app)
+            command(hoist(command, list(sys.argv[1:] if arguments is None else arguments)), prog_name="penstock")
+        except PenstockError as error:
+            typer.echo(f"penstock: {plain(str(error))}", err=True)
+            sys.exit(2 if isinstance(error, InputError) else 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.cli.output import ago, local, print_bytes, print_headers, print_sections
+from penstock.cli.tables import plain
 from penstock.durations import format_duration
 from penstock.sizes import format_size
 
@@ -282,10 +283,10 @@ class Sieve:
 def show_message(message: Message, *, raw: bool = False) -> None:
     """Print a stored message."""
     if not raw:
-        typer.echo(f"[{message.sequence}] Subject: {message.subject} Received: {local(message.time)}")
+        typer.echo(f"[{message.sequence}] Subject: {plain(message.subject)} Received: {local(message.time)}")
         for name, values in message.headers.items():
             for value in values:
-                typer.echo(f"  {name}: {value}")
+                typer.echo(plain(f"  {name}: {value}"))
         typer.echo("")
     print_bytes(message.data if raw else message.data + b"\n")
 
@@ -295,22 +296,23 @@ def show_delivery(delivery: Delivery, *, raw: bool = False) -> None:
     if not raw:
         place = delivery.place
         typer.echo(
-            f"--- received on {delivery.subject} (stream sequence {place.sequence}, consumer sequence "
+            f"--- received on {plain(delivery.subject)} (stream sequence {place.sequence}, consumer sequence "
             f"{place.consumer_sequence}, delivery {place.delivered}, {place.pending} pending)"
         )
-        print_headers(delivery.headers)
+        print_headers(delivery.header_block)
     print_bytes(delivery.data if raw else delivery.data + b"\n")
 
 
 def delivery_json(delivery: Delivery) -> dict[str, Any]:
     """Give a delivery for programs; the payload is base64."""
     from penstock.model import Message
+    from penstock.wire.protocol import decode_headers
 
     place = delivery.place
     message = Message(
         subject=delivery.subject,
         data=delivery.data,
-        headers={name: [value] for name, value in delivery.headers.items()},
+        headers={} if delivery.header_block is None else decode_headers(delivery.header_block)[2],
         sequence=place.sequence,
         time=place.time,
         stream=place.stream,

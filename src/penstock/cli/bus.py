@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.flags import Json, argument, flag
-from penstock.cli.messages import read_body
+from penstock.cli.message_parts import bodies
 from penstock.cli.output import print_bytes, print_json
 from penstock.cli.running import connected, staying
 from penstock.durations import parse_duration
@@ -57,7 +57,7 @@ async def call(
         wsid,
         _values(header, ":", "header"),
         _values(query, "=", "query value"),
-        read_body(None if body == "-" else body or ""),
+        next(bodies(None if body == "-" else body or "")),
     )
     queues, printer = {request.queue: request.partition + 1}, _Printer(json)
     BusOptions(queues, window)  # what is wrong is said before we connect

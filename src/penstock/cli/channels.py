@@ -15,9 +15,10 @@ import typer
 
 from penstock.cli.flags import Json, argument, flag
 from penstock.cli.global_flags import Globals
-from penstock.cli.output import counts, print_json, print_pairs, print_table, progress
+from penstock.cli.output import counts, print_json, print_pairs, progress
 from penstock.cli.running import connected, first, until_signal
 from penstock.cli.server import started
+from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import InputError, OptionError

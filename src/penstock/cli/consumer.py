@@ -12,9 +12,10 @@ from penstock.cli.asset_show import show_consumer
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
 from penstock.cli.flags import AnyConsumer, AnyStream, ConsumerName, Force, Json, Names, StreamName, argument
 from penstock.cli.late import assets, changes, model, rules
-from penstock.cli.output import ago, counts, local, print_json, print_listed, print_table
+from penstock.cli.output import ago, counts, local, print_json, print_listed
 from penstock.cli.questions import ask, asking, confirm, pick, picked_stream
 from penstock.cli.running import connected
+from penstock.cli.tables import print_table
 from penstock.cli.values import parse_until
 from penstock.durations import format_duration
 from penstock.errors import InputError, NotFoundError
@@ -159,7 +160,7 @@ async def ls(ctx: typer.Context, stream: AnyStream = None, names: Names = False,
     if not found:
         typer.echo(f"No Consumers are defined for stream {stream}")
         return
-    columns = ("Name", "Description", "Created", "#Ack Pending", "#Unprocessed", "#Last Delivery")
+    columns = ("Name", "~Description", "Created", "#Ack Pending", "#Unprocessed", "#Last Delivery")
     rows = [
         (one.name, one.description, local(one.created), *counts(one.ack_pending, one.pending), ago(one.delivered.last))
         for one in found

@@ -12,9 +12,10 @@ import typer
 from penstock.cli.asset_show import Sieve, delivery_json, show_delivery
 from penstock.cli.flags import All, ConsumerName, Force, Json, Raw, StopAfter, StreamName, Wait, argument, flag
 from penstock.cli.late import assets
-from penstock.cli.output import counts, local, make_table, print_json, print_table
+from penstock.cli.output import counts, local, print_json
 from penstock.cli.questions import confirm
 from penstock.cli.running import connected, first, until_signal
+from penstock.cli.tables import make_table, print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DisconnectedError, InputError
@@ -227,7 +228,7 @@ async def redeliver(
             rows = [
                 (one.sequence, one.consumer, one.subject, one.deliveries, local(one.died), one.reason) for one in found
             ]
-            columns = ("#Sequence", "Consumer", "Subject", "#Deliveries", "Died", "Reason")
+            columns = ("#Sequence", "Consumer", "Subject", "#Deliveries", "Died", "~Reason")
             print_table(f"Dead letters of {stream}", columns, rows)
         if show or not found:
             return

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from penstock.cli.flags import flag
-from penstock.cli.output import counts, print_table
+from penstock.cli.output import counts
 from penstock.cli.pipeline_show import board
+from penstock.cli.tables import print_table
 from penstock.errors import InputError, PenstockError
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli.flags import Json, flag
-from penstock.cli.output import print_json, print_table
+from penstock.cli.output import print_json
 from penstock.cli.running import connected
+from penstock.cli.tables import print_table
 from penstock.errors import PenstockError
 
 __all__ = ["doctor"]
@@ -50,7 +51,7 @@ async def doctor(
         marks = {"ok": "✓ ok", "note": "• note", "bad": "✗ bad"}
         print_table(
             "Penstock doctor",
-            ("What", "State", "Found", "What to do"),
+            ("What", "State", "~Found", "~What to do"),
             [(finding.what, marks[finding.state], finding.found, finding.remedy) for finding in findings],
         )
     if any(finding.state == "bad" for finding in findings):

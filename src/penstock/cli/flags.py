@@ -121,9 +121,9 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
         for name, table in tables.items():
             given[name] = table(**{item.name: given.pop(item.name) for item in dataclasses.fields(table)})
         if inspect.iscoroutine(work := function(**given)):
-            import asyncio
+            from penstock.cli.running import run
 
-            asyncio.run(work)
+            run(work)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
     command.__annotations__ = {item.name: item.annotation for item in parameters}

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from penstock.cli.tables import plain, terminal
 from penstock.durations import format_duration
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["ago", "counts", "local", "print_json", "print_pairs", "print_sections", "print_table", "progress"]
+__all__ = ["ago", "counts", "local", "print_json", "print_pairs", "print_sections", "progress"]
 
 Rows = Iterable[tuple[str, Any]]
 
@@ -36,12 +34,20 @@ def print_bytes(data: bytes) -> None:
     sys.stdout.flush()
 
 
-def print_headers(headers: Mapping[str, str] | None, *, more: bool = True) -> None:
-    """Print headers, one a line, and an empty line if more follows."""
-    for name, value in (headers or {}).items():
-        typer.echo(f"{name}: {value}")
-    if headers and more:
-        typer.echo("")
+def print_headers(block: bytes | None, *, more: bool = True, err: bool = False) -> None:
+    """Print headers, one a line and each value of a repeated one, and an empty line if more follows."""
+    if block is None:
+        return
+    from penstock.wire.protocol import decode_headers
+
+    status, description, headers = decode_headers(block)
+    if status is not None:
+        typer.echo(f"Status: {status} {plain(description)}".rstrip(), err=err)
+    for name, values in headers.items():
+        for value in values:
+            typer.echo(f"{plain(name)}: {plain(value)}", err=err)
+    if more and (headers or status is not None):
+        typer.echo("", err=err)
 
 
 def ago(time: datetime | None) -> str:
@@ -62,30 +68,6 @@ def counts(*numbers: int) -> list[str]:
     return [f"{number:,}" for number in numbers]
 
 
-def make_table(columns: Iterable[str], rows: Iterable[Iterable[object]], **style: Any) -> Table:
-    """Make a table; columns whose name begins with `#` are numbers and stand to the right."""
-    from rich.table import Table
-
-    table = Table(**style)
-    for column in columns:
-        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    return table
-
-
-def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print rows as a table."""
-    from rich import box
-    from rich.console import Console
-
-    table = make_table(
-        columns, rows, title=title, title_justify="left", title_style="bold", box=box.ROUNDED, header_style="bold"
-    )
-    # A pipe has no width: let every row be one line there.
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
-
-
 def print_listed(found: Sequence[Any], json: bool, names: bool = False) -> bool:
     """Print what was found as JSON, or the names alone; tell whether one of them was wanted."""
     if json:
@@ -104,12 +86,12 @@ def print_sections(title: str, sections: Iterable[tuple[str, Rows]]) -> None:
     """Print facts under headings, the names right-aligned before a colon; what is None is left out."""
     listed = [(head, [(name, value) for name, value in rows if value is not None]) for head, rows in sections]
     width = max((len(name) for _, rows in listed for name, _ in rows), default=0) + 2
-    typer.echo(title)
+    typer.echo(plain(title))
     for head, rows in listed:
         if rows:
             typer.echo(f"\n{head}:\n" if head else "")
         for name, value in rows:
-            typer.echo(f"{name:>{width}}: {_shown(value)}")
+            typer.echo(f"{name:>{width}}: {plain(_shown(value))}")
 
 
 def _shown(value: Any) -> str:
@@ -132,16 +114,15 @@ def progress(what: str, total: int | None, *, as_bytes: bool = False) -> Iterato
         yield lambda step: None
         return
     from rich import progress as bars
-    from rich.console import Console
 
     with bars.Progress(
-        bars.TextColumn("{task.description}"),
+        bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(),
         bars.DownloadColumn() if as_bytes else bars.MofNCompleteColumn(),
         bars.TransferSpeedColumn() if as_bytes else bars.TextColumn("{task.fields[rate]}"),
         bars.TimeElapsedColumn(),
         bars.TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=terminal(stderr=True),
         transient=True,
     ) as bar:
         task = bar.add_task(what, total=total, rate="")

@@ -14,6 +14,8 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
+from penstock.errors import InputError
+
 __all__ = ["Quick", "Verb"]
 
 WIDTH = 100  # characters of a line of help, where a terminal is wider
@@ -32,13 +34,27 @@ def _as_it_is(parameter: Any, value: Any) -> bool:
     return True
 
 
+def _check_text(parameter: Any, value: Any) -> None:
+    """Refuse bytes that are not UTF-8, wherever text is meant; a body may be anything."""
+    for text in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(text, str) and parameter.name != "body" and not text.isascii() and not _is_text(text):
+            name = parameter.opts[-1] if parameter.opts[-1].startswith("-") else parameter.make_metavar()
+            raise InputError(f"{name} is {os.fsencode(text)!r}, which is not UTF-8.", remedy="Write it as UTF-8.")
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 class _Option(TyperOption):
     def process_value(self, ctx: Any, value: Any) -> Any:
+        _check_text(self, value)
         return _taken(self, ctx, value) if _as_it_is(self, value) else super().process_value(ctx, value)
 
 
 class _Argument(TyperArgument):
     def process_value(self, ctx: Any, value: Any) -> Any:
+        _check_text(self, value)
         return _taken(self, ctx, value) if _as_it_is(self, value) else super().process_value(ctx, value)
 
 
@@ -65,7 +81,7 @@ class Quick:
         """Give the help; its headings are bold, which typer leaves out where nobody has a terminal."""
         ctx.max_content_width = WIDTH
         text: str = super().get_help(ctx)  # type: ignore[misc]  # beside a class of typer
-        if os.environ.get("TERM") == "dumb":
+        if os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR"):
             return text
         return _HEADING.sub(lambda found: typer.style(found.group(), bold=True), text)
 

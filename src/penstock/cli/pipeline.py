@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.flags import Force, Json, argument, flag
-from penstock.cli.output import ago, print_json, print_table
+from penstock.cli.output import ago, print_json
 from penstock.cli.pipeline_show import board, print_summary
+from penstock.cli.tables import print_table
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
 

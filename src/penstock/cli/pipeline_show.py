@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.output import make_table, print_table
+from penstock.cli.tables import make_table, print_table, terminal
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
@@ -49,19 +49,19 @@ def board(title: str, quiet: float | None = None) -> Iterator[Callable[[Outcome,
     if not sys.stderr.isatty():
         yield _lines(quiet)
         return
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     bar = Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("rows"),
         TimeElapsedColumn(),
     )
     task, told = bar.add_task(title, total=None), list[str]()
-    with Live(Group(bar), console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
+    with Live(Group(bar), console=terminal(stderr=True), refresh_per_second=5, transient=True) as live:
 
         def show(outcome: Outcome, waiting: int | None = None) -> None:
             for note in _new(outcome, told):

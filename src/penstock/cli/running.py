@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from penstock.cli.standard_output import watched
 from penstock.errors import DisconnectedError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
 
-__all__ = ["Staying", "connected", "first", "staying", "until_signal"]
+__all__ = ["Staying", "connected", "first", "run", "staying", "until_signal"]
+
+
+def run(work: Coroutine[Any, Any, Any]) -> None:
+    """Run a command to its end. Who leaves a task by SystemExit leaves the command, and nobody is told of the task."""
+
+    async def working() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_tell)
+        await work
+
+    asyncio.run(working())
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not isinstance(context.get("exception"), SystemExit):
+        loop.default_exception_handler(context)
 
 
 @asynccontextmanager
@@ -71,12 +88,13 @@ async def staying(ctx: typer.Context) -> AsyncIterator[Staying]:
 
 @contextmanager
 def until_signal() -> Iterator[asyncio.Event]:
-    """Give an event that Ctrl-C or SIGTERM sets, for commands that run until they are told to stop."""
+    """Give an event that Ctrl-C or SIGTERM sets, for commands that run until they are told to stop, or nobody reads."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
-        yield stop
+        with watched():
+            yield stop
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -9,9 +9,10 @@ import typer
 from penstock.cli.asset_show import Sieve, show_stream
 from penstock.cli.flags import All, AnyStream, Json, Names, argument, flag
 from penstock.cli.late import assets
-from penstock.cli.output import ago, counts, local, print_json, print_listed, print_pairs, print_table
+from penstock.cli.output import ago, counts, local, print_json, print_listed, print_pairs
 from penstock.cli.questions import picked_stream
 from penstock.cli.running import connected
+from penstock.cli.tables import print_table
 from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size, parse_size
 
@@ -56,7 +57,7 @@ async def ls(ctx: typer.Context, subject: Capturing = None, names: Names = False
         (one.name, one.description, local(one.created), f"{one.messages:,}", format_size(one.bytes), ago(one.last_time))
         for one in found
     ]
-    print_table("Streams", ("Name", "Description", "Created", "#Messages", "#Size", "#Last Message"), rows)
+    print_table("Streams", ("Name", "~Description", "Created", "#Messages", "#Size", "#Last Message"), rows)
 
 
 async def report(

@@ -109,7 +109,7 @@ COMMANDS: dict[str, Entry | Group] = {
         "Create and update the streams and consumers of a file; never delete a stream, and lose nothing unasked.",
     ),
     "pub": Entry(
-        "messages.pub",
+        "pub.pub",
         "Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled.",
     ),
     "sub": Entry("messages.sub", "Show messages as they come, until Ctrl-C."),

@@ -71,10 +71,17 @@ def test_an_output_that_takes_nothing_is_told(shell: str, words: str, penstock: 
 def test_a_body_may_be_any_bytes_and_a_subject_may_not(penstock: Command, unique):
     """What a shell hands over as body is sent byte for byte; a subject that is not UTF-8 is bad input."""
     subject = unique("cli")
-    with penstock.running("sub", "--count", "1", subject, PYTHONIOENCODING="latin-1") as heard:
-        heard.wait_for("Subscribing")
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "sub", "--count", "1", subject],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=penstock.env,
+    ) as heard:
+        assert heard.stderr is not None
+        assert heard.stderr.readline().startswith(b"Subscribing")
         assert run("exec \"$@\" $'\\xc3\\xff\\xfe'", penstock, "pub", subject).returncode == 0
-        assert heard.process.wait(20) == 0
+        out, _ = heard.communicate(timeout=30)
+    assert out.splitlines()[1] == b"\xc3\xff\xfe"
     done = run("exec \"$@\" $'a\\xffb' x", penstock, "pub")
     assert done.returncode == 2
     assert "not UTF-8" in done.stderr

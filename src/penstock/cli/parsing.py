@@ -38,7 +38,7 @@ def _check_text(parameter: Any, value: Any) -> None:
     """Refuse bytes that are not UTF-8, wherever text is meant; a body may be anything."""
     for text in value if isinstance(value, tuple | list) else (value,):
         if isinstance(text, str) and parameter.name != "body" and not text.isascii() and not _is_text(text):
-            name = parameter.opts[-1] if parameter.opts[-1].startswith("-") else parameter.make_metavar()
+            name = parameter.opts[-1] if parameter.opts[-1].startswith("-") else str(parameter.name).upper()
             raise InputError(f"{name} is {os.fsencode(text)!r}, which is not UTF-8.", remedy="Write it as UTF-8.")
 
 

@@ -28,6 +28,7 @@ class _Output(io.FileIO):
 
     def __init__(self, closed: bool) -> None:
         self.fails: OSError | None = OSError(errno.EBADF, "it is closed") if closed else None
+        self.is_over = False
         super().__init__(_STDOUT, "w", closefd=False)
 
     def write(self, data: Any, /) -> int:
@@ -39,10 +40,16 @@ class _Output(io.FileIO):
             self.fails = None
             _lead_nowhere()
             if isinstance(error, BrokenPipeError):
-                raise SystemExit(BROKEN_PIPE) from None
+                self.end()
             if sys.stderr is not None:
                 sys.stderr.write(f"penstock: Standard output cannot be written: {error.strerror}.\n")
             raise SystemExit(1) from None
+
+    def end(self) -> None:
+        """End the command, once: its tasks are to end in peace."""
+        if not self.is_over:
+            self.is_over = True
+            raise SystemExit(BROKEN_PIPE)
 
 
 def _lead_nowhere() -> None:
@@ -94,18 +101,14 @@ def guarded() -> Iterator[None]:
 @contextmanager
 def watched() -> Iterator[None]:
     """End a command that runs on as soon as nobody reads the pipe that it writes to."""
-    if not isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _Output) or not _is_pipe():
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(raw, _Output) or not _is_pipe():
         yield
         return
-
     import asyncio  # loaded by then; help does without
 
-    def gone() -> None:
-        loop.remove_reader(_STDOUT)  # once is enough: the tasks are to end in peace
-        raise SystemExit(BROKEN_PIPE)
-
     loop = asyncio.get_running_loop()
-    loop.add_reader(_STDOUT, gone)  # the end that writes is never readable, until the other one is closed
+    loop.add_reader(_STDOUT, raw.end)  # the end that writes is never readable, until the other one is closed
     try:
         yield
     finally:

@@ -86,9 +86,7 @@ def guarded() -> Iterator[None]:
     else:
         before.flush()
     written = io.BufferedWriter(_Output(closed=before is None))
-    sys.stdout = io.TextIOWrapper(
-        written, "utf-8", _AS_IT_CAME, line_buffering=before is not None and before.isatty()
-    )
+    sys.stdout = io.TextIOWrapper(written, "utf-8", _AS_IT_CAME, line_buffering=before is not None and before.isatty())
     try:
         yield
     finally:

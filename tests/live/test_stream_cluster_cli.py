@@ -34,7 +34,7 @@ def placed(run: Callable[..., Done], name: str) -> dict[str, Any]:
 
 def test_leaders_and_peers(run: Callable[..., Done], eventually: Callable[..., Any]):
     """A leader steps down for another, or for the one that is named; a balance spreads leaders; all of it is shown."""
-    names = ["ONE", "TWO", "THREE"]
+    names = ["ONE", "TWO"]
     for name in names:
         run("add", name, "--subjects", name, "--replicas", "3", "--defaults")
         eventually(lambda name=name: placed(run, name).get("leader"))
@@ -55,8 +55,8 @@ def test_leaders_and_peers(run: Callable[..., Done], eventually: Callable[..., A
     assert f"{wanted}*" in report
     assert run("find", "--leader", wanted, "-n").stdout.split() == sorted(names)
     assert run("find", "--server-name", wanted[:3], "--invert", "-n").stdout == ""
-    assert run("cluster", "balance").stdout.endswith("Balanced 2 of 3 streams.\n")
-    assert {placed(run, name)["leader"] for name in names} == peers
+    assert run("cluster", "balance").stdout.endswith("Balanced 1 of 2 streams.\n")
+    assert len({placed(run, name)["leader"] for name in names}) == 2
     assert "Balanced 0 of 1 streams" in run("cluster", "balance", "--subject", "ONE").stdout
     assert "does not carry" in run("cluster", "step-down", "ONE", "--preferred", "nobody", status=2).stderr
 

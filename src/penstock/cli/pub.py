@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -163,6 +164,10 @@ class _Pace:
     jitter: float
     last: float | None = None
 
+    @property
+    def is_slow(self) -> bool:
+        return bool(self.pause or self.jitter)
+
     async def keep(self) -> None:
         """Wait until it is time for the next message."""
         if self.last is not None:
@@ -184,17 +189,14 @@ class _Sending:
         if not self.quiet:
             typer.echo(plain(text))
 
-    @property
-    def shown_total(self) -> int | None:
-        return self.total if self.total > 1 and not self.quiet else None
-
     async def plain(
         self, client: Connection, messages: AsyncIterator[_Message], refusals: list[Exception], seconds: float
     ) -> None:
         """Publish, and say so once the server has it and refused nothing."""
-        each = bool(self.pace.pause or self.pace.jitter or not self.total)  # they come slowly
+        each = self.pace.is_slow or not self.total  # else one line sums them up
         sent, message = 0, None
-        with progress("Publishing", self.shown_total) as advance:
+        several = self.total > 1 and not each and not self.quiet
+        with progress("Publishing", self.total) if several else nullcontext(lambda step: None) as advance:
             async for message in messages:
                 await self.pace.keep()
                 await client.publish(message.subject, message.data, reply=message.reply, headers=message.headers)
@@ -217,12 +219,9 @@ class _Sending:
     async def acknowledged(self, client: Connection, messages: AsyncIterator[_Message]) -> None:
         """Publish, and say what the stream says of each."""
         stream = client.jetstream()
-        with progress("Publishing", self.shown_total) as advance:
-            async for message in messages:
-                await self.pace.keep()
-                ack = await stream.publish(message.subject, message.data, headers=message.headers)
-                advance(1)
-                self.say(_stored(ack))
+        async for message in messages:
+            await self.pace.keep()
+            self.say(_stored(await stream.publish(message.subject, message.data, headers=message.headers)))
 
     async def atomic(self, client: Connection, messages: AsyncIterator[_Message]) -> None:
         """Publish all or nothing."""

@@ -119,8 +119,6 @@ class FromStream:
 
 async def sub(
     ctx: typer.Context,
-    looks: Looks,
-    of_stream: FromStream,
     subjects: Annotated[list[str] | None, argument("Subjects to listen on.", "SUBJECT...")] = None,
     queue: Annotated[str | None, flag("Share the messages with this queue group.")] = None,
     inbox: Annotated[bool, flag("Listen on an inbox that is made up.", "-i", "--inbox")] = False,
@@ -132,6 +130,9 @@ async def sub(
     count: StopAfter = 0,
     wait: Wait = None,
     raw: RawFlag = False,
+    *,
+    looks: Looks,
+    of_stream: FromStream,
 ) -> None:
     """Show messages as they come, until Ctrl-C; from a stream, if one is named or where in one to begin."""
     ignored, start = words(ignore_subject or []), of_stream.start()

@@ -171,6 +171,8 @@ class Dumped:
     def __init__(self, target: str, translation: Translation) -> None:
         self.translation = translation
         self._folder = None if target == "-" else Path(target)
+        if not target:
+            raise InputError("--dump names no folder.", remedy="Name one, or - for a pipe.")
         if self._folder is not None:
             try:
                 self._folder.mkdir(0o700, parents=True, exist_ok=True)

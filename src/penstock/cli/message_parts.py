@@ -14,7 +14,7 @@ from typing import Annotated
 from penstock.cli.flags import flag
 from penstock.errors import InputError
 
-__all__ = ["CALL", "HeaderTemplates", "Template", "Templates", "check_subjects"]
+__all__ = ["CALL", "HeaderTemplates", "Template", "Templates", "check_subjects", "parse_headers"]
 
 Templates = Annotated[bool, flag("Fill {{Count}} and the like into subject, headers and body.")]
 
@@ -86,27 +86,30 @@ def _random(bounds: list[int]) -> bytes:
     return "".join(random.choices(string.ascii_letters + string.digits, k=length)).encode()  # noqa: S311
 
 
-class HeaderTemplates:
-    """Headers as ["Key:value"]; a value may hold templates.
-
-    NATS allows no space or colon in a name and no line break in a value.
-    """
-
-    def __init__(self, given: list[str] | None, *, on: bool = True) -> None:
-        self._templates: list[tuple[str, Template]] = []
-        for item in given or []:
-            name, colon, value = item.partition(":")
-            if not colon or not name.isascii() or not name.isprintable() or not name or " " in name or _breaks(value):
-                raise InputError(f"The header {item!r} cannot be sent.", remedy="Write it as Key:Value.")
-            self._templates.append((name, Template(os.fsencode(value.strip()), on=on)))
-
-    def fill(self, count: int, **more: bytes) -> dict[str, list[str]]:
-        """Give the headers of one message, all values of a name in order."""
-        headers: dict[str, list[str]] = {}
-        for name, template in self._templates:
-            headers.setdefault(name, []).append(template.fill(count, **more).decode("utf-8", "surrogateescape"))
-        return headers
+def parse_headers(given: list[str] | None) -> dict[str, list[str]]:
+    """Turn ["Key:value"] into lists; NATS allows no space or colon in a name and no line break in a value."""
+    headers: dict[str, list[str]] = {}
+    for item in given or []:
+        name, colon, value = item.partition(":")
+        if not colon or not name.isascii() or not name.isprintable() or not name or " " in name or _breaks(value):
+            raise InputError(f"The header {item!r} cannot be sent.", remedy="Write it as Key:Value.")
+        headers.setdefault(name, []).append(value.strip())
+    return headers
 
 
 def _breaks(value: str) -> bool:
     return "\r" in value or "\n" in value
+
+
+class HeaderTemplates:
+    """Headers as `parse_headers` reads them, with values in which templates are filled."""
+
+    def __init__(self, given: list[str] | None, *, on: bool = True) -> None:
+        self._templates = {
+            name: [Template(os.fsencode(value), on=on) for value in values]
+            for name, values in parse_headers(given).items()
+        }
+
+    def fill(self, count: int) -> dict[str, list[str]]:
+        """Give the headers of one message."""
+        return {name: [os.fsdecode(value.fill(count)) for value in values] for name, values in self._templates.items()}

@@ -60,13 +60,17 @@ class Group:
     """The verbs in each file of this folder, in the order of the list. A verb's function may have _ behind its name."""
     others: Mapping[str, str] = field(default_factory=dict)
     """Other, hidden names of a verb."""
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    """Nouns below this one, such as `stream cluster`."""
     hidden: bool = False
 
     @property
-    def verbs(self) -> dict[str, Entry]:
-        """The verbs by name."""
+    def verbs(self) -> dict[str, Entry | Group]:
+        """The verbs by name, and the nouns below."""
         listed = [(file, name) for file, names in self.files.items() for name in names.split()]
-        return {name.rstrip("_"): Entry(f"{file}.{name}") for file, name in listed}
+        return {name.rstrip("_").replace("_", "-"): Entry(f"{file}.{name}") for file, name in listed} | dict(
+            self.groups
+        )
 
     @property
     def hidden_names(self) -> dict[str, str]:

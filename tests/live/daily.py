@@ -27,7 +27,7 @@ RECORDED = FOLDER / "nats.json"
 _PASSING = {
     "created", "ts", "time", "timestamp", "first_ts", "last_ts", "last_active", "leader", "name_of_server", "raft_group",
     "rtt", "address", "url", "id", "connection_id", "domain", "active", "pause_remaining", "pause_until", "server",
-    "leader_since", "elapsed",
+    "leader_since", "elapsed", "_nats.ver", "_nats.level",
 }  # fmt: skip
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
@@ -58,7 +58,9 @@ def script() -> Iterator[Line]:
             continue
         fails, rest = text.startswith("! "), text.removeprefix("! ")
         stdin, bar, command = rest.partition(" | ")
-        yield Line(text, tuple(shlex.split(command if bar else rest)), stdin + "\n" if bar else "", fails)
+        yield Line(
+            text, tuple(shlex.split(command if bar else rest)), stdin.replace("\\n", "\n") + "\n" if bar else "", fails
+        )
 
 
 Run = Callable[[tuple[str, ...], str, dict[str, str]], tuple[int, str]]
@@ -75,10 +77,18 @@ def day(url: str, run: Run) -> dict[str, Any]:
             key = f"{number:03d} {line.text}"
             printed[key] = {"ended well": status == 0}
             if line.compared == "json" and status == 0:
-                printed[key]["json"] = settled(json.loads(output))
+                printed[key]["json"] = settled(_read(output))
             elif line.compared == "lines":
                 printed[key]["lines"] = [text for text in output.splitlines() if text]
     return {"printed": printed, "left": settled(asyncio.run(left(url)))}
+
+
+def _read(output: str) -> Any:
+    """Read the JSON of an output; `nats` prints sentences around it at times."""
+    if output.strip() in ("null", "{}") or output.startswith("{}\n"):
+        return []  # how `nats` writes that there is nothing
+    begin = next((place for place, letter in enumerate(output) if letter in "[{"), None)
+    return f"no JSON: {output}" if begin is None else json.JSONDecoder().raw_decode(output, begin)[0]
 
 
 def settled(value: Any, key: str = "") -> Any:

@@ -27,9 +27,9 @@ def busy_server() -> Iterator[str]:
         peer = Peer(server.url)
         try:
             jetstream = peer.client.jetstream()
-            peer.do(jetstream.create_stream(penstock.model.Stream(name="ORDERS", subjects=["orders.>"])))
+            peer.do(jetstream.add_stream(penstock.model.Stream(name="ORDERS", subjects=["orders.>"])))
             peer.do(jetstream.publish("orders.new", b"one"))
-            peer.do(jetstream.create_stream(penstock.model.Stream(name="LOCKED", subjects=["locked.>"])))
+            peer.do(jetstream.add_stream(penstock.model.Stream(name="LOCKED", subjects=["locked.>"])))
             peer.do(jetstream.publish("locked.a", b"one"))
             assert invoke(server.url, "stream", "seal", "LOCKED", "--force").status == 0
             yield server.url

@@ -161,7 +161,7 @@ async def get_message(
     since: datetime | None = None,
 ) -> Message:
     """Read one stored message: by sequence, the last of a subject, or the next from a sequence or time on."""
-    from penstock.connection.jetstream import stored_message  # brings the model with it
+    from penstock.connection.stored import stored_message  # brings the model with it
 
     body: dict[str, Any]
     if last_for is not None:

@@ -68,11 +68,8 @@ def _meant(error: ConditionError, subject: str, said: Mapping[str, str]) -> tupl
         int(value) if (value := said.get(name, "")).isdecimal() else None
         for name in (names.EXPECTED_LAST_SUBJECT_SEQUENCE, names.EXPECTED_LAST_SEQUENCE)
     )
-    if of_subject is not None and of_stream is not None:  # the one that is as it should be did not fail
-        of_subject = None if of_subject == error.actual else of_subject
-        of_stream = None if of_stream == error.actual else of_stream
-        if of_subject is not None and of_stream is not None:
-            return None, None  # the server does not say which
+    if of_subject is not None and of_stream is not None:
+        return None, None  # the server does not say which
     if of_subject is None:
         return None, of_stream
     return said.get(names.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT, subject), of_subject

@@ -52,6 +52,14 @@ async def test_the_life_of_a_stream(js: JetStream, unique: Unique):
         await js.find_stream_name_by_subject(unique("nothing"))
     for number in range(4):
         await js.publish(f"{name}.{number % 2}", b"%d" % number)
+    whole = await js.stream_info(name, subjects_filter=">", deleted_details=True)
+    assert (whole.held, whole.gaps) == ({f"{name}.0": 2, f"{name}.1": 2}, ())
+    assert (await js.stream_info(name, f"{name}.1")).held == {f"{name}.1": 2}
+    assert (await js.stream_info(name)).held == {}
+    assert whole.time is not None
+    assert await js.delete_msg(name, 2)
+    assert (await js.stream_info(name, deleted_details=True)).gaps == (2,)
+    await js.publish(f"{name}.1", b"4")
     assert await js.purge_stream(name, subject=f"{name}.0") == 2
     assert await js.purge_stream(name, keep=1) == 1
     assert (await js.stream_info(name)).messages == 1

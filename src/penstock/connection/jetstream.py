@@ -18,7 +18,7 @@ from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import in_domain
-from penstock.wire.jetstream.answers import number, read_ack, texts
+from penstock.wire.jetstream.answers import number, part, read_ack, texts
 from penstock.wire.jetstream.conditions import explained
 from penstock.wire.protocol import decode_status
 
@@ -105,9 +105,27 @@ class JetStream:
             **error.facts,
         )
 
-    async def stream_info(self, name: str) -> StreamInfo:
-        """Ask how a stream stands."""
-        return StreamInfo.from_json(await self._ask(names.stream_info(name)))
+    async def stream_info(
+        self, name: str, subjects_filter: str | None = None, *, deleted_details: bool = False
+    ) -> StreamInfo:
+        """Ask how a stream stands.
+
+        With `subjects_filter`, `held` says how many messages it holds of each subject that matches; with
+        `deleted_details`, `gaps` says which sequences are missing.
+        """
+        asked: dict[str, Any] = {"deleted_details": True} if deleted_details else {}
+        if subjects_filter is not None:
+            asked |= {"subjects_filter": subjects_filter}
+        answer = await self._ask(names.stream_info(name), asked or None)
+        held: dict[str, Any] = {}
+        while subjects_filter is not None and (page := part(answer, "state").get("subjects")):
+            held |= page  # a page has up to 100,000
+            if len(held) >= number(answer, "total", 0):
+                break
+            answer = await self._ask(names.stream_info(name), {**asked, "offset": len(held)})
+        if held:
+            answer["state"]["subjects"] = held
+        return StreamInfo.from_json(answer)
 
     async def find_stream_name_by_subject(self, subject: str) -> str:
         """Give the name of the stream that captures a subject."""

@@ -50,6 +50,7 @@ class Topology:
     """Streams and their consumers as they are meant to be; checked whole when it is made."""
 
     streams: dict[str, Stream]
+    """By name."""
     consumers: dict[str, dict[str, Consumer]]
     """By stream, and by name."""
 

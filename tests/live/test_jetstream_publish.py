@@ -180,7 +180,7 @@ async def test_conditions_are_the_servers_to_check(nc: Connection, stream: str):
                 await publisher.publish(x, b"no", **wrong)
             error = caught.value
             assert (error.err_code, error.subject, error.expected, error.actual) == (code, subject, expected, actual)
-            assert expected is None or "nothing was stored" in str(error)
+            assert expected is None or "the message was not stored" in str(error)
         with pytest.raises(ConditionError, match="ends with sequence 5, and no message was expected"):
             [ack async for ack in publisher.publish_all([Outgoing(x, b"no", expect_last_subject_sequence=0)])]
         await publisher.publish(x, b"g")
@@ -356,13 +356,16 @@ async def test_an_atomic_batch_is_all_or_nothing(nc: Connection, stream: str):
         with pytest.raises(ConditionError, match="The stream ends with sequence 2, and 9 was expected") as caught:
             await publisher.publish_batch([Outgoing(x, b"c", expect_last_sequence=9), Outgoing(x, b"d")], "atomic")
         assert (caught.value.err_code, caught.value.expected, caught.value.actual) == (10071, 9, 2)
+        with pytest.raises(ConditionError, match=r"and 9 was expected.* The 1 messages before it are stored") as caught:
+            await publisher.publish_batch([Outgoing(x, b"e"), Outgoing(x, b"f", expect_last_sequence=9)], "fast")
+        assert (caught.value.err_code, caught.value.expected, caught.value.actual) == (10071, 9, 3)
         with pytest.raises(JetStreamError) as caught:
             await publisher.publish_batch([Outgoing(x, b"c"), Outgoing(x, b"d", id="1")], "atomic")
         assert caught.value.err_code == 10201
         with pytest.raises(InputError, match="the same id"):
             await publisher.publish_batch([Outgoing(x, id="z"), Outgoing(x, id="z")], "atomic")
         await publisher.publish(x, b"after")
-    assert await bodies(nc, stream) == [b"a", b"b", b"after"]
+    assert await bodies(nc, stream) == [b"a", b"b", b"e", b"after"]
 
 
 async def test_an_atomic_batch_survives_a_lost_ack(nc: Connection, stream: str):

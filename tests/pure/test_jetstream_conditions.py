@@ -23,6 +23,13 @@ STREAM = {"Nats-Expected-Last-Sequence": "9"}
         (10071, "wrong last sequence: 7", STREAM, "The stream ends with sequence 7, and 9 was", (None, 9, 7)),
         (10164, "wrong last sequence", SUBJECT, "a.b is just being written to", ("a.b", 5, None)),
         (
+            10164,
+            "wrong last sequence",
+            {"Nats-Expected-Last-Subject-Sequence": "0"},
+            "whether it still holds no message",
+            ("a.b", 0, None),
+        ),
+        (
             10071,
             "wrong last sequence: 7",
             SUBJECT | {"Nats-Expected-Last-Subject-Sequence-Subject": "c.*"},
@@ -43,7 +50,7 @@ def test_a_condition_that_failed(err_code: int, says: str, headers: dict[str, st
     error = explained(api_error({"code": 400, "err_code": err_code, "description": says}), "a.b", headers)
     assert isinstance(error, ConditionError)
     assert told in str(error)
-    assert "nothing was stored" in str(error)
+    assert "the message was not stored" in str(error)
     assert (error.subject, error.expected, error.actual) == facts
     assert (error.code, error.err_code, error.description) == (400, err_code, says)
     for same in (pickle.loads(pickle.dumps(error)), copy.copy(error)):

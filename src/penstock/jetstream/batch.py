@@ -159,6 +159,8 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
     refuse_empty(ingest.kept)
     while (error := await ingest.run()) is not None:
         if not may_ask_again(error):
+            out, message_id = ingest.kept[0]
+            error = explained(error, out.subject, out.wire_headers(message_id))
             error.remedy = f"The {ingest.done:,} messages before it are stored."
             raise error
         await _wait_out(route, ingest.patience, error, "A fast batch")

@@ -44,18 +44,20 @@ def explained(error: Failure, subject: str, headers: Headers) -> Failure | Condi
     where, expected = _meant(error, subject, said)
     if expected is None:
         return error
-    whose = where or "The stream"
+    whose, remedy = where or "The stream", "Somebody else was faster: look at what is there now, and decide anew."
     if error.err_code == names.WRONG_LAST_ID:
         there = f"with the id {error.actual!r}" if error.actual else "without an id"
         what = f"The last message of the stream is one {there}, and {expected!r} was expected"
     elif error.actual is None:
-        what = f"{whose} is just being written to, so that nobody can tell whether it still ends with {expected}"
+        still = f"ends with {expected}" if expected else "holds no message"
+        what = f"{whose} is just being written to, so that nobody can tell whether it still {still}"
+        remedy = "Somebody else writes there, or the batch itself: look at what is there in a moment, and decide anew."
     else:
         there = f"ends with sequence {error.actual}" if error.actual else "holds no message"
         what = f"{whose} {there}, and {expected or 'no message'} was expected"
     return ConditionError(
-        f"{what}: nothing was stored ({error.err_code}).",
-        remedy="Somebody else was faster: look at what is there now, and decide anew.",
+        f"{what}: the message was not stored ({error.err_code}).",
+        remedy=remedy,
         **{**error.facts, "subject": where, "expected": expected},
     )
 

@@ -223,6 +223,8 @@ async def test_the_domain_of_the_connection_is_used():
                 await js.add_stream(name="HUB", subjects=["hub"])
                 assert (await js.publish("hub", b"x")).domain == "hub"
                 assert (await js.account_info())["domain"] == "hub"
+                assert (await js.get_msg("HUB", 1, direct=True)).data == b"x"
+                assert [message.data async for message in js.get_last_msgs("HUB", ">")] == [b"x"]
                 await js.delete_stream("HUB")
         async with await connect(plain(server), domain="elsewhere") as nc:
             with pytest.raises(NoRespondersError, match=r"\$JS\.elsewhere\.API\.STREAM\.INFO\.HUB"):

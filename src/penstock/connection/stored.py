@@ -10,7 +10,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import api_request, direct_get
-from penstock.errors import InputError, JetStreamError, NoRespondersError, NotFoundError, RemoteProtocolError
+from penstock.errors import (
+    DisconnectedError,
+    InputError,
+    JetStreamError,
+    NoRespondersError,
+    NotFoundError,
+    RemoteProtocolError,
+)
 from penstock.model import Message
 from penstock.wire import protocol
 from penstock.wire.jetstream import names
@@ -60,8 +67,8 @@ async def get(
     if direct:
         try:
             answers = await direct_get(connection, stream, body, timeout)
-        except NoRespondersError:
-            pass  # the stream allows no direct get, or JetStream is not there, as the leader will tell
+        except (NoRespondersError, DisconnectedError):
+            pass  # no direct get is allowed, or the connection broke: the leader is asked, on a new one if need be
         else:
             if not answers:
                 raise NotFoundError(
@@ -116,7 +123,7 @@ class _LastOfEach:
         for some in _in_parts(subjects):
             try:
                 found = await self._page(some, 1)
-            except NoRespondersError:
+            except (NoRespondersError, DisconnectedError):
                 found = None
             except JetStreamError as error:
                 if error.code != _TOO_MANY or all(map(is_literal, some)):

@@ -94,6 +94,7 @@ def _read_json(text: str) -> Any:
 # -- YAML ----------------------------------------------------------------------------------------------------------
 
 _STR, _PLAIN = "tag:yaml.org,2002:str", "plain"
+_DEEPEST = 100  # levels of lists and tables
 _MOST = 100_000  # values, so that names for others (&a, *a) cannot make very many of few
 
 _TRUE_FALSE = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -156,10 +157,15 @@ def _compose(text: str) -> Node | None:
             Scanner.__init__(self)
             Parser.__init__(self)
             Composer.__init__(self)
+            self._depth = 0
 
-        def descend_resolver(self, *_: object) -> None: ...
+        def descend_resolver(self, *_: object) -> None:
+            self._depth += 1
+            if self._depth > _DEEPEST:  # which its scanner would take ever longer for
+                raise RecursionError
 
-        def ascend_resolver(self) -> None: ...
+        def ascend_resolver(self) -> None:
+            self._depth -= 1
 
         def resolve(self, kind: type, value: object, implicit: Any) -> str:
             if kind is ScalarNode:

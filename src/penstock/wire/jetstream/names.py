@@ -42,6 +42,8 @@ __all__ = [
     "SCHEDULE_ZONE",
     "SEQUENCE",
     "SEQUENCE_IN_DOUBT",
+    "SERVICE_ERROR",
+    "SERVICE_ERROR_CODE",
     "STREAM",
     "SUBJECT",
     "SUBJECTS_OVERLAP",
@@ -113,6 +115,10 @@ MSG_SIZE = "Nats-Msg-Size"
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"
 CONSUMER_STALLED = "Nats-Consumer-Stalled"
+
+# what a service says in place of an answer
+SERVICE_ERROR = "Nats-Service-Error"
+SERVICE_ERROR_CODE = "Nats-Service-Error-Code"
 
 # -- subjects --------------------------------------------------------------------------------------------------------
 

@@ -142,6 +142,28 @@ class Copy:
     """How many messages are still to be copied."""
     active: float | None
     """Seconds since the last contact; None where there was none yet."""
+    error: str = ""
+    """What keeps it from copying, in the server's words."""
+    filter_subject: str | None = None
+    """The subjects that are copied; all where nothing is given."""
+    transforms: tuple[tuple[str, str], ...] = ()
+    """How subjects are renamed on the way, from and to."""
+    external: str | None = None
+    """The prefix of the other side's JetStream API, if the stream is in another account or domain."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Read an object of `sources`, or `mirror`, of an answer."""
+        renamed = [(text(item, "src", ""), text(item, "dest", "")) for item in _parts(content, "subject_transforms")]
+        return cls(
+            name=text(content, "name"),
+            lag=number(content, "lag", 0),
+            active=_seconds(content, "active"),
+            error=text(_part(content, "error"), "description", ""),
+            filter_subject=text(content, "filter_subject", "") or None,
+            transforms=tuple(renamed),
+            external=text(_part(content, "external"), "api", "") or None,
+        )
 
 
 @dataclass(frozen=True)
@@ -191,6 +213,10 @@ class StreamInfo:
     """Which servers carry it."""
     copies: tuple[Copy, ...] = ()
     """What it copies, sources and mirror, and how far it is."""
+    lost: int = 0
+    """How many messages the server found damaged, and could not read any more."""
+    lost_bytes: int = 0
+    """How many bytes they took."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
     time: datetime | None = None
@@ -220,6 +246,7 @@ class StreamInfo:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read the server's answer."""
         state, config = part(content, "state"), part(content, "config")
+        lost = _part(state, "lost")
         copies = [*_parts(content, "sources"), *([part(content, "mirror")] if content.get("mirror") else [])]
         return cls(
             name=text(config, "name"),
@@ -234,7 +261,9 @@ class StreamInfo:
             subjects=number(state, "num_subjects", 0),
             deleted=number(state, "num_deleted", 0),
             placed=Placed.from_json(_part(content, "cluster")),
-            copies=tuple(Copy(text(item, "name"), number(item, "lag", 0), _seconds(item, "active")) for item in copies),
+            copies=tuple(Copy.from_json(item) for item in copies),
+            lost=len(_numbers(lost, "msgs")),
+            lost_bytes=number(lost, "bytes", 0),
             raw=content,
             time=_time(content, "ts"),
             domain=text(content, "domain", "") or None,

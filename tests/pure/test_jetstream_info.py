@@ -26,6 +26,7 @@ STREAM: dict[str, Any] = {
         "num_subjects": 2,
         "num_deleted": 1,
         "deleted": [4],
+        "lost": {"msgs": [3], "bytes": 7},
         "subjects": {"s.a": 2, "s.b": 1},
     },
     "cluster": {
@@ -43,7 +44,17 @@ STREAM: dict[str, Any] = {
     "ts": "2026-01-31T23:59:59Z",
     "domain": "hub",
     "alternates": [{"name": "S", "cluster": "C"}, {"name": "M", "cluster": "D", "domain": "leaf"}],
-    "sources": [{"name": "A", "lag": 7, "active": 1_500_000_000}, {"name": "B", "lag": 0, "active": -1}],
+    "sources": [
+        {"name": "A", "lag": 7, "active": 1_500_000_000, "error": {"code": 404, "description": "no such stream"}},
+        {
+            "name": "B",
+            "lag": 0,
+            "active": -1,
+            "filter_subject": "b.>",
+            "subject_transforms": [{"src": "b.>", "dest": "c.>"}],
+            "external": {"api": "$JS.leaf.API"},
+        },
+    ],
     "mirror": {"name": "M", "lag": 1},
 }
 CONSUMER: dict[str, Any] = {
@@ -97,6 +108,12 @@ def test_a_stream() -> None:
         ("M", 1, None),
     ]
     assert info.config.subjects == ["s.>"]
+    assert [(item.error, item.filter_subject, item.transforms, item.external) for item in info.copies] == [
+        ("no such stream", None, (), None),
+        ("", "b.>", (("b.>", "c.>"),), "$JS.leaf.API"),
+        ("", None, (), None),
+    ]
+    assert (info.lost, info.lost_bytes) == (1, 7)
     moment = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
     assert (info.time, info.domain, info.held, info.gaps) == (moment, "hub", {"s.a": 2, "s.b": 1}, (4,))
     assert info.alternates == (Alternate("S", "C", None), Alternate("M", "D", "leaf"))

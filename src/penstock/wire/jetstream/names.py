@@ -33,8 +33,17 @@ __all__ = [
     "NO_MESSAGE",
     "NUM_PENDING",
     "PIN_ID",
+    "ROLLUP",
+    "SCHEDULE",
+    "SCHEDULE_ROLLUP",
+    "SCHEDULE_SOURCE",
+    "SCHEDULE_TARGET",
+    "SCHEDULE_TTL",
+    "SCHEDULE_ZONE",
     "SEQUENCE",
     "SEQUENCE_IN_DOUBT",
+    "SERVICE_ERROR",
+    "SERVICE_ERROR_CODE",
     "STREAM",
     "SUBJECT",
     "SUBJECTS_OVERLAP",
@@ -82,6 +91,13 @@ EXPECTED_LAST_ID = "Nats-Expected-Last-Msg-Id"
 EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
 EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+SCHEDULE = "Nats-Schedule"  # when; what all of these begin with
+SCHEDULE_TARGET = "Nats-Schedule-Target"
+SCHEDULE_SOURCE = "Nats-Schedule-Source"
+SCHEDULE_TTL = "Nats-Schedule-TTL"
+SCHEDULE_ZONE = "Nats-Schedule-Time-Zone"
+SCHEDULE_ROLLUP = "Nats-Schedule-Rollup"
+ROLLUP = "Nats-Rollup"
 BATCH_PREFIX = "Nats-Batch-"
 BATCH_ID = "Nats-Batch-Id"
 BATCH_SEQUENCE = "Nats-Batch-Sequence"
@@ -99,6 +115,10 @@ MSG_SIZE = "Nats-Msg-Size"
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"
 CONSUMER_STALLED = "Nats-Consumer-Stalled"
+
+# what a service says in place of an answer
+SERVICE_ERROR = "Nats-Service-Error"
+SERVICE_ERROR_CODE = "Nats-Service-Error-Code"
 
 # -- subjects --------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from penstock.errors import RemoteProtocolError
 __all__ = ["ago", "counts", "local", "print_json", "print_pairs", "print_sections", "progress"]
 
 Rows = Iterable[tuple[str, Any]]
+NARROW = 30  # columns that a value beside its name has at least
 
 
 def print_json(value: object, *, line: bool = False) -> None:
@@ -96,6 +98,8 @@ def print_sections(title: str, sections: Iterable[tuple[str, Rows]]) -> None:
     """Print facts under headings, the names right-aligned before a colon; what is None is left out."""
     listed = [(head, [(name, value) for name, value in rows if value is not None]) for head, rows in sections]
     width = max((len(name) for _, rows in listed for name, _ in rows), default=0) + 2
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns < width + NARROW:
+        width = 0  # a value needs the room more than the names need to stand below each other
     typer.echo(plain(title))
     for head, rows in listed:
         if rows:
@@ -115,12 +119,14 @@ def _shown(value: Any) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, as_bytes: bool = False) -> Iterator[Callable[[int], None]]:
+def progress(
+    what: str, total: int | None, *, as_bytes: bool = False, on: bool = True
+) -> Iterator[Callable[[int], None]]:
     """Show a bar with rate and time left on a terminal, nothing elsewhere; call the result with each step's size.
 
-    Steps are counted as things, or with `as_bytes` shown as MB and MB/s.
+    Steps are counted as things, or with `as_bytes` shown as MB and MB/s. `on=False` shows nothing anywhere.
     """
-    if not sys.stderr.isatty():
+    if not on or not sys.stderr.isatty():
         yield lambda step: None
         return
     from rich import progress as bars

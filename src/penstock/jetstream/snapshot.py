@@ -1,7 +1,8 @@
 """Backups of streams: into a folder and back, in the form that the `nats` command uses.
 
-`backup.json` holds the configuration and the state, `stream.tar.s2` what the server sent. A backup is complete when
-`backup.json` is there: it is written last.
+`backup.json` holds the configuration and the state; another file holds what the server sent, and its name says in
+which form: `stream.arc.s2` by servers from 2.15 on, `stream.tar.s2` by older ones. A server sees by itself which form
+it gets. A backup is complete when `backup.json` is there: it is written last.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +24,12 @@ from penstock.errors import (
     DisconnectedError,
     InputError,
     JetStreamError,
+    PenstockError,
     RemoteProtocolError,
 )
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.model import Stream
+from penstock.model import Placement, Stream
 from penstock.wire.jetstream.answers import number, read_answer
 from penstock.wire.patience import Deadline
 
@@ -37,11 +40,14 @@ __all__ = ["backup", "restore"]
 
 log = logging.getLogger("penstock.jetstream")
 
-META, DATA = "backup.json", "stream.tar.s2"
+META, ARCHIVE, TAR = "backup.json", "stream.arc.s2", "stream.tar.s2"
+_PART = "stream.part"
+_MAGIC = b"NATSARC1"  # what an archive begins with, in the first bytes of its first, compressed or plain, block
 _CHUNK = 128 * 1024
 _WINDOW = 4 * 1024 * 1024  # what the server may send ahead of our acks; bounds what waits in memory
 _SILENCE = 30.0
 _LOOK = 0.25  # seconds between looks at the connection while nothing comes
+_WHOLE = f"A backup is a folder with {META} and {ARCHIVE}, or {TAR}."
 _RESTORE = 3600.0  # the server unpacks everything before it answers the last chunk
 
 
@@ -52,14 +58,19 @@ async def backup(
     *,
     consumers: bool = True,
     check: bool = False,
+    chunk_size: int = _CHUNK,
+    window_size: int = _WINDOW,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Write a stream, with its consumers, into an empty or new folder; `progress` gets the size of each chunk."""
+    """Write a stream, with its consumers, into an empty or new folder; `progress` gets the size of each chunk.
+
+    The server sends chunks of `chunk_size` bytes, and at the most `window_size` bytes ahead of our acks.
+    """
     path = Path(folder)
     info = await assets.stream_info(client, stream)
     if info.config.storage == "memory":
         raise InputError(f"Stream {stream} is kept in memory, which the server does not back up.", remedy="Use file.")
-    _make_folder(path)
+    is_new = _make_folder(path)
     inbox = client.new_inbox()
     # Never dropped: what the server sends ahead is bounded by the window.
     chunks = await client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
@@ -68,29 +79,65 @@ async def backup(
             "deliver_subject": inbox,
             "no_consumers": not consumers,
             "jsck": check,
-            "chunk_size": _CHUNK,
-            "window_size": _WINDOW,
+            "chunk_size": chunk_size,
+            "window_size": window_size,
         }
         answer = await api_request(client, f"STREAM.SNAPSHOT.{stream}", body)
         meta = {"config": answer["config"], "state": answer["state"]}
-        size = await _receive(client, stream, chunks, path / DATA, progress)
+        size = await _receive(client, stream, chunks, path / _PART, progress)
+        with _told(path, "written"):
+            _finish(path, meta)
     except BaseException:
-        (path / DATA).unlink(missing_ok=True)
+        _remove(path, is_new)
         raise
     finally:
         if not client.is_closed:
             await chunks.unsubscribe()
-    part = path / f"{META}.part"
-    part.write_text(json.dumps(meta, indent=2))
-    os.replace(part, path / META)
     return {**meta, "size": size}
 
 
-def _make_folder(path: Path) -> None:
+def _finish(path: Path, meta: dict[str, Any]) -> None:
+    """Name what the server sent by its form, whichever server of a cluster sent it, and say at last what it is."""
+    with (path / _PART).open("rb") as file:
+        is_archive = _MAGIC in file.read(64)
+    os.replace(path / _PART, path / (ARCHIVE if is_archive else TAR))
+    part = path / f"{META}.part"
+    part.write_text(json.dumps(meta, indent=2))
+    os.replace(part, path / META)
+
+
+def _remove(path: Path, is_new: bool) -> None:
+    """Leave nothing of a backup that failed, nor the folder, if it was made for it."""
+    for name in (_PART, ARCHIVE, TAR, f"{META}.part"):
+        (path / name).unlink(missing_ok=True)
+    if is_new:
+        path.rmdir()
+
+
+def _write_whole(file: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """Say in a sentence what keeps files from being written or read, such as a full disk."""
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        yield
+    except OSError as error:
+        remedy = "Is there room, and may we? Nothing of it is kept." if what == "written" else "May we read it?"
+        raise PenstockError(f"{path} cannot be {what}: {error.strerror}.", remedy=remedy) from None
+
+
+def _make_folder(path: Path) -> bool:
+    """Make a folder, unless it is there and empty; tell whether it was made."""
+    try:
+        is_new = not path.exists()
+        if not is_new and (not path.is_dir() or any(path.iterdir())):
             raise InputError(f"{path} is there and not an empty folder.", remedy="Name a new one.")
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        return is_new
     except OSError as error:
         raise InputError(f"{path} cannot be made: {error.strerror}.", remedy="Name another folder.") from None
 
@@ -99,7 +146,7 @@ async def _receive(
     client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None] | None
 ) -> int:
     size, number, stretch = 0, 0, client.stretch
-    with path.open("xb") as file:
+    with path.open("xb", buffering=0) as file:
         while True:
             message = await _next(client, stream, chunks, stretch)
             if message.reply:
@@ -113,12 +160,13 @@ async def _receive(
                     break
                 said = f"{message.status} {message.description}"
                 raise JetStreamError(f"The server broke the backup of {stream} off: {said}.")
-            await asyncio.to_thread(file.write, message.data)
+            with _told(path.parent, "written"):
+                await asyncio.to_thread(_write_whole, file, message.data)
             size += len(message.data)
             if progress is not None:
                 progress(len(message.data))
-        file.flush()
-        await asyncio.to_thread(os.fsync, file.fileno())
+        with _told(path.parent, "written"):
+            await asyncio.to_thread(os.fsync, file.fileno())
     return size
 
 
@@ -142,11 +190,15 @@ async def restore(
     *,
     config: Stream | None = None,
     replicas: int | None = None,
+    placement: Placement | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> StreamInfo:
-    """Make a stream anew from a backup; `config` changes its configuration, but not its name."""
+    """Make a stream anew from a backup; `config` changes its configuration, but not its name.
+
+    `replicas` and `placement` take the place of what the configuration says of these.
+    """
     path = Path(folder)
-    meta = read_meta(path)
+    meta, data = read_meta(path), data_file(path)
     wanted = dict(meta["config"] if config is None else config.to_json())
     name = meta["config"]["name"]
     if wanted["name"] != name:
@@ -154,10 +206,14 @@ async def restore(
         raise InputError(what, remedy="Restore it under its name, and copy it with sources.")
     if replicas is not None:
         wanted["num_replicas"] = replicas
-    body = {"config": wanted, "state": meta["state"]}
-    answer = await api_request(client, f"STREAM.RESTORE.{assets.checked(name, 'stream')}", body)
-    subject = answer["deliver_subject"]
-    with (path / DATA).open("rb") as file:
+    if placement is not None:
+        wanted["placement"] = placement.to_json()
+    with _told(path, "read"):
+        file = data.open("rb")  # before the server is asked: it would wait for us
+    with file:
+        body = {"config": wanted, "state": meta["state"]}
+        answer = await api_request(client, f"STREAM.RESTORE.{assets.checked(name, 'stream')}", body)
+        subject = answer["deliver_subject"]
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             reply = await client.request(subject, chunk, timeout=_SILENCE)
             if reply.data:
@@ -198,10 +254,21 @@ def read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads((path / META).read_text())
         Stream.from_json(meta["config"])
-        if not isinstance(meta["state"], dict) or not (path / DATA).is_file():
+        if not isinstance(meta["state"], dict):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{path} holds no complete backup.", remedy=f"A backup is a folder with {META} and {DATA}."
-        ) from None
+        raise InputError(f"{path} holds no complete backup.", remedy=_WHOLE) from None
+    data_file(path)
     return dict(meta)
+
+
+def data_file(path: Path) -> Path:
+    """Find the file with what the server sent."""
+    found = [path / name for name in (ARCHIVE, TAR) if (path / name).is_file()]
+    if not found:
+        raise InputError(f"{path} holds no complete backup.", remedy=_WHOLE)
+    if len(found) > 1:
+        raise InputError(
+            f"{path} holds {ARCHIVE} and {TAR}, of two backups.", remedy="Remove the one that is not meant."
+        )
+    return found[0]

@@ -33,10 +33,13 @@ __all__ = [
     "NO_MESSAGE",
     "NUM_PENDING",
     "PIN_ID",
+    "ROLLUP",
     "SCHEDULE",
+    "SCHEDULE_ROLLUP",
     "SCHEDULE_SOURCE",
     "SCHEDULE_TARGET",
     "SCHEDULE_TTL",
+    "SCHEDULE_ZONE",
     "SEQUENCE",
     "SEQUENCE_IN_DOUBT",
     "SERVICE_ERROR",
@@ -92,6 +95,9 @@ SCHEDULE = "Nats-Schedule"  # when; what all of these begin with
 SCHEDULE_TARGET = "Nats-Schedule-Target"
 SCHEDULE_SOURCE = "Nats-Schedule-Source"
 SCHEDULE_TTL = "Nats-Schedule-TTL"
+SCHEDULE_ZONE = "Nats-Schedule-Time-Zone"
+SCHEDULE_ROLLUP = "Nats-Schedule-Rollup"
+ROLLUP = "Nats-Rollup"
 BATCH_PREFIX = "Nats-Batch-"
 BATCH_ID = "Nats-Batch-Id"
 BATCH_SEQUENCE = "Nats-Batch-Sequence"

@@ -159,10 +159,9 @@ class ConnectionOptions:
             return self.api_prefix
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
-    @property
-    def js_event_prefix(self) -> str:
-        """The prefix of JetStream's advisories and metrics, from `event_prefix` or the default."""
-        return self.event_prefix or "$JS.EVENT"
+    def event_subject(self, subject: str) -> str:
+        """Give the subject on which we hear an advisory or metric that JetStream tells on `$JS.EVENT…`."""
+        return subject if self.event_prefix is None else self.event_prefix + subject.removeprefix("$JS.EVENT")
 
     @property
     def proxy(self) -> SocksProxy | None:

@@ -3,10 +3,10 @@
 ::
 
     $SYS.REQ.USER.INFO             the server that we are connected to: user, account, permissions, expiry
-    $SYS.REQ.ACCOUNT.PING.CONNZ    every server: the connections of our account there, by pages
+    $SYS.REQ.SERVER.PING.CONNZ     every server: the connections of our account there, by pages
     $SYS.REQ.ACCOUNT.PING.STATZ    every server: the figures of our account there
 
-How many servers there are is not told: the answers end when none came for a moment.
+Users of the system account are told of the connections of all accounts. How many servers there are is not told: the answers end when none came for a moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["account_connections", "account_statistics", "user_info"]
 
 USER_INFO = "$SYS.REQ.USER.INFO"
-CONNECTIONS = "$SYS.REQ.ACCOUNT.PING.CONNZ"
+CONNECTIONS = "$SYS.REQ.SERVER.PING.CONNZ"
 STATISTICS = "$SYS.REQ.ACCOUNT.PING.STATZ"
 SILENCE = 0.3  # seconds without an answer after which all servers have answered
 PAGE = 1024  # connections that a server tells at once

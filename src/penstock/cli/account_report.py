@@ -76,7 +76,7 @@ async def connections(
     if json:
         print_json(shown)
         return
-    columns = ["#CID", "Name", "Server", "Cluster", "Address", "Uptime"]
+    columns = ["#CID", "Name", "Server", "Cluster", "Address", "Account", "Uptime"]
     columns += ["#In Msgs", "#Out Msgs", "#In Bytes", "#Out Bytes", "#Subs"]
     ended = state != "open"
     print_table(
@@ -105,6 +105,7 @@ def _row(item: Mapping[str, Any], ended: bool) -> list[object]:
         _server(item, "name"),
         _server(item, "cluster"),
         f"{item.get('ip')}:{item.get('port')}",
+        item.get("account") or "",
         item.get("uptime") or "",
         *(f"{count:,}" for count in counted[:2]),
         *(format_size(count) for count in counted[2:4]),

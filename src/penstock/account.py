@@ -6,7 +6,8 @@
     $SYS.REQ.SERVER.PING.CONNZ     every server: the connections of our account there, by pages
     $SYS.REQ.ACCOUNT.PING.STATZ    every server: the figures of our account there
 
-Users of the system account are told of the connections of all accounts. How many servers there are is not told: the answers end when none came for a moment.
+Users of the system account are told of the connections of all accounts. How many servers there are is not told: the
+answers end when none came for a moment.
 """
 
 from __future__ import annotations

@@ -142,6 +142,9 @@ def test_the_environment_counts_as_flags_do_and_is_told(home: Home):
     assert "NATS_URL" in done.stderr
     assert "NATS_TOKEN" in done.stderr
     assert "t0k" not in done.stderr + done.stdout
+    said = good(home("context", "add", "later", "--user", "ann", "--password", "env://NOT_YET"))
+    assert home.read("later")["password"] == "env://NOT_YET"
+    assert "the variable NOT_YET is not set" in said
     done = home("context", "info", "x", NATS_URL="nats://h:1")
     assert "NATS_URL" in done.stderr
 

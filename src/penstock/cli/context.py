@@ -119,7 +119,7 @@ def _keep(
     fields["url"] = fields.get("url") or DEFAULT_URL
     if embed:
         fields = embed_files(fields)
-    check(check_context(name, fields))
+    check(check_context(name, _set_or_not(fields)))
     for variable, field in _VARIABLES.items():
         if os.environ.get(variable) and changes.get(field) == _absolute(field, os.environ[variable]):
             typer.echo(f"The {field} is that of {variable} in the environment.", err=True)
@@ -127,6 +127,15 @@ def _keep(
     if select:
         select_context(name)
     show_context(name, fields, path)
+
+
+def _set_or_not(fields: dict[str, Any]) -> dict[str, Any]:
+    """Give fields as if every variable that they refer to were set: a context may be used elsewhere."""
+    found = dict(fields)
+    for field, value in fields.items():
+        if isinstance(value, str) and value.lower().startswith("env://") and not os.environ.get(value[6:]):
+            found[field] = "-" if field in ("token", "password") else ""
+    return found
 
 
 def _changes(ctx: typer.Context) -> dict[str, Any]:

@@ -26,15 +26,18 @@ from penstock.errors import ContextError
 __all__ = [
     "LAYOUT",
     "check_name",
+    "context_bytes",
     "context_folder",
     "context_path",
     "known_contexts",
     "parse_context",
     "previous_context",
     "read_context",
+    "reason",
     "remove_context",
     "select_context",
     "selected_context",
+    "to_bytes",
     "unselect_context",
     "write_context",
 ]
@@ -50,7 +53,7 @@ LAYOUT: Mapping[str, Any] = {
 """The fields of the `nats` command, in its order, and what it writes for one that says nothing."""
 
 MOST = 1024 * 1024  # bytes of a context that are read
-_MEND = "Mend it, or write it anew with `penstock context add`."
+_MEND = "Mend it with `penstock context edit`, or remove it and add it anew."
 # What Go's encoder escapes and Python's does not.
 _GO = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
@@ -100,16 +103,21 @@ def known_contexts(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def read_context(path: Path, name: str) -> dict[str, Any]:
     """Read the fields of a context as they are."""
+    return parse_context(context_bytes(path, name), path, name)
+
+
+def context_bytes(path: Path, name: str) -> bytes:
+    """Read the file of a context, whatever it holds."""
     try:
         with path.open("rb") as file:
-            content = file.read(MOST + 1)
+            return file.read(MOST + 1)
     except FileNotFoundError:
         known = sorted(item.stem for item in path.parent.glob("*.json"))
         remedy = f"Known contexts: {', '.join(known)}." if known else f"There are no contexts in {path.parent}."
         raise _wrong(name, path, f"There is no context {name!r}.", remedy) from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
-        raise _wrong(name, path, f"The context file {path} cannot be read: {reason(error)}.", _MEND) from None
-    return parse_context(content, path, name)
+        what = f"The context file {path} cannot be read: {reason(error)}."
+        raise _wrong(name, path, what, "Check the file.") from None
 
 
 def parse_context(content: bytes, path: Path, name: str) -> dict[str, Any]:
@@ -122,7 +130,7 @@ def parse_context(content: bytes, path: Path, name: str) -> dict[str, Any]:
         raise _wrong(name, path, f"The context file {path} cannot be read: {reason(error)}.", _MEND) from None
     if not isinstance(fields, dict):
         what = f"The context file {path} holds no JSON object."
-        raise _wrong(name, path, what, "Write it anew with `penstock context add`.")
+        raise _wrong(name, path, what, _MEND)
     return fields
 
 
@@ -196,7 +204,10 @@ def _previous(environ: Mapping[str, str]) -> Path:
 
 
 def _remember(environ: Mapping[str, str]) -> str | None:
-    before = selected_context(environ)
+    try:
+        before = selected_context(environ)
+    except ContextError:  # a name that cannot be read is replaced
+        before = None
     if before is not None:
         _replace(_previous(environ), before, before.encode())
     return before
@@ -209,7 +220,7 @@ def _read_name(path: Path, which: str) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         what = f"The file {path} that names the {which} context cannot be read: {reason(error)}."
-        raise _wrong(None, path, what, "Mend or remove it, or name a server with --server or NATS_URL.") from None
+        raise _wrong(None, path, what, "Select one anew with `penstock context select`, or name a server.") from None
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ _OURS = "penstock"
 _OWN = tuple(item.name for item in dataclasses.fields(ConnectionOptions) if item.name not in _FIELDS.values())
 _PATHS = ("creds", "nkey", "cert", "key", "ca")
 _REFERENCES = ("creds", "nkey", "user_jwt", "user_seed", "token", "password")
-_MEND = "Mend it, or write it anew with `penstock context add`."
+_MEND = "Mend it with `penstock context edit`, or remove it and add it anew."
 # Fields that change how a connection is made, and that we cannot honour: ignoring one would surprise.
 _REFUSED = {"nsc": "an nsc lookup", "windows_cert_store": "the certificate store of Windows"}
 _NO_PROXY = ("none", "NONE", "-")

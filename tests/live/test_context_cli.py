@@ -180,6 +180,23 @@ def test_edit_checks_what_comes_of_it(home: Home, tmp_path: Path):
     ):
         refused(home("context", "vi", "x", EDITOR=editor_text, VISUAL=""), word)
         assert (home.folder / "x.json").read_bytes() == after
+    good(home("context", "select", "x"))
+    meanwhile = f"sh -c 'echo {{}} > {home.folder}/x.json'"
+    refused(home("context", "edit", "x", EDITOR=meanwhile), "was changed by somebody else")
+
+
+def test_a_broken_context_can_be_mended_or_removed(home: Home):
+    """Nobody is told to use a command that then refuses for the same reason."""
+    good(home("context", "add", "x", "--select"))
+    (home.folder / "x.json").write_text('{"url": "nats://h:9"')
+    (home.folder.parent / "context.txt").write_bytes(b"\xff")
+    refused(home("context", "add", "x"), "cannot be read", "penstock context edit")
+    good(home("context", "edit", "x", EDITOR="sed -i s,$,},"))
+    assert home.read("x")["url"] == "nats://h:9"
+    good(home("context", "select", "x"))
+    (home.folder / "x.json").write_text("{")
+    good(home("context", "rm", "x", "-f"))
+    assert not (home.folder / "x.json").exists()
 
 
 def test_validate_names_what_is_wrong(home: Home, server: Server, tmp_path: Path):

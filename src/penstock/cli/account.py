@@ -198,7 +198,7 @@ def _tier_rows(tier: Mapping[str, Any]) -> Rows:
 async def tls(
     ctx: typer.Context,
     expire_warn: Annotated[str, flag("Fail if a certificate ends so soon; 0s for never.", "DURATION")] = "1w",
-    ocsp: Annotated[bool, flag("Not supported.", hidden=True)] = False,
+    ocsp: Annotated[bool, flag("Refused: what a server staples of OCSP cannot be read here.")] = False,
     pem: Annotated[bool, flag("Show the certificates as PEM, too.")] = True,
 ) -> None:
     """Show the server's certificate and the authorities that vouch for it; exit status 1 if one ends soon."""

@@ -158,20 +158,23 @@ def _absolute(field: str, value: Any) -> Any:
 
 
 def edit(ctx: typer.Context, name: Name) -> None:
-    """Change a context in the editor that EDITOR names."""
+    """Change a context in the editor that EDITOR names; one that is broken is opened as it is."""
     from penstock.cli.editor import in_editor
-    from penstock.context_files import context_path, parse_context, read_context, to_bytes, write_context
+    from penstock.context_files import context_bytes, context_path, parse_context, to_bytes, write_context
     from penstock.contexts import check_context
     from penstock.credentials import check
 
     path = context_path(name)
-    before = read_context(path, name)
-    text = to_bytes(before).decode() + "\n"
+    before = context_bytes(path, name)
+    try:
+        text = to_bytes(parse_context(before, path, name)).decode() + "\n"
+    except ContextError:
+        text = before.decode("utf-8", "replace")
     while True:
         text = in_editor(text, ".json")
         try:
             fields = parse_context(text.encode(), path, name)
-            check(check_context(name, fields))
+            check(check_context(name, _set_or_not(fields)))
             break
         except InputError as error:
             if not asking():
@@ -179,7 +182,7 @@ def edit(ctx: typer.Context, name: Name) -> None:
             typer.echo(plain(str(error)), err=True)
             if not yes(typer.prompt("Edit it again", default="y", err=True)):
                 raise InputError("Nothing was changed.", remedy="Edit it again.") from None
-    if read_context(path, name) != before:
+    if context_bytes(path, name) != before:
         what = f"The context {name!r} was changed by somebody else meanwhile; your changes were not written."
         raise ContextError(what, remedy="Edit it again.", context=name, path=str(path))
     show_context(name, fields, write_context(name, fields))
@@ -189,7 +192,7 @@ def ls(
     ctx: typer.Context,
     json: Json = False,
     names: Annotated[bool, flag("Only the names.", "--names")] = False,
-    completion: Annotated[bool, flag("Names and descriptions for shells.", hidden=True)] = False,
+    completion: Annotated[bool, flag("Names and descriptions, as the completion of a shell wants them.")] = False,
 ) -> None:
     """List the contexts; the selected one has a star."""
     from penstock.context_files import context_path, known_contexts, read_context, selected_context
@@ -220,9 +223,9 @@ def ls(
 
 def rm(name: Name, force: Force = False) -> None:
     """Remove a context."""
-    from penstock.context_files import context_path, read_context, remove_context, selected_context
+    from penstock.context_files import context_bytes, context_path, remove_context, selected_context
 
-    read_context(context_path(name), name)
+    context_bytes(context_path(name), name)  # whatever it holds
     if name == selected_context() and not force:
         raise ContextError(
             f"The context {name!r} is the selected one.",

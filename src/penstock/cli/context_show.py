@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.cli.output import print_pairs
-from penstock.errors import InputError
+from penstock.errors import ContextError, InputError
 
 if TYPE_CHECKING:
     import typer
@@ -48,7 +48,7 @@ _OTHERS = ("TIMEOUT", "SOCKS_PROXY", "COLOR", "DOMAIN")
 
 def show_context(name: str, fields: Mapping[str, Any], path: Path, connection: str | None = None) -> None:
     """Show a context: its settings, those that we do not know by name, what is wrong with it, and where it is."""
-    from penstock.context_files import LAYOUT, selected_context
+    from penstock.context_files import LAYOUT
     from penstock.contexts import mask_context
     from penstock.options import DEFAULT_URL, MASK
 
@@ -66,12 +66,21 @@ def show_context(name: str, fields: Mapping[str, Any], path: Path, connection: s
     others = [field for field in fields if field not in LAYOUT and field not in ("name", "penstock")]
     rows += [
         ("Other Settings", others or None),
-        ("Selected", True if selected_context() == name else None),
+        ("Selected", True if _is_selected(name) else None),
         ("Path", path),
         ("Problem", problem_of(name, fields)),
         ("Connection", connection),
     ]
     print_pairs(f"NATS context {name}", rows)
+
+
+def _is_selected(name: str) -> bool:
+    from penstock.context_files import selected_context
+
+    try:
+        return selected_context() == name
+    except ContextError:  # whoever needs the selected one is told
+        return False
 
 
 def _state(field: str, value: str) -> str:

@@ -13,10 +13,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import LoginError, TlsError
-from penstock.options import ConnectionOptions, is_hidden, is_seed, is_text
+from penstock.errors import InputError, LoginError, TlsError
+from penstock.options import ConnectionOptions, is_hidden, is_jwt, is_seed, is_text
 
-__all__ = ["Login", "inline", "login", "tls_context", "tls_reason"]
+__all__ = ["Login", "check", "find_seed", "inline", "login", "tls_context", "tls_reason"]
 
 _BLOCK = r"-+BEGIN {0}-+\s+(\S+)\s+-+END {0}-+"
 _JWT = re.compile(_BLOCK.format("NATS USER JWT"))
@@ -76,9 +76,22 @@ def login(options: ConnectionOptions) -> Login:
             what = f"credentials {_place(options.credentials)} hold no {'JWT' if jwt is None else 'seed'}."
             raise LoginError(what, remedy="Give a .creds file as `nsc generate creds` writes it, whole.")
         return Login(jwt=jwt.group(1), seed=_checked_seed(seed.group(1), "credentials"))
+    jwt_text = None if options.jwt is None else _find_jwt(_content(options.jwt, "jwt"), options.jwt)
     if options.nkey is not None:
-        return Login(seed=_checked_seed(_find_seed(_content(options.nkey, "nkey")), "nkey"))
+        return Login(jwt=jwt_text, seed=_checked_seed(find_seed(_content(options.nkey, "nkey")), "nkey"))
+    if jwt_text is not None:
+        return Login(jwt=jwt_text)
     return Login(token=options.token, user=options.user, password=options.password)
+
+
+def check(options: ConnectionOptions) -> None:
+    """Read whatever these options name, as connecting will; InputError if something is missing or cannot be used."""
+    try:
+        login(options)
+        if options.tls_ca or options.tls_cert:
+            tls_context(options)
+    except (LoginError, TlsError) as error:
+        raise InputError(error.what, remedy=error.remedy) from None
 
 
 def inline(options: ConnectionOptions) -> ConnectionOptions:
@@ -86,11 +99,13 @@ def inline(options: ConnectionOptions) -> ConnectionOptions:
     login(options)  # what is in the files is checked here, where they are, and not on another machine
     contents = {
         name: _content(value, name)
-        for name in ("credentials", "nkey", "tls_ca", "tls_cert", "tls_key")
+        for name in ("credentials", "nkey", "jwt", "tls_ca", "tls_cert", "tls_key")
         if (value := getattr(options, name)) is not None
     }
     if "nkey" in contents:
-        contents["nkey"] = _find_seed(contents["nkey"])
+        contents["nkey"] = find_seed(contents["nkey"])
+    if options.jwt is not None:
+        contents["jwt"] = _find_jwt(contents["jwt"], options.jwt)
     for name, content in contents.items():
         if name.startswith("tls") and not is_text(content):
             raise TlsError(f"{name} {_place(getattr(options, name))} holds no PEM.", remedy="Give a PEM file.")
@@ -142,7 +157,7 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 
 def _content(value: str, option: str) -> str:
-    if is_text(value) or (option == "nkey" and is_seed(value)):
+    if is_text(value) or (option == "nkey" and is_seed(value)) or (option == "jwt" and is_jwt(value)):
         return value
     try:
         return Path(value).expanduser().read_text(encoding="utf-8")
@@ -157,7 +172,17 @@ def _place(value: str) -> str:
     return "given as text" if is_hidden(value) else f"file {value}"
 
 
-def _find_seed(text: str) -> str:
+def _find_jwt(text: str, given: str) -> str:
+    """Find the JWT in a text: alone, or between BEGIN and END lines."""
+    found = _JWT.search(text)
+    jwt = text.strip() if found is None else found.group(1)
+    if not is_jwt(jwt):
+        remedy = "Give a user's JWT, as `nsc describe user --raw` prints it."
+        raise LoginError(f"jwt {_place(given)} holds no JWT.", remedy=remedy)
+    return jwt
+
+
+def find_seed(text: str) -> str:
     """Find the seed in an nkey file: alone, beside its public key, or between BEGIN and END lines."""
     return next((line.strip() for line in text.splitlines() if is_seed(line)), text.strip())
 

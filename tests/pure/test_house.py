@@ -64,6 +64,7 @@ FLOORS = {
     "penstock.__main__": 6,
     "penstock": 0,  # the package itself: names only, loaded when used
     # files and environment that the doors share
+    "penstock.context_files": 1,
     "penstock.contexts": 1,
     "penstock.credentials": 1,
     # the doors to the world
@@ -71,6 +72,7 @@ FLOORS = {
     "penstock.connection": 2,
     "penstock.wire.bulk": 2,
     # capabilities
+    "penstock.account": 3,
     "penstock.jetstream": 3,
     "penstock.chunks": 3,
     "penstock.bus": 3,

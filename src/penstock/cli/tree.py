@@ -142,6 +142,32 @@ COMMANDS: dict[str, Entry | Group] = {
     "req": Entry("req.req", "Send a request and show what is answered."),
     "reply": Entry("reply.reply", "Answer requests, until Ctrl-C."),
     "rtt": Entry("rtt.rtt", "Measure the round trip to each address of each server."),
+    "context": Group(
+        "Contexts: named settings of connections, shared with the nats command.",
+        {"context": "add copy edit ls rm select unselect previous info validate"},
+        {
+            "add": "create save",
+            "copy": "cp",
+            "edit": "vi",
+            "ls": "list l",
+            "rm": "remove",
+            "select": "switch set",
+            "previous": "-",
+            "info": "show v view",
+        },
+    ),
+    "account": Group(
+        "The account of this login: who we are, what we may do, what it uses.",
+        {"account": "info tls"},
+        {"info": "nfo", "report": "rep"},
+        {
+            "report": Group(
+                "Reports on the account, over all servers.",
+                {"account_report": "connections statistics"},
+                {"connections": "conn connz conns", "statistics": "stats statsz"},
+            )
+        },
+    ),
     "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive"}),
     "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(
@@ -173,6 +199,8 @@ HIDDEN = {
     "s": "stream",
     "con": "consumer",
     "c": "consumer",
+    "ctx": "context",
+    "a": "account",
     "publish": "pub",
     "subscribe": "sub",
     "request": "req",

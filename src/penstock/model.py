@@ -347,7 +347,7 @@ class Consumer(ServerValue):
     """The first sequence, with `by_start_sequence`."""
     opt_start_time: Time | None = None
     """The first time, with `by_start_time`."""
-    ack_policy: Literal["explicit", "all", "none"] = "explicit"
+    ack_policy: Literal["explicit", "all", "none", "flow_control"] = "explicit"
     """Whether each message is acknowledged, or one for all before it, or none."""
     ack_wait: Seconds | None = None
     """How long a delivery waits for its ack before it is repeated; 30 s where nothing is given."""

@@ -80,6 +80,14 @@ class Copy:
     lag: int
     active: float | None
     """Seconds since the last contact; None where there was none yet."""
+    error: str = ""
+    """What keeps it from copying, in the server's words."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Read an object of `sources`, or `mirror`, of an answer."""
+        error = text(_part(content, "error"), "description", "")
+        return cls(text(content, "name"), number(content, "lag", 0), _seconds(content, "active"), error)
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,9 @@ class StreamInfo:
     """How many messages are missing between the first and the last."""
     placed: Placed
     copies: tuple[Copy, ...] = ()
+    lost: int = 0
+    """How many messages the server found damaged, and could not read any more."""
+    lost_bytes: int = 0
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
 
@@ -120,6 +131,7 @@ class StreamInfo:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read the server's answer."""
         state, config = part(content, "state"), part(content, "config")
+        lost = _part(state, "lost")
         copies = [*_parts(content, "sources"), *([part(content, "mirror")] if content.get("mirror") else [])]
         return cls(
             name=text(config, "name"),
@@ -134,7 +146,9 @@ class StreamInfo:
             subjects=number(state, "num_subjects", 0),
             deleted=number(state, "num_deleted", 0),
             placed=Placed.from_json(_part(content, "cluster")),
-            copies=tuple(Copy(text(item, "name"), number(item, "lag", 0), _seconds(item, "active")) for item in copies),
+            copies=tuple(Copy.from_json(item) for item in copies),
+            lost=len(lost.get("msgs") or ()),
+            lost_bytes=number(lost, "bytes", 0),
             raw=content,
         )
 

@@ -1,8 +1,9 @@
 """Streams, consumers, messages and acks as frozen values, to and from the server's JSON.
 
 In Python a duration is seconds as `float` (or text such as "2m" where one is given) and a time is an aware `datetime`;
-the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. Fields that this version does not
-know survive the way there and back, so that an edit through an older Penstock loses nothing of a newer server.
+the server's JSON has nanoseconds and RFC 3339. `from_json` and `to_json` translate. What this version does not know,
+fields and words such as a new policy, survives the way there and back, so that an edit through an older Penstock loses
+nothing of a newer server. What a program writes itself is checked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import difflib
 import functools
 import re
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +24,8 @@ from pydantic import (
     PlainSerializer,
     PrivateAttr,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
 
 from penstock.asset_names import NAME
@@ -38,6 +41,8 @@ __all__ = [
     "Placement",
     "PubAck",
     "Republish",
+    "ServerWord",
+    "SourceConsumer",
     "Stream",
     "StreamSource",
     "SubjectTransform",
@@ -67,9 +72,19 @@ def _checked_name(value: str) -> str:
     return value
 
 
+class ServerWord(str):
+    """A word of a server for which this version has no meaning, such as a policy that is newer; it stays as it is."""
+
+
+def _or_server_word(value: Any, known: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, ServerWord) else known(value)
+
+
 Name = Annotated[str, AfterValidator(_checked_name)]
 Seconds = Annotated[float, BeforeValidator(_to_seconds), Field(ge=0, allow_inf_nan=False), "nanoseconds on the wire"]
 Time = Annotated[datetime, BeforeValidator(_to_time), PlainSerializer(format_time, when_used="json")]
+Open = WrapValidator(_or_server_word)
+"""Marks a field that holds one of a few words; of a server, also a `ServerWord`."""
 
 
 class ServerValue(BaseModel):
@@ -116,10 +131,18 @@ class ServerValue(BaseModel):
             return [cls._read(name, item) for item in value]
         if (inner := _inner(cls, name)) is not None:
             return inner.from_json(value)
+        if isinstance(value, str) and (words := _words(cls, name)) and value not in words:
+            return ServerWord(value)
         try:
-            return value / _NANO if name in _DURATIONS else value
+            return value / _NANO if name in DURATIONS else value
         except TypeError:
             raise InputError(f"{cls.__name__}: {name} is {value!r}, and not a number of nanoseconds.") from None
+
+    def changed(self, **fields: Any) -> Self:
+        """Give the value with other fields, which are checked; what is not named stays exactly as it is."""
+        needed = {name: getattr(self, name) for name, item in type(self).model_fields.items() if item.is_required()}
+        made = type(self)(**{**needed, **fields})
+        return self.model_copy(update={name: getattr(made, name) for name in fields})
 
     def to_json(self) -> dict[str, Any]:
         """Give the server's JSON; what is not set (`None`, empty, false) is left out.
@@ -145,6 +168,15 @@ def _inner(kind: type[ServerValue], name: str) -> type[ServerValue] | None:
     return next((item for item in held if isinstance(item, type) and issubclass(item, ServerValue)), None)
 
 
+@functools.cache
+def _words(kind: type[ServerValue], name: str) -> tuple[str, ...]:
+    """Give the words that a field may hold, if it holds one of a few."""
+    annotation = kind.model_fields[name].annotation
+    found = [item for item in (annotation, *get_args(annotation)) if get_origin(item) is Literal]
+    found += [item for part in get_args(annotation) for item in get_args(part) if get_origin(item) is Literal]
+    return tuple(word for item in found for word in get_args(item))
+
+
 def _write(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_write(name, item) for item in value]
@@ -152,13 +184,13 @@ def _write(name: str, value: Any) -> Any:
         return value.to_json()
     if isinstance(value, datetime):
         return format_time(value)
-    return round(value * _NANO) if name in _DURATIONS else value
+    return round(value * _NANO) if name in DURATIONS else value
 
 
 def _is_inexact(name: str, value: Any, wrote: Any) -> bool:
     if isinstance(value, datetime):
         return re.search(r"\.\d{6}\d*[1-9]", str(wrote)) is not None
-    return name in _DURATIONS and wrote is not None and _write(name, value) != wrote
+    return name in DURATIONS and wrote is not None and _write(name, value) != wrote
 
 
 def _input_error(kind: type[ServerValue], error: ValidationError) -> InputError:
@@ -185,6 +217,8 @@ class Placement(ServerValue):
     """The cluster by name."""
     tags: list[str] = []
     """Tags that a server must carry."""
+    preferred: str | None = None
+    """The server that is to lead; for an election, and nothing that a stream may ask for."""
 
 
 class ExternalStream(ServerValue):
@@ -205,6 +239,15 @@ class SubjectTransform(ServerValue):
     """The new subject, with wildcards by number."""
 
 
+class SourceConsumer(ServerValue):
+    """A consumer of the other stream through which a mirror or a sourcing stream gets its messages."""
+
+    name: str
+    """Its name; it is durable, pushes, and has `ack_policy = "flow_control"`."""
+    deliver_subject: str
+    """The subject that it delivers to."""
+
+
 class StreamSource(ServerValue):
     """Another stream that a mirror or a sourcing stream copies from."""
 
@@ -220,6 +263,8 @@ class StreamSource(ServerValue):
     """Rules that rename subjects on the way."""
     external: ExternalStream | None = None
     """Where the other stream lives, if in another account or domain."""
+    consumer: SourceConsumer | None = None
+    """The consumer to copy through, if you made one; else the server makes one, and begins where this says."""
 
 
 class Republish(ServerValue):
@@ -242,9 +287,9 @@ class Stream(ServerValue):
     """The subjects that it captures; the stream's name where none is given and it mirrors nothing."""
     description: str | None = None
     """A sentence for people."""
-    retention: Literal["limits", "interest", "workqueue"] = "limits"
+    retention: Annotated[Literal["limits", "interest", "workqueue"], Open] = "limits"
     """What removes messages: the limits alone, or acks of all consumers (interest), or of the one (workqueue)."""
-    storage: Literal["file", "memory"] = "file"
+    storage: Annotated[Literal["file", "memory"], Open] = "file"
     """Where messages are kept."""
     num_replicas: int = Field(default=1, ge=1, le=5)
     """How many servers keep a copy; odd numbers make sense."""
@@ -260,7 +305,7 @@ class Stream(ServerValue):
     """The largest message it takes, headers included; -1 for the server's own limit."""
     max_consumers: int = Field(default=-1, ge=-1)
     """The most consumers it may have; -1 for no limit."""
-    discard: Literal["old", "new"] = "old"
+    discard: Annotated[Literal["old", "new"], Open] = "old"
     """At a limit: drop the oldest message, or refuse the new one."""
     discard_new_per_subject: bool = False
     """With `discard="new"`: refuse also where only the subject's own limit is reached."""
@@ -274,7 +319,7 @@ class Stream(ServerValue):
     """The stream that this one copies, sequences included."""
     sources: list[StreamSource] = []
     """Streams that this one collects from."""
-    compression: Literal["none", "s2"] = "none"
+    compression: Annotated[Literal["none", "s2"], Open] = "none"
     """How the file storage is compressed."""
     first_seq: int | None = Field(default=None, ge=1)
     """The sequence of the first message of a new stream."""
@@ -308,9 +353,9 @@ class Stream(ServerValue):
     """Publish what is stored again, on a plain subject."""
     subject_transform: SubjectTransform | None = None
     """A rule that renames subjects before storing."""
-    consumer_limits: dict[str, int] = {}
+    consumer_limits: dict[str, Any] = {}
     """The most that a consumer may ask for: inactive_threshold (nanoseconds) and max_ack_pending."""
-    persist_mode: Literal["default", "async"] | None = None
+    persist_mode: Annotated[Literal["default", "async"], Open] | None = None
     """`async` acknowledges before it writes: never for data that matters."""
     metadata: dict[str, str] = {}
     """Text by key, for people and tools."""
@@ -341,14 +386,17 @@ class Consumer(ServerValue):
     """The subjects that it gets; all where nothing is given."""
     filter_subjects: list[str] = []
     """Several filters; excludes `filter_subject`."""
-    deliver_policy: Literal["all", "last", "last_per_subject", "new", "by_start_sequence", "by_start_time"] = "all"
+    deliver_policy: Annotated[
+        Literal["all", "last", "last_per_subject", "new", "by_start_sequence", "by_start_time"], Open
+    ] = "all"
     """Where it begins."""
     opt_start_seq: int | None = Field(default=None, ge=1)
     """The first sequence, with `by_start_sequence`."""
     opt_start_time: Time | None = None
     """The first time, with `by_start_time`."""
-    ack_policy: Literal["explicit", "all", "none", "flow_control"] = "explicit"
-    """Whether each message is acknowledged, or one for all before it, or none."""
+    ack_policy: Annotated[Literal["explicit", "all", "none", "flow_control"], Open] = "explicit"
+    """Whether each message is acknowledged, or one for all before it, or none; `flow_control`, for streams that copy,
+    acknowledges with the answers to flow control."""
     ack_wait: Seconds | None = None
     """How long a delivery waits for its ack before it is repeated; 30 s where nothing is given."""
     max_deliver: int = Field(default=-1, ge=-1)
@@ -357,7 +405,7 @@ class Consumer(ServerValue):
     """How long to wait before each repeat, the last value for all further ones; overrides `ack_wait`."""
     max_ack_pending: int | None = Field(default=None, ge=-1)
     """How many deliveries may wait for acks; 1,000 where nothing is given, -1 for no limit."""
-    replay_policy: Literal["instant", "original"] = "instant"
+    replay_policy: Annotated[Literal["instant", "original"], Open] = "instant"
     """As fast as possible, or at the pace at which the messages were stored."""
     sample_freq: str | None = None
     """The share of acks that are published as samples, in percent."""
@@ -389,7 +437,7 @@ class Consumer(ServerValue):
     """Keep its state in memory."""
     pause_until: Time | None = None
     """Deliver nothing until then."""
-    priority_policy: Literal["none", "overflow", "pinned_client", "prioritized"] | None = None
+    priority_policy: Annotated[Literal["none", "overflow", "pinned_client", "prioritized"], Open] | None = None
     """How pulls of a priority group are served."""
     priority_groups: list[str] = []
     """The priority groups that pulls may name."""
@@ -429,7 +477,7 @@ class Message(ServerValue):
         return super().from_json({**content, "data": data})
 
 
-_DURATIONS = {
+DURATIONS = {  # fields that are seconds here, and nanoseconds on the wire
     name
     for kind in (Stream, Consumer)
     for name, item in kind.model_fields.items()

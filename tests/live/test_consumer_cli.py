@@ -126,13 +126,18 @@ def test_a_work_queue_is_read_once(run: Run, server: Server, unique: Callable[..
 # -- edit, rm, pause -------------------------------------------------------------------------------------------------
 
 
-def test_edit_tells_programs_apart_from_people(run: Run, stream: str):
+def test_edit_tells_programs_apart_from_people(run: Run, stream: str, server: Server):
     """With --json the changes go to standard error, and the answer or the plan to standard output."""
     run("add", stream, "c", "--defaults")
-    (step,) = read(run("edit", stream, "c", "--max-deliver", "5", "--dry-run", "--json"))["steps"]
+    dry = [
+        invoke(server.url, "consumer", "edit", stream, "c", "--max-deliver", "5", "--dry-run", *more)
+        for more in ([], ["-j"])
+    ]
+    (step,) = read(dry[1])["steps"]
     assert (step["kind"], step["stream"], step["name"], step["action"]) == ("consumer", stream, "c", "update")
     assert [(item["field"], item["old"], item["new"]) for item in step["changes"]] == [("max_deliver", -1, 5)]
-    assert run("edit", stream, "c", "--max-deliver", "5", "--dry-run").stdout == "  max_deliver: -1 -> 5\n"
+    assert [done.status for done in dry] == [1, 1]
+    assert dry[0].stdout == "  max_deliver: -1 -> 5\n"
     done = run("update", stream, "c", "--max-deliver", "5", "-f", "--json")
     assert (read(done)["config"]["max_deliver"], done.stderr) == (5, "  max_deliver: -1 -> 5\n")
     again = run("edit", stream, "c", "--max-deliver", "5", "--json")

@@ -260,7 +260,7 @@ async def test_a_backup_brings_everything_back(nc: Connection, unique: Callable[
             await publisher.send(f"{name}.x", b"%d" % number * 100, id=str(number))
     await assets.add_consumer(nc, name, Consumer(durable="c"))
     made = await snapshot.backup(nc, name, folder, progress=steps.append)
-    assert sum(steps) == made["size"] == (folder / "stream.tar.s2").stat().st_size
+    assert sum(steps) == made["size"] == (folder / "stream.arc.s2").stat().st_size
     assert json.loads((folder / "backup.json").read_text())["config"]["name"] == name
     await assets.delete_stream(nc, name)
     info = await snapshot.restore(nc, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -85,7 +86,8 @@ def test_a_configuration_goes_round(run: Run, unique: Callable[..., str], tmp_pa
     made = read(run("add", other, "--config", str(file), "--subjects", other, "--max-msgs", "8", "--json"))["config"]
     assert (made["name"], made["subjects"], made["max_msgs"]) == (other, [other], 8)
     assert made["description"] == "from one"
-    assert "There is a stream" in run("add", "--config", str(file), status=2).stderr
+    assert "was created" in run("add", "--config", str(file)).stdout, "the same one again is no other one"
+    assert "There is a stream" in run("add", "--config", str(file), "--max-msgs", "9", status=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -114,11 +116,11 @@ def test_a_configuration_that_is_wrong(tmp_path: Path, content: str, words: str 
 
 
 def test_add_refuses_what_overlaps(run: Run, stream: str, unique: Callable[..., str]):
-    """A stream that is there, and subjects that another one captures, are told before the server is asked to."""
+    """A stream of that name that is another one, and subjects that another one captures, are told by name."""
     assert f"There is a stream {stream} already" in run("add", stream, "--subjects", "other", status=2).stderr
     name = unique("ST")
-    error = run("add", name, "--subjects", f"{stream}.x.>", status=2).stderr
-    assert f"Streams {name} and {stream} overlap" in error
+    error = run("add", name, "--subjects", f"{stream}.x.>", status=1).stderr
+    assert f"Stream {name} overlaps with what is there: {stream} captures {stream}.x.>" in error
     assert run("ls", "--names", "--subject", f"{stream}.x.y").stdout == f"{stream}\n"
 
 
@@ -132,9 +134,9 @@ def test_what_only_the_server_knows_is_told(run: Run, unique: Callable[..., str]
 # -- edit, seal ------------------------------------------------------------------------------------------------------
 
 
-def test_edit_tells_programs_apart_from_people(run: Run, stream: str):
+def test_edit_tells_programs_apart_from_people(run: Run, stream: str, server: Server):
     """With --json the changes go to standard error, and the answer or the plan to standard output."""
-    plan = read(run("edit", stream, "--max-msgs", "5", "--dry-run", "--json"))
+    plan = json.loads(invoke(server.url, "stream", "edit", stream, "--max-msgs", "5", "--dry-run", "--json").stdout)
     (step,) = plan["steps"]
     assert (step["kind"], step["name"], step["action"]) == ("stream", stream, "update")
     assert [(item["field"], item["old"], item["new"]) for item in step["changes"]] == [("max_msgs", -1, 5)]
@@ -143,6 +145,16 @@ def test_edit_tells_programs_apart_from_people(run: Run, stream: str):
     again = run("edit", stream, "--max-msgs", "5", "--json")
     assert read(again)["config"]["max_msgs"] == 5
     assert again.stderr == f"Stream {stream} is like that already.\n"
+
+
+def test_a_dry_run_says_by_its_status_whether_something_would_change(server: Server, stream: str):
+    """Status 1 is a change, as with `diff`; durations are shown as durations; nothing is changed."""
+    done = invoke(server.url, "stream", "edit", stream, "--max-age", "1d", "--dupe-window", "90s", "--dry-run")
+    assert (done.status, done.stderr) == (1, "")
+    assert done.stdout == "  max_age: nothing -> 1d0h0m0s\n  duplicate_window: 2m0s -> 1m30s\n"
+    same = invoke(server.url, "stream", "edit", stream, "--dupe-window", "2m", "--dry-run", "--json")
+    assert (same.status, json.loads(same.stdout)["steps"][0]["action"]) == (0, "none")
+    assert read(invoke(server.url, "stream", "info", stream, "--json"))["config"]["max_age"] == 0
 
 
 def test_edit_asks_and_takes_a_yes(run: Run, stream: str):
@@ -166,7 +178,7 @@ def test_edit_refuses_what_another_stream_has(run: Run, stream: str, unique: Cal
     """Subjects that overlap with another stream are told, and nothing changes."""
     name = unique("ST")
     run("add", name, "--subjects", name, "--defaults")
-    assert "overlap" in run("edit", name, "--subjects", f"{stream}.a", "-f", status=2).stderr
+    assert "overlap" in run("edit", name, "--subjects", f"{stream}.a", "-f", status=1).stderr
     assert read(run("info", name, "--json"))["config"]["subjects"] == [name]
 
 
@@ -177,23 +189,31 @@ def test_a_sealed_stream_refuses(run: Run, stream: str, peer: Peer):
     run("purge", stream, "-f", status=1)
     run("rmm", stream, "1", "-f", status=1)
     assert run("seal", stream).stdout == f"Stream {stream} is sealed already.\n"
-    assert read(run("info", stream, "--state", "--json"))["messages"] == 1
+    assert read(run("state", stream, "--json"))["state"]["messages"] == 1
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
 def test_info_for_programs(run: Run, stream: str, peer: Peer):
-    """`info --json` is the server's answer; with --state, its state; `i` and `nfo` are the same verb."""
+    """`info --json` is the stream as the server tells it, also with --state; `i`, `nfo` and `state` say the same."""
     peer.publish(f"{stream}.a", b"one", b"two")
     whole = read(run("info", stream, "--json"))
-    assert {"config", "created", "state"} <= set(whole)
-    for alias in ("i", "nfo"):
-        state = read(run(alias, stream, "--state", "--json"))
+    assert set(whole) == {"config", "created", "state", "cluster", "ts"} or set(whole) == {
+        "config",
+        "created",
+        "state",
+        "ts",
+    }
+    for words in (["i", stream, "--state"], ["nfo", stream], ["state", stream, "--no-select"]):
+        state = read(run(*words, "--json"))["state"]
         assert (state["messages"], state["first_seq"], state["last_seq"]) == (2, 1, 2)
-    shown = squeezed(run("info", stream, "--state"))
-    assert shown.startswith(f"State for Stream {stream}")
-    assert "Last Sequence: 2 @ 2" in shown
+    for words in (["info", stream, "--state"], ["state", stream]):
+        shown = squeezed(run(*words))
+        assert shown.startswith(f"State for Stream {stream}")
+        assert "Last Sequence: 2 @ 2" in shown
+        assert re.search(r"Host Version: 2\.\d+\.\d+ Required API Level: 0 hosted at level \d", shown)
+    assert "Which stream?" in run("info", "--no-select", status=2).stderr
 
 
 def test_lists(run: Run, stream: str, unique: Callable[..., str]):
@@ -212,7 +232,7 @@ def test_lists(run: Run, stream: str, unique: Callable[..., str]):
 
 
 def test_reports_are_sorted(run: Run, unique: Callable[..., str], peer: Peer, server: Server):
-    """report lists the largest first; -m by messages, -o by consumers; --raw shows bytes as numbers."""
+    """report lists the largest last; -m by messages, -o by consumers, -n by name; --raw shows bytes as numbers."""
     root = unique("rep")
     large, many, read_by = unique("ST"), unique("ST"), unique("ST")
     for name in (large, many, read_by):
@@ -227,23 +247,27 @@ def test_reports_are_sorted(run: Run, unique: Callable[..., str], peer: Peer, se
         listed = [item["config"]["name"] for item in read(run("report", "--json", *flags))]
         return [name for name in listed if name in (large, many, read_by)]
 
-    assert order()[:2] == [large, many]
-    assert order("-m")[:2] == [many, large]
-    assert order("--consumers")[0] == read_by
+    assert order()[-2:] == [many, large]
+    assert order("-m")[-2:] == [large, many]
+    assert order("--consumers")[-1] == read_by
+    assert order("-n") == sorted([large, many, read_by])
+    assert set(order("--storage", "--subject", f"{root}.{many}")) == {many}
+    assert order("--cluster", "nowhere") == []
     size = next(item for item in read(run("report", "--json")) if item["config"]["name"] == large)["state"]["bytes"]
     assert re.search(rf"{large} +│ File +│ +0 │ +1 │ +{size} │", run("report", "--raw").stdout)
     assert re.search(rf"{large} +│ File +│ +0 │ +1 │ +\d\.\d KiB │", run("report").stdout)
 
 
 def test_subjects_in_their_orders(run: Run, stream: str, peer: Peer):
-    """subjects counts messages, most first or by name; a filter that matches nothing is no failure."""
+    """subjects counts messages, most last or by name, or turned around; a filter may match nothing."""
     peer.publish(f"{stream}.b", b"1")
     peer.publish(f"{stream}.a", b"1")
     peer.publish(f"{stream}.c", b"1", b"2")
-    every = {f"{stream}.c": 2, f"{stream}.a": 1, f"{stream}.b": 1}
+    every = {f"{stream}.a": 1, f"{stream}.b": 1, f"{stream}.c": 2}
     assert list(read(run("subjects", stream, "--json")).items()) == list(every.items())
-    assert list(read(run("subj", stream, "--sort", "name", "--json"))) == sorted(every)
-    assert read(run("subjects", stream, f"{stream}.a", "--names", "--json")) == [f"{stream}.a"]
+    assert list(read(run("subj", stream, "--sort", "name", "-R", "--json"))) == sorted(every, reverse=True)
+    assert run("subjects", stream, "--names", "--reverse").stdout.split()[0] == f"{stream}.c"
+    assert read(run("subjects", stream, f"{stream}.a", "--names", "--json")) == {f"{stream}.a": 1}
     assert f"3 Subjects in stream {stream}" in squeezed(run("subjects", stream))
     assert run("subjects", stream, "nothing.>").stdout == f"Stream {stream} holds nothing on nothing.>.\n"
     assert read(run("subjects", stream, "nothing.>", "--json")) == {}
@@ -280,10 +304,10 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
     done = run("view", stream, "--id", "5")
     assert "\n\udcff\x00\n" in done.stdout, "a payload is shown as the bytes that it is"
     assert "Reached the end" in done.stderr
-    shown = [item["sequence"] for item in read(run("view", stream, "--subject", f"{stream}.a", "--json"))]
+    shown = [item["seq"] for item in read(run("view", stream, "--subject", f"{stream}.a", "--json"))]
     assert shown == [1, 3, 4, 5]
     (last,) = read(run("view", stream, "--subject", f"{stream}.b", "--json"))
-    assert (last["data"], last["headers"]) == ("/wA=", {"K": ["v"]})
+    assert (last["data"], base64.b64decode(last["hdrs"])) == ("/wA=", b"NATS/1.0\r\nK: v\r\n\r\n")
     assert read(run("view", stream, "--id", "99", "--json")) == []
     assert len(read(run("view", stream, "--since", "1h", "--json"))) == 5
     assert read(run("view", stream, "--since", "0s", "--json")) == []
@@ -295,7 +319,7 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
         (["view", "S", "--id", "1", "--since", "1h"], "given together"),
         (["view", "S", "--since", "99999y"], "no calendar"),
         (["view", "S", "--since", "lately"], "--since"),
-        (["view", "S", "26"], "SIZE"),
+        (["view", "S", "0"], "SIZE"),
         (["view", "S", "--id", "0"], "--id"),
         (["get", "S"], "Which message?"),
         (["get", "S", "1", "-S", "a"], "Which message?"),
@@ -311,7 +335,15 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
         (["size", "--messages", "1", "--payload", "1"], "--subject"),
         (["add", "S", "--subjects", "x", "--config", "/nowhere"], "/nowhere"),
         (["edit", "S", "--config", "/nowhere"], "/nowhere"),
-        (["edit"], "STREAM"),
+        (["copy", "S"], "DESTINATION"),
+        (["copy", "S", "S"], "to itself"),
+        (["edit", "S", "--config", "/nowhere", "-i"], "/nowhere"),
+        (["find", "--server-name", "["], "no regular expression"),
+        (["find", "--idle", "lately"], "--idle"),
+        (["find", "--subject", "a..b"], "empty token"),
+        (["info", "--no-select"], "Which stream?"),
+        (["backup", "S", "/nowhere/b", "--chunk-size", "1G"], "--chunk-size"),
+        (["backup", "S", "/nowhere/b", "--chunk-size", "8K", "--window-size", "4K"], "fit into the window"),
         (["seal"], "STREAM"),
         (["restore", "/nowhere"], "holds no complete backup"),
         (["restore", "/nowhere", "--replicas", "6"], "--replicas"),
@@ -330,6 +362,11 @@ def test_bad_input_is_refused_before_a_connection(arguments: list[str], words: s
     "arguments",
     [
         "info NOPE",
+        "state NOPE",
+        "copy NOPE OTHER",
+        "gaps NOPE",
+        "cluster step-down NOPE",
+        "cluster evacuate NOPE a -f",
         "edit NOPE --max-msgs 1",
         "seal NOPE -f",
         "rm NOPE -f",
@@ -365,7 +402,8 @@ def test_one_message(run: Run, stream: str, peer: Peer):
     assert shown.startswith(f"[1] Subject: {stream}.a Received: 2")
     assert "  K: v\n\none\n" in shown
     message = read(run("get", stream, "-S", f"{stream}.a", "--json"))
-    assert (message["sequence"], message["stream"], message["data"]) == (2, stream, "dHdv")
+    assert set(message) == {"subject", "seq", "hdrs", "data", "time"}
+    assert (message["seq"], message["subject"], message["data"]) == (2, f"{stream}.a", "dHdv")
     assert f"no message on {stream}.b" in run("get", stream, "--last-for", f"{stream}.b", status=1).stderr
     asked = run("rmm", stream, "1", stdin="no\n", status=2).stderr
     assert f"Really remove message 1 on {stream}.a" in asked
@@ -374,12 +412,13 @@ def test_one_message(run: Run, stream: str, peer: Peer):
 
 
 def test_purging_in_parts(run: Run, stream: str, peer: Peer):
-    """The question says how much is there; programs get how much went."""
+    """The question says how much is there; programs get the stream as it then stands."""
     peer.publish(f"{stream}.a", *[b"x"] * 6)
     asked = run("purge", stream, "--keep", "2", stdin="n\n", status=2).stderr
     assert f"from Stream {stream}, which holds 6" in asked
-    assert read(run("purge", stream, "--keep", "4", "-f", "--json")) == {"stream": stream, "purged": 2}
-    assert read(run("purge", stream, "--subject", "other.x", "-f", "--json"))["purged"] == 0
+    done = run("purge", stream, "--keep", "4", "-f", "--json")
+    assert (read(done)["state"]["messages"], done.stderr) == (4, "Purged 2 messages\n")
+    assert run("purge", stream, "--subject", "other.x", "-f", "--json").stderr == "Purged 0 messages\n"
     assert "Messages: 0" in squeezed(run("purge", stream, stdin="yes\n"))
 
 

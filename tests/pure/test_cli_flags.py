@@ -18,9 +18,9 @@ import typer
 from penstock.cli import consumer_flags, questions, stream_flags, values
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
 from penstock.cli.flags import field_set
-from penstock.cli.stream_flags import StreamFlags, ask_for_stream, stream_from
+from penstock.cli.stream_flags import Removing, StreamFlags, ask_for_stream, stream_from
 from penstock.errors import InputError, OptionError
-from penstock.model import Consumer, Stream
+from penstock.model import Consumer, Placement, SourceConsumer, Stream, StreamSource
 
 NO_START = {"opt_start_seq": None, "opt_start_time": None}
 
@@ -66,10 +66,21 @@ def test_no_flag_says_nothing():
         ({"max_bytes": "1.5K"}, {"max_bytes": 1536}),
         ({"max_bytes": "-1"}, {"max_bytes": -1}),
         ({"max_msg_size": "1GB"}, {"max_msg_size": 1024**3}),
-        ({"tag": ["a", "b"]}, {"placement": {"cluster": None, "tags": ["a", "b"]}}),
-        ({"cluster": "east"}, {"placement": {"cluster": "east", "tags": []}}),
-        ({"mirror": "M"}, {"mirror": {"name": "M"}}),
-        ({"source": ["A,B", "C"]}, {"sources": [{"name": "A"}, {"name": "B"}, {"name": "C"}]}),
+        ({"tag": ["a", "b"]}, {"placement": Placement(tags=["a", "b"])}),
+        ({"cluster": "east"}, {"placement": Placement(cluster="east")}),
+        ({"cluster": "", "tag": [""]}, {"placement": None}),
+        ({"mirror": "M"}, {"mirror": StreamSource(name="M")}),
+        ({"mirror": '{"name":"M","opt_start_seq":5}'}, {"mirror": StreamSource(name="M", opt_start_seq=5)}),
+        ({"source": ["A,B", "C"]}, {"sources": [StreamSource(name=name) for name in "ABC"]}),
+        (
+            {"source": ['{"name":"A","consumer":{"name":"c","deliver_subject":"d"}}', "B"]},
+            {
+                "sources": [
+                    StreamSource(name="A", consumer=SourceConsumer(name="c", deliver_subject="d")),
+                    StreamSource(name="B"),
+                ]
+            },
+        ),
         ({"metadata": ["a=b=c", "d:e"]}, {"metadata": {"a": "b=c", "d": "e"}}),
         ({"transform_destination": "b.>"}, {"subject_transform": {"src": ">", "dest": "b.>"}}),
         (
@@ -106,6 +117,8 @@ def test_flags_of_a_stream(flags: dict[str, Any], fields: dict[str, Any]):
         ({"metadata": ["=value"]}, "--metadata '=value' is no pair"),
         ({"transform_source": "a"}, "--transform-source is given alone"),
         ({"republish_source": "a"}, "--republish-source is given alone"),
+        ({"mirror": "{name}"}, "--mirror '{name}' is not JSON"),
+        ({"source": ['{"title":"A"}']}, "name is missing"),
     ],
 )
 def test_flags_of_a_stream_that_make_no_sense(flags: dict[str, Any], words: str):
@@ -116,14 +129,28 @@ def test_flags_of_a_stream_that_make_no_sense(flags: dict[str, Any], words: str)
 
 def test_a_flag_wins_over_the_file():
     """What a flag says takes the place of what the configuration says; the rest stays."""
-    base = {"subjects": ["old"], "max_msgs": 5, "description": "kept"}
+    base = Stream(name="OLD", subjects=["old"], max_msgs=5, description="kept")
     made = stream_from("S", StreamFlags(subjects=["new"]), base)
     assert (made.name, made.subjects, made.max_msgs, made.description) == ("S", ["new"], 5, "kept")
 
 
+def test_flags_change_what_they_name_and_nothing_else():
+    """What a newer server says stays, words and fields; of a placement, what the flag does not name stays, too."""
+    there = Stream.from_json(
+        {"name": "S", "retention": "tomorrow", "of_tomorrow": 5, "placement": {"cluster": "east", "zone": "z"}}
+    )
+    made = stream_from("S", StreamFlags(tag=["ssd"], max_msgs=7), there).to_json()
+    assert (made["retention"], made["of_tomorrow"], made["max_msgs"]) == ("tomorrow", 5, 7)
+    assert made["placement"] == {"cluster": "east", "tags": ["ssd"], "zone": "z"}
+    gone = Removing(no_mirror=True, no_republish=True).fields()
+    assert gone == {"mirror": None, "republish": None}
+    mirrored = Stream(name="S", mirror={"name": "M"})
+    assert stream_from("S", StreamFlags(), mirrored, **gone).mirror is None
+
+
 def test_a_mirror_needs_no_subjects():
     """--mirror over a configuration with subjects leaves them out, unless they are given, too."""
-    assert stream_from("S", StreamFlags(mirror="M"), {"subjects": ["old"]}).subjects == []
+    assert stream_from("S", StreamFlags(mirror="M"), Stream(name="S", subjects=["old"])).subjects == []
     assert stream_from("S", StreamFlags(mirror="M", subjects=["a"])).subjects == ["a"]
 
 

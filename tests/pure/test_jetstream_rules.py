@@ -90,37 +90,27 @@ def test_a_plain_subject_has_no_wildcard():
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"subjects": ["a..b"]}, "the subject 'a..b' has an empty token"),
-        ({"subjects": ["a.*", "a.b"]}, "its subjects 'a.*' and 'a.b' overlaps"),
-        ({"subjects": ["$JS.API.>"]}, r"reaches into the server's own \$JS.>"),
-        ({"subjects": [">"]}, "reaches into the server's own"),
-        ({"discard_new_per_subject": True}, "discard_new_per_subject needs discard = new"),
-        ({"discard_new_per_subject": True, "discard": "new"}, "a limit in max_msgs_per_subject"),
-        ({"max_age": 0.05}, "max_age is 0.05 s, shorter than"),
-        ({"max_age": 10, "duplicate_window": 20}, "duplicate_window .* is longer than max_age"),
-        ({"deny_purge": True, "allow_rollup_hdrs": True}, "deny_purge forbids it"),
-        ({"subject_delete_marker_ttl": 5}, "needs allow_msg_ttl and allow_rollup_hdrs"),
-        ({"subject_delete_marker_ttl": 0.5}, "shorter than a second"),
-        ({"allow_msg_schedules": True}, "needs discard = old and allow_rollup_hdrs"),
-        ({"allow_msg_counter": True, "retention": "interest"}, "allow_msg_counter needs retention = limits"),
-        ({"persist_mode": "async", "num_replicas": 3}, "persist_mode = async is for file storage, one replica"),
-        ({"compression": "s2", "storage": "memory"}, "compression is for file storage"),
-        ({"mirror": {"name": "O"}, "subjects": ["a"]}, "a mirror cannot have subjects"),
-        ({"mirror": {"name": "O"}, "sources": [{"name": "P"}]}, "a mirror cannot have sources"),
-        ({"mirror": {"name": "S"}}, "it mirrors itself"),
-        ({"mirror_direct": True}, "mirror_direct is for mirrors"),
-        ({"sources": [{"name": "P"}, {"name": "P"}]}, "two of its sources are the same"),
-        ({"sources": [{"name": "P", "filter_subject": "a b"}]}, "filters by 'a b', which has a space"),
-        (
-            {"sources": [{"name": "P", "opt_start_seq": 1, "opt_start_time": datetime.now(UTC)}]},
-            "a start sequence and a start time",
-        ),
-        ({"subjects": ["a.>"], "republish": {"src": ">", "dest": "a.b"}}, "would come back to the stream"),
-    ],
-)
+IMPOSSIBLE_STREAMS: list[tuple[dict[str, Any], str]] = [
+    ({"subjects": ["a..b"]}, "the subject 'a..b' has an empty token"),
+    ({"subjects": ["a.*", "a.b"]}, r"its subjects 'a.\*' and 'a.b' overlap"),
+    ({"subjects": ["a.*.c", "a.b.*"]}, "overlap"),
+    ({"subjects": ["$JS.API.>"]}, r"reaches into the server's own \$JS.>"),
+    ({"subjects": ["$SYS.a"]}, r"reaches into the server's own \$SYS.>"),
+    ({"subjects": [">"]}, "reaches into the server's own"),
+    ({"deny_purge": True, "allow_rollup_hdrs": True}, "deny_purge forbids it"),
+    ({"mirror": {"name": "O"}, "subjects": ["a"]}, "a mirror cannot have subjects"),
+    ({"mirror": {"name": "O"}, "sources": [{"name": "P"}]}, "a mirror cannot have sources"),
+    ({"mirror": {"name": "S"}}, "it mirrors itself"),
+    ({"sources": [{"name": "P"}, {"name": "P"}]}, "two of its sources are the same"),
+    (
+        {"sources": [{"name": "P", "filter_subject": "a", "subject_transforms": [{"src": "a", "dest": "b"}]}]},
+        "has a filter and transforms",
+    ),
+]
+"""Fields of a stream S, and what is said of them."""
+
+
+@pytest.mark.parametrize(("fields", "says"), IMPOSSIBLE_STREAMS)
 def test_impossible_streams(fields: dict[str, Any], says: str):
     """What contradicts itself is refused in one sentence that names the stream and ends with what to do."""
     with pytest.raises(InputError, match=f"Stream S: .*{says}") as caught:
@@ -129,17 +119,24 @@ def test_impossible_streams(fields: dict[str, Any], says: str):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"subjects": ["$JS.EVENT.ADVISORY.>"]},
-        {"subjects": [">"], "no_ack": True},
-        {"discard": "new", "max_msgs_per_subject": 1, "discard_new_per_subject": True},
-        {"sources": [{"name": "P"}, {"name": "P", "filter_subject": "x"}]},
-        {"mirror": {"name": "O"}, "mirror_direct": True},
-    ],
-)
+POSSIBLE_STREAMS: list[dict[str, Any]] = [
+    {},
+    {"subjects": ["$JS.EVENT.ADVISORY.>"]},
+    {"subjects": [">"], "no_ack": True},
+    {"discard": "new", "max_msgs_per_subject": 1, "discard_new_per_subject": True},
+    {"sources": [{"name": "P"}, {"name": "P", "filter_subject": "x"}]},
+    {"sources": [{"name": "P", "subject_transforms": [{"src": to, "dest": to}]} for to in "ab"]},
+    {"sources": [{"name": "P", "opt_start_seq": 1, "opt_start_time": datetime(2026, 1, 1, tzinfo=UTC)}]},
+    {"mirror": {"name": "O"}, "mirror_direct": True},
+    {"compression": "s2", "storage": "memory"},
+    {"allow_msg_schedules": True},
+    {"subject_delete_marker_ttl": 5},
+    {"subject_delete_marker_ttl": 5, "allow_msg_ttl": True},
+]
+"""Streams that the server takes."""
+
+
+@pytest.mark.parametrize("fields", POSSIBLE_STREAMS)
 def test_possible_streams(fields: dict[str, Any]):
     """What the server takes is not refused."""
     check_stream(Stream(name="S", **fields))
@@ -162,32 +159,46 @@ ORDERS = Stream(name="ORDERS", subjects=["ORDERS.*"])
 QUEUE = Stream(name="QUEUE", subjects=["Q.>"], retention="workqueue")
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"name": "d"}, "its name 'd' and durable name 'c' differ"),
-        ({"filter_subject": "a", "filter_subjects": ["b"]}, "both given"),
-        ({"filter_subject": "a..b"}, "the filter 'a..b' has an empty token"),
-        ({"filter_subjects": ["a.*", "a.b"]}, "its filters 'a.*' and 'a.b' overlaps"),
-        ({"opt_start_seq": 5}, "opt_start_seq is given, and deliver_policy is all"),
-        ({"deliver_policy": "by_start_sequence"}, "opt_start_seq is missing"),
-        ({"deliver_policy": "by_start_time"}, "opt_start_time is missing"),
-        ({"deliver_policy": "last_per_subject"}, "needs a filter"),
-        ({"deliver_subject": "a.*"}, "has a wildcard"),
-        ({"deliver_subject": "a", "max_waiting": 5}, "max_waiting is for pull consumers"),
-        ({"deliver_subject": "a", "flow_control": True}, "flow_control needs idle_heartbeat"),
-        ({"deliver_subject": "a", "ack_policy": "none", "max_ack_pending": 5}, "max_ack_pending is given"),
-        ({"idle_heartbeat": 5}, "idle_heartbeat is for push consumers"),
-        ({"rate_limit_bps": 5}, "rate_limit_bps is for push consumers"),
-        ({"backoff": [1, 2, 3], "max_deliver": 2}, "backoff has 3 steps, and max_deliver allows 2"),
-        ({"ack_policy": "none", "max_deliver": 2}, "nothing is delivered again"),
-        ({"sample_freq": "200"}, "sample_freq is '200'"),
-        ({"sample_freq": "some"}, "sample_freq is 'some'"),
-        ({"priority_groups": ["g"]}, "without a priority_policy"),
-        ({"priority_policy": "overflow"}, "there are no priority_groups"),
-        ({"priority_policy": "overflow", "priority_groups": ["g"], "priority_timeout": 5}, "pinned_client"),
-    ],
-)
+IMPOSSIBLE_CONSUMERS: list[tuple[dict[str, Any], str]] = [
+    ({"filter_subject": "a", "filter_subjects": ["b"]}, "both given"),
+    ({"filter_subject": "a..b"}, "the filter 'a..b' has an empty token"),
+    ({"filter_subjects": ["a.*", "a.b"]}, r"its filters 'a.\*' and 'a.b' overlap"),
+    ({"filter_subjects": ["a.b", "a.*"]}, r"its filters 'a.b' and 'a.\*' overlap"),
+    ({"opt_start_seq": 5}, "opt_start_seq is given, and deliver_policy is all"),
+    ({"deliver_policy": "by_start_sequence"}, "opt_start_seq is missing"),
+    ({"deliver_policy": "by_start_time"}, "opt_start_time is missing"),
+    ({"deliver_policy": "last_per_subject"}, "needs a filter"),
+    ({"deliver_subject": "a.*"}, "has a wildcard"),
+    ({"deliver_subject": "a", "max_waiting": 5}, "max_waiting is for pull consumers"),
+    ({"idle_heartbeat": 5}, "idle_heartbeat is for push consumers"),
+    ({"rate_limit_bps": 5}, "rate_limit_bps is for push consumers"),
+    ({"flow_control": True}, "flow_control is for push consumers"),
+    ({"backoff": [1, 2, 3], "max_deliver": 2}, "backoff has 3 steps, and max_deliver allows 2"),
+]
+"""Fields of a consumer c, and what is said of them."""
+POSSIBLE_CONSUMERS: list[dict[str, Any]] = [
+    {"name": "d"},
+    {"ack_policy": "none", "max_deliver": 2},
+    {"ack_policy": "none", "backoff": [1, 2]},
+    {"backoff": [1, 2, 3], "max_deliver": 0},
+    {"filter_subject": "OTHER.a"},
+    {"filter_subjects": ["a.*.c", "a.b.*"]},
+    {"sample_freq": "200"},
+    {"deliver_group": "g"},
+    {"deliver_subject": "a", "max_batch": 5, "max_expires": 1, "max_bytes": 5},
+    {"priority_policy": "overflow", "priority_groups": ["g"], "priority_timeout": 5},
+    {"ack_policy": "flow_control", "deliver_subject": "a"},
+]
+"""Consumers of a plain stream that the server takes."""
+
+
+@pytest.mark.parametrize("fields", POSSIBLE_CONSUMERS)
+def test_possible_consumers(fields: dict[str, Any]):
+    """What the server takes is not refused, however little sense it makes."""
+    check_consumer(Consumer(durable="c", **fields), ORDERS)
+
+
+@pytest.mark.parametrize(("fields", "says"), IMPOSSIBLE_CONSUMERS)
 def test_impossible_consumers(fields: dict[str, Any], says: str):
     """What contradicts itself is refused in one sentence that names the consumer and ends with what to do."""
     with pytest.raises(InputError, match=f"Consumer c: .*{says}") as caught:
@@ -195,17 +206,17 @@ def test_impossible_consumers(fields: dict[str, Any], says: str):
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("stream", "fields", "says"),
-    [
-        (ORDERS, {"filter_subject": "OTHER.a"}, "matches none of the subjects of stream ORDERS"),
-        (ORDERS, {"deliver_subject": "ORDERS.out"}, "a cycle"),
-        (ORDERS, {"num_replicas": 3}, "it has 3 replicas, and stream ORDERS has 1"),
-        (QUEUE, {"ack_policy": "none"}, "needs explicit acks"),
-        (QUEUE, {"ack_policy": "all"}, "needs explicit acks"),
-        (QUEUE, {"deliver_policy": "new"}, "Set deliver_policy to all"),
-    ],
-)
+UNFIT_CONSUMERS: list[tuple[Stream, dict[str, Any], str]] = [
+    (ORDERS, {"deliver_subject": "ORDERS.out"}, "a cycle"),
+    (ORDERS, {"num_replicas": 3}, "it has 3 replicas, and stream ORDERS has 1"),
+    (QUEUE, {"ack_policy": "none"}, "needs explicit acks"),
+    (QUEUE, {"ack_policy": "all"}, "needs explicit acks"),
+    (QUEUE, {"deliver_policy": "new"}, "Set deliver_policy to all"),
+]
+"""Consumers of a stream that cannot have them."""
+
+
+@pytest.mark.parametrize(("stream", "fields", "says"), UNFIT_CONSUMERS)
 def test_consumers_that_do_not_fit_their_stream(stream: Stream, fields: dict[str, Any], says: str):
     """A consumer is held against its stream, too."""
     with pytest.raises(InputError, match=says):

@@ -182,7 +182,7 @@ def test_what_no_update_can_change_is_a_conflict(old: dict[str, Any], new: dict[
     [
         ({"messages": 10}, {"max_msgs": 4}, "it would drop 6 of 10 messages"),
         ({"messages": 10, "bytes_": 1000}, {"max_bytes": 400}, "it would drop 600 of 1,000 bytes"),
-        ({"messages": 10, "age": 100}, {"max_age": 50}, "it would drop messages older than 50 s"),
+        ({"messages": 10, "age": 100}, {"max_age": 50}, "it would drop messages older than 50s"),
         ({"messages": 10, "subjects": 2}, {"max_msgs_per_subject": 5}, "all but the last 5 messages of a subject"),
         ({"messages": 10}, {"retention": "interest"}, "messages that no consumer waits for"),
     ],

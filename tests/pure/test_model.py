@@ -109,6 +109,42 @@ def test_unknown_fields_are_kept() -> None:
     assert "of_tomorrow" not in repr(stream)
 
 
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (kind, name)
+        for kind, names in (
+            (Stream, "retention storage discard compression persist_mode"),
+            (Consumer, "deliver_policy ack_policy replay_policy priority_policy"),
+        )
+        for name in names.split()
+    ],
+)
+def test_unknown_words_are_kept(kind: type[Stream] | type[Consumer], field: str) -> None:
+    """A policy that this version has never heard of is read, shown and sent back; nobody can write one by mistake."""
+    content = {"name": "S", "durable_name": "S", field: "of_tomorrow"} if kind is Consumer else {"name": "S"}
+    made = kind.from_json({**content, field: "of_tomorrow"})
+    assert getattr(made, field) == "of_tomorrow"
+    for same in (made, made.changed(description="x"), pickle.loads(pickle.dumps(made)), made.model_copy()):
+        assert same.to_json()[field] == "of_tomorrow"
+    fields = {name: getattr(made, name) for name in kind.model_fields}
+    assert kind(**{**fields, "description": "x"}).to_json()[field] == "of_tomorrow"
+    with pytest.raises(InputError, match=f"{field} is 'of_tomorrow'"):
+        made.changed(**{field: "of_tomorrow"})
+
+
+def test_a_change_is_checked_and_leaves_the_rest() -> None:
+    """`changed` takes what a constructor takes, and keeps every nanosecond of what it does not name."""
+    stream = Stream.from_json({"name": "S", "max_age": 9_999_999_999_999_999, "x": 1})
+    made = stream.changed(max_msgs=5, duplicate_window="1m")
+    assert (made.max_msgs, made.duplicate_window) == (5, 60.0)
+    assert (made.to_json()["max_age"], made.to_json()["x"]) == (9_999_999_999_999_999, 1)
+    with pytest.raises(InputError, match="max_msgs is -5"):
+        stream.changed(max_msgs=-5)
+    with pytest.raises(InputError, match="there is no field 'max_mgs'"):
+        stream.changed(max_mgs=5)
+
+
 def test_a_field_named_unknown_is_only_unknown() -> None:
     """A field that has the name of our own bag does not get into it by the wrong door."""
     stream = Stream.from_json({"name": "S", "unknown": {"max_msgs": 1}})

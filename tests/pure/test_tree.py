@@ -114,7 +114,7 @@ def test_the_help_of_a_verb_loads_its_own_file_only():
         (["strm"], "'stream'"),
         (["publis"], "'pub'"),
         (["cons"], "'consumer', 'console'"),
-        (["stream", "lst"], "'ls'"),
+        (["stream", "lisst"], "'ls'"),
         (["consumer", "inf"], "'info'"),
         (["pipeline", "statu"], "'status'"),
     ],

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from penstock.cli.asset_show import info_json
+from penstock.cli.editor import in_editor
 from penstock.cli.flags import JSON, flag_table, table_flag
 from penstock.cli.late import changes
 from penstock.cli.output import print_json
 from penstock.cli.questions import confirm
-from penstock.cli.values import read_json, write_json
+from penstock.cli.tables import plain
+from penstock.cli.values import read_json, refuse_both, write_json
+from penstock.errors import InputError
 
 if TYPE_CHECKING:
     from penstock.info import ConsumerInfo, StreamInfo
@@ -49,9 +55,17 @@ class Editing:
     """The flags with which streams and consumers are changed alike."""
 
     config: Path | None = table_flag("JSON configuration to change it to.", "FILE")
-    dry_run: bool = table_flag("Show what would change, and change nothing.", default=False)
+    interactive: bool = table_flag("Change the configuration in your editor.", "-i", "--interactive", default=False)
+    dry_run: bool = table_flag("Show what would change, and change nothing; status 1 if something.", default=False)
     force: bool = table_flag("Do not ask.", "-f", "--force", default=False)
     json: bool = table_flag(JSON, "-j", "--json", default=False)
+
+    async def base(self, there: Config) -> Config:
+        """Give the configuration to begin with: a file's, what an editor made of that which is there, or that."""
+        refuse_both("--config", self.config is not None, "--interactive", self.interactive)
+        if self.config is not None:
+            return read_config(type(there), self.config, there.name)
+        return await asyncio.to_thread(edited, there) if self.interactive else there
 
     async def carry_out(
         self, step: Step, there: Info, edit: Callable[[Any], Awaitable[Info]], question: str
@@ -61,26 +75,39 @@ class Editing:
         plan.check(may_lose_data=True)
         if self.json and self.dry_run:
             print_json(plan.to_json())
-            return None
+            raise typer.Exit(0 if plan.empty else 1)
         info = there
         if step.action == "none":
             typer.echo(f"{step.kind.capitalize()} {step.name} is like that already.", err=True)
         else:
             for change in step.changes:
-                typer.echo(f"  {change}", err=self.json)
+                typer.echo(plain(f"  {change}"), err=self.json)
             if self.dry_run:
-                return None
+                raise typer.Exit(1)
             confirm(question, self.force)
             info = await edit(step.target)
         if self.json:
-            print_json(info.raw)
+            print_json(info_json(info))
         return None if self.json or step.action == "none" else info
 
 
-def read_config(kind: type[Config], path: Path) -> Config:
-    """Read a configuration from a file: plain, or as the answer of a server has it."""
+def read_config(kind: type[Config], path: Path, name: str | None = None) -> Config:
+    """Read a configuration from a file: plain, or as a server's answer has it; `name` is for one without a name."""
     content = read_json(path, "--config")
-    return kind.from_json(content.get("config", content))
+    found = content.get("config", content)
+    nameless = name is not None and isinstance(found, dict) and not (found.get("name") or found.get("durable_name"))
+    return kind.from_json({**found, "name": name} if nameless else found)
+
+
+def edited(config: Config) -> Config:
+    """Let somebody change a configuration in their editor, as JSON."""
+    shown = config.model_copy(update={"metadata": changes.own_metadata(config.metadata)}).to_json()
+    text = in_editor(json.dumps(shown, indent=2) + "\n", ".json")
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"What you wrote is not JSON: {error}.", remedy="Edit it again.") from None
+    return type(config).from_json(content)
 
 
 def fields_of(config: Stream | Consumer) -> dict[str, Any]:

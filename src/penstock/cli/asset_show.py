@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,42 @@ from penstock.durations import format_duration
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
-    from penstock.info import Placed, StreamInfo
+    from penstock.info import ConsumerInfo, Copy, Placed, StreamInfo
     from penstock.jetstream.delivery import Delivery
-    from penstock.model import Message, Stream
+    from penstock.model import Consumer, Message, Stream
 
-__all__ = ["Sieve", "delivery_json", "show_delivery", "show_message", "show_stream"]
+__all__ = [
+    "Sieve",
+    "bucket_note",
+    "delivery_json",
+    "info_json",
+    "is_internal",
+    "show_delivery",
+    "show_message",
+    "show_stream",
+]
+
+_ABOUT_THE_ANSWER = {"type", "total", "offset", "limit", "did_create"}
+# Streams that are something else's: what their names begin with, and whose they are.
+_BUCKETS = {"KV_": "key-value bucket", "OBJ_": "object bucket", "$MQTT_": "state of MQTT"}
 
 Rows = list[tuple[str, Any]]
+
+
+def info_json(info: StreamInfo | ConsumerInfo) -> dict[str, Any]:
+    """Give a server's answer as the `nats` command prints it: without what is about the answer."""
+    return {name: value for name, value in info.raw.items() if name not in _ABOUT_THE_ANSWER}
+
+
+def is_internal(stream: str) -> bool:
+    """Tell whether a stream is only where something else keeps its data."""
+    return stream.startswith(tuple(_BUCKETS))
+
+
+def bucket_note(stream: str) -> str:
+    """Say whose stream it is, for a question before it changes; nothing of a plain one."""
+    kind = next((kind for prefix, kind in _BUCKETS.items() if stream.startswith(prefix)), None)
+    return "" if kind is None else f" (it is a {kind}, which may break)"
 
 
 def limit(value: int | None) -> str:
@@ -43,12 +73,45 @@ def metadata_rows(metadata: Mapping[str, str]) -> Rows:
     return [(key, text) for key, text in metadata.items() if not key.startswith("_nats.")]
 
 
-def placed_rows(placed: Placed) -> Rows:
-    """Say which servers carry it; nothing for a lone server."""
+def unknown_rows(config: Stream | Consumer) -> Rows:
+    """Give what a server says in fields that this version does not know."""
+    return [(name, json.dumps(value)) for name, value in config.unknown.items()]
+
+
+def version_rows(metadata: Mapping[str, str]) -> Rows:
+    """Say which server carries it, and which level of the API it needs."""
+    level, needed = metadata.get("_nats.level"), metadata.get("_nats.req.level")
+    hosted = "" if level is None else f" hosted at level {level}"
+    return [
+        ("Host Version", metadata.get("_nats.ver")),
+        ("Required API Level", f"{needed or 0}{hosted}" if level or needed else None),
+    ]
+
+
+def placed_rows(placed: Placed, raw: Mapping[str, Any] | None = None) -> Rows:
+    """Say which servers carry it, and how they stand; nothing for a lone server. `raw` is the whole answer."""
     if placed.cluster is None:
         return []
-    rows: Rows = [("Name", placed.cluster), ("Leader", placed.leader or "none: there is no quorum")]
-    return rows + [("Replica", f"{name}, {'current' if current else 'outdated'}") for name, current in placed.replicas]
+    said = (raw or {}).get("cluster") or {}
+    group = said.get("raft_group")
+    rows: Rows = [("Name", placed.cluster), ("Cluster Group", group if isinstance(group, str) else None)]
+    rows.append(("Leader", placed.leader or "none: there is no quorum"))
+    peers = said.get("replicas") or [{"name": name, "current": current} for name, current in placed.replicas]
+    return [*rows, *(("Replica", _peer(peer)) for peer in peers)]
+
+
+def _peer(peer: Mapping[str, Any]) -> str:
+    words = [str(peer.get("name")), "current" if peer.get("current") else "outdated"]
+    if peer.get("offline"):
+        words.append("OFFLINE")
+    active, lag = peer.get("active"), peer.get("lag")
+    if isinstance(active, int):
+        words.append(f"seen {format_duration(round(active / 1e9, 2))} ago" if 0 < active < 2**63 - 1 else "not seen")
+    if peer.get("pending"):
+        words.append("pending")
+    if isinstance(lag, int) and lag > 0:
+        words.append(f"{lag:,} operation{'s' if lag > 1 else ''} behind")
+    return ", ".join(words)
 
 
 # -- streams ---------------------------------------------------------------------------------------------------------
@@ -58,11 +121,27 @@ def _source(source: Any) -> str:
     parts = [source.name]
     if source.filter_subject:
         parts.append(f"subject {source.filter_subject}")
+    parts += [f"{item.src} to {item.dest}" for item in source.subject_transforms]
     if source.opt_start_seq:
         parts.append(f"from sequence {source.opt_start_seq}")
+    if source.opt_start_time:
+        parts.append(f"since {local(source.opt_start_time)}")
     if source.external:
         parts.append(f"through {source.external.api}")
+    if source.consumer:
+        parts.append(f"by consumer {source.consumer.name} ({source.consumer.deliver_subject})")
+    parts += [f"{name} {json.dumps(value)}" for name, value in source.unknown.items()]
     return ", ".join(parts)
+
+
+def _consumer_limits(limits: Mapping[str, Any]) -> Rows:
+    rows: Rows = []
+    for name, value in limits.items():
+        if name == "inactive_threshold" and isinstance(value, int):
+            rows.append(("Consumer Inactive Threshold", time_or_none(value / 1e9)))
+        else:
+            rows.append((f"Consumer {name.replace('_', ' ').title()}", value or None))
+    return rows
 
 
 def config_sections(config: Stream) -> list[tuple[str, Rows]]:
@@ -84,13 +163,17 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
                 ("First Sequence", config.first_seq),
                 ("Placement Cluster", placement.cluster if placement else None),
                 ("Placement Tags", placement.tags or None if placement else None),
+                ("Preferred", placement.preferred if placement else None),
             ],
         ),
         (
             "Options",
             [
                 ("Subject Transform", f"{transform.src} to {transform.dest}" if transform else None),
-                ("Republishing", f"{republish.src} to {republish.dest}" if republish else None),
+                (
+                    "Republishing Headers" if republish and republish.headers_only else "Republishing",
+                    f"{republish.src} to {republish.dest}" if republish else None,
+                ),
                 ("Retention", {"workqueue": "WorkQueue"}.get(config.retention, config.retention.capitalize())),
                 ("Acknowledgments", not config.no_ack),
                 ("Discard Policy", discard),
@@ -117,7 +200,7 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
                 ("Maximum Age", time_or_none(config.max_age) or "unlimited"),
                 ("Maximum Message Size", size_limit(config.max_msg_size)),
                 ("Maximum Consumers", limit(config.max_consumers)),
-                *((f"Consumer {name}", value) for name, value in config.consumer_limits.items()),
+                *_consumer_limits(config.consumer_limits),
             ],
         ),
         (
@@ -128,31 +211,29 @@ def config_sections(config: Stream) -> list[tuple[str, Rows]]:
             ],
         ),
         ("Metadata", metadata_rows(config.metadata)),
+        ("Unknown to this version", unknown_rows(config)),
     ]
 
 
 def show_stream(info: StreamInfo, *, state_only: bool = False, markers: int = 0) -> None:
     """Print a stream: configuration, where it lives, how it stands; how many messages are the Spark sink's markers."""
     state: list[tuple[str, Rows]] = [
-        ("Cluster Information", placed_rows(info.placed)),
-        (
-            "Copies",
-            [
-                (copy.name, f"lag {copy.lag:,}, {'never seen' if copy.active is None else f'{copy.active:.1f}s ago'}")
-                for copy in info.copies
-            ],
-        ),
+        ("Cluster Information", placed_rows(info.placed, info.raw)),
+        ("Copies", [(copy.name, _copy(copy)) for copy in info.copies]),
         (
             "State",
             [
+                *version_rows(info.config.metadata),
                 ("Messages", info.messages),
                 ("Markers of the Spark sink", markers or None),
                 ("Bytes", format_size(info.bytes)),
+                ("Lost Messages", _lost(info)),
                 ("First Sequence", _at(info.first_sequence, info.first_time)),
                 ("Last Sequence", _at(info.last_sequence, info.last_time)),
                 ("Deleted Messages", info.deleted or None),
                 ("Active Consumers", info.consumers),
                 ("Number of Subjects", info.subjects or None),
+                *(("Alternates", text) for text in _alternates(info)),
             ],
         ),
     ]
@@ -161,6 +242,25 @@ def show_stream(info: StreamInfo, *, state_only: bool = False, markers: int = 0)
     else:
         title = f"Information for Stream {info.name} created {local(info.created)}"
         print_sections(title, [*config_sections(info.config), *state])
+
+
+def _copy(copy: Copy) -> str:
+    seen = "never seen" if copy.active is None else f"{copy.active:.1f}s ago"
+    return f"lag {copy.lag:,}, {seen}" + (f", {copy.error}" if copy.error else "")
+
+
+def _lost(info: StreamInfo) -> str | None:
+    return f"{info.lost:,} ({format_size(info.lost_bytes)})" if info.lost else None
+
+
+def _alternates(info: StreamInfo) -> list[str]:
+    found = info.raw.get("alternates") or []
+    return [
+        f"{item.get('name')}, cluster {item.get('cluster')}"
+        + (f", domain {item['domain']}" if item.get("domain") else "")
+        for item in found
+        if isinstance(item, dict)
+    ]
 
 
 def _at(sequence: int, time: datetime | None) -> str:

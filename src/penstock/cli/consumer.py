@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.asset_commands import Adding, Editing, fields_of, read_config
+from penstock.cli.asset_show import info_json
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
-from penstock.cli.consumer_show import consumer_json, show_consumer
+from penstock.cli.consumer_show import show_consumer
 from penstock.cli.flags import AnyConsumer, AnyStream, Force, Json, StreamName, argument, consumer_name, flag
 from penstock.cli.late import assets, changes, model, rules
 from penstock.cli.output import local, print_json
@@ -53,7 +54,7 @@ async def add(
         return
     async with connected(ctx) as client:
         info = await _create(client, await picked_stream(client, stream), consumer)
-    print_json(consumer_json(info)) if adding.json else show_consumer(info)
+    print_json(info_json(info)) if adding.json else show_consumer(info)
 
 
 async def _create(client: Connection, stream: str, consumer: Consumer) -> ConsumerInfo:
@@ -83,10 +84,11 @@ async def edit(
     flags: ConsumerFlags,
 ) -> None:
     """Change a consumer; shows what would change, and asks."""
-    base = None if editing.config is None else read_config(model.Consumer, editing.config)
+    if editing.config is not None:
+        read_config(model.Consumer, editing.config)  # a file that says nonsense needs no server
     async with connected(ctx) as client:
         there = await picked_consumer(client, stream, name)
-        wanted = consumer_from(there.name, flags, fields_of(base or there.config))
+        wanted = consumer_from(there.name, flags, fields_of(await editing.base(there.config)))
         rules.check_consumer(wanted, (await assets.stream_info(client, there.stream)).config)
         step = changes.consumer_step(there.stream, there.name, wanted, there)
         change = functools.partial(assets.edit_consumer, client, there.stream)
@@ -109,7 +111,7 @@ async def copy(
         config = (await assets.consumer_info(client, stream, source)).config
         base = fields_of(config) | {"name": None, "durable": None, "metadata": changes.own_metadata(config.metadata)}
         info = await _create(client, stream, consumer_from(destination, flags, base))
-    print_json(consumer_json(info)) if json else show_consumer(info)
+    print_json(info_json(info)) if json else show_consumer(info)
 
 
 async def rm(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = None, force: Force = False) -> None:
@@ -138,7 +140,7 @@ async def reset(
         start = sequence or there.ack_floor.stream + 1
         confirm(f"Really reset Consumer {there.stream} > {there.name} to sequence {start:,}", force)
         info = await assets.reset_consumer(client, there.stream, there.name, sequence or None)
-    print_json(consumer_json(info)) if json else show_consumer(info, state_only=True)
+    print_json(info_json(info)) if json else show_consumer(info, state_only=True)
 
 
 async def pause(

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.consumer_show import consumer_json, show_consumer
+from penstock.cli.asset_show import info_json
+from penstock.cli.consumer_show import show_consumer
 from penstock.cli.flags import AnyConsumer, AnyStream, Json, flag
 from penstock.cli.late import assets
 from penstock.cli.output import print_json
@@ -54,4 +55,4 @@ async def step_down(
         except TimeoutError:
             what = f"{whose} has no new leader after {ctx.obj.seconds:g} s."
             raise DeadlineError(what, remedy="The old one may have been chosen again: see `consumer info`.") from None
-    print_json(consumer_json(now)) if json else show_consumer(now)
+    print_json(info_json(now)) if json else show_consumer(now)

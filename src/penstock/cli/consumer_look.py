@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.consumer_show import api_level, consumer_json, show_consumer, titled
+from penstock.cli.asset_show import info_json
+from penstock.cli.consumer_show import api_level, show_consumer, titled
 from penstock.cli.flags import AnyConsumer, AnyStream, Json, Names, flag, flag_table, table_flag
 from penstock.cli.late import assets
 from penstock.cli.output import ago, counts, local, print_json
@@ -45,7 +46,7 @@ async def info(
     _check_named(no_select, stream=stream, consumer=name)
     async with connected(ctx) as client:
         found = await picked_consumer(client, stream, name)
-    print_json(consumer_json(found)) if json else show_consumer(found)
+    print_json(info_json(found)) if json else show_consumer(found)
 
 
 async def state(
@@ -59,7 +60,7 @@ async def state(
     _check_named(no_select, stream=stream, consumer=name)
     async with connected(ctx) as client:
         found = await picked_consumer(client, stream, name)
-    print_json(consumer_json(found)) if json else show_consumer(found, state_only=True)
+    print_json(info_json(found)) if json else show_consumer(found, state_only=True)
 
 
 async def _found(ctx: typer.Context, stream: str | None) -> tuple[str, list[ConsumerInfo]]:
@@ -176,7 +177,7 @@ async def report(
         whole = await assets.stream_info(client, await picked_stream(client, stream))
         found = await assets.consumers(client, whole.name)
     if json:
-        print_json([consumer_json(one) for one in found])
+        print_json([info_json(one) for one in found])
         return
     columns = ("Consumer", "Mode", "Ack Policy", "#Ack Wait", "#Ack Pending", "#Redelivered", "#Unprocessed")
     rows = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.cli.asset_show import Rows, metadata_rows, placed_rows, time_or_none
+from penstock.cli.asset_show import Rows, metadata_rows, placed_rows, time_or_none, unknown_rows, version_rows
 from penstock.cli.output import ago, local, print_sections
 from penstock.durations import format_duration
 from penstock.sizes import format_size
@@ -13,15 +13,10 @@ if TYPE_CHECKING:
     from penstock.info import ConsumerInfo, SequenceInfo
     from penstock.model import Consumer
 
-__all__ = ["api_level", "consumer_json", "show_consumer", "titled"]
+__all__ = ["api_level", "show_consumer", "titled"]
 
 # Where the server notes what a consumer of its own feeds.
 _COPIES = {"_nats.mirror": "Mirror Target", "_nats.src": "Source Target"}
-
-
-def consumer_json(info: ConsumerInfo) -> dict[str, Any]:
-    """Give a consumer as the `nats` command does: what the server says of it, without the kind of answer."""
-    return {name: value for name, value in info.raw.items() if name != "type"}
 
 
 def titled(word: str) -> str:
@@ -41,12 +36,13 @@ def show_consumer(info: ConsumerInfo, *, state_only: bool = False) -> None:
         ("Configuration", _config_rows(info)),
         *((title, _copy_rows(info, keys)) for keys, title in _COPIES.items()),
         ("Metadata", metadata_rows(info.config.metadata)),
+        ("Unknown to this version", unknown_rows(info.config)),
     ]
     print_sections(
         f"{what} for Consumer {info.stream} > {info.name} created {local(info.created)}",
         [
             *([] if state_only else config),
-            ("Cluster Information", placed_rows(info.placed)),
+            ("Cluster Information", placed_rows(info.placed, info.raw)),
             ("State", _state_rows(info)),
         ],
     )
@@ -100,13 +96,11 @@ def _copy_rows(info: ConsumerInfo, keys: str) -> Rows:
 
 
 def _state_rows(info: ConsumerInfo) -> Rows:
-    config, said = info.config, info.config.metadata
+    config = info.config
     acks = config.ack_policy != "none"
     most = f" out of maximum {config.max_ack_pending:,}" if (config.max_ack_pending or 0) > 0 else ""
-    level = said.get("_nats.level")
     rows: Rows = [
-        ("Host Version", said.get("_nats.ver")),
-        ("Required API Level", f"{api_level(said)} hosted at level {level}" if level else None),
+        *version_rows(config.metadata),
         ("Last Delivered Message", _position(info.delivered, "Last delivery")),
         ("Acknowledgment Floor", _position(info.ack_floor, "Last Ack") if acks else None),
         ("Outstanding Acks", f"{info.ack_pending:,}{most}" if acks else None),

@@ -105,12 +105,14 @@ def _shown(value: Any) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, as_bytes: bool = False) -> Iterator[Callable[[int], None]]:
+def progress(
+    what: str, total: int | None, *, as_bytes: bool = False, on: bool = True
+) -> Iterator[Callable[[int], None]]:
     """Show a bar with rate and time left on a terminal, nothing elsewhere; call the result with each step's size.
 
-    Steps are counted as things, or with `as_bytes` shown as MB and MB/s.
+    Steps are counted as things, or with `as_bytes` shown as MB and MB/s. `on=False` shows nothing anywhere.
     """
-    if not sys.stderr.isatty():
+    if not on or not sys.stderr.isatty():
         yield lambda step: None
         return
     from rich import progress as bars

@@ -78,9 +78,14 @@ def pick(what: str, names: Sequence[str]) -> str:
     return ask(f"Which {what}", "1", read)
 
 
-async def picked_stream(client: Connection, name: str | None) -> str:
-    """Give the stream that was named, or let somebody choose."""
-    return name if name is not None else pick("stream", [info.name for info in await assets.streams(client)])
+async def picked_stream(client: Connection, name: str | None, *, everything: bool = False) -> str:
+    """Give the stream that was named, or let somebody choose; `everything` offers those of buckets, too."""
+    if name is not None:
+        return name
+    from penstock.cli.asset_show import is_internal
+
+    names = [info.name for info in await assets.streams(client)]
+    return pick("stream", [name for name in names if everything or not is_internal(name)])
 
 
 async def picked_consumer(client: Connection, stream: str | None, name: str | None) -> ConsumerInfo:

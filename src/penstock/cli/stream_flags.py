@@ -1,9 +1,11 @@
-"""The flags of `stream add` and `stream edit`, as a table, and the stream made of them."""
+"""The flags of `stream add`, `copy` and `edit`, as tables, and the stream made of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.flags import flag_table, given_fields, table_flag
 from penstock.cli.late import model
@@ -13,7 +15,10 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.sizes import parse_size
 
-__all__ = ["StreamFlags", "ask_for_stream", "stream_from"]
+if TYPE_CHECKING:
+    from penstock.model import Stream
+
+__all__ = ["Removing", "StreamFlags", "ask_for_stream", "placement_from", "stream_from"]
 
 _STORAGE = {"file": "file", "f": "file", "memory": "memory", "m": "memory"}
 _RETENTION = {
@@ -25,12 +30,25 @@ _RETENTION = {
 }
 
 
-def _mirror(name: str, option: str) -> dict[str, str]:
-    return {"name": name}
+def _source(text: str, option: str) -> model.StreamSource:
+    """Read a stream to copy: its name, or a JSON object as the server's configuration has it."""
+    if not text.lstrip().startswith("{"):
+        return model.StreamSource(name=text)
+    try:
+        return model.StreamSource.from_json(json.loads(text))
+    except ValueError as error:
+        raise InputError(
+            f"{option} {text!r} is not JSON: {error}.", remedy='Write such as {"name":"ORDERS"}.'
+        ) from None
 
 
-def _sources(texts: list[str], option: str) -> list[dict[str, str]]:
-    return [{"name": name} for name in words(texts)]
+def _sources(texts: list[str], option: str) -> list[model.StreamSource]:
+    return [_source(name, option) for text in texts for name in _apart(text)]
+
+
+def _apart(text: str) -> Iterator[str]:
+    """Give the names that are written with commas; JSON has commas of its own."""
+    yield from [text] if text.lstrip().startswith("{") else words([text])
 
 
 @flag_table
@@ -42,7 +60,7 @@ class StreamFlags:
     storage: str | None = table_flag("Where messages are kept.", "file|memory", read=choice(_STORAGE))
     compression: str | None = table_flag("Compress the files.", "none|s2")
     replicas: int | None = table_flag("How many servers keep a copy.", to="num_replicas")
-    tag: list[str] | None = table_flag("Tag that servers must carry; may be repeated.", to="")
+    tag: list[str] | None = table_flag("Tag that servers must carry; may be repeated.", "--tag", "--tags", to="")
     cluster: str | None = table_flag("Cluster to live in.", to="")
     ack: bool | None = table_flag("Acknowledge what is stored.", to="no_ack", read=opposite)
     retention: str | None = table_flag("What removes messages.", "limits|interest|work", read=choice(_RETENTION))
@@ -58,9 +76,9 @@ class StreamFlags:
     dupe_window: str | None = table_flag(
         "How long message ids are remembered.", "DURATION", to="duplicate_window", read=duration
     )
-    mirror: str | None = table_flag("Stream to copy, sequences included.", "STREAM", read=_mirror)
+    mirror: str | None = table_flag("Stream to copy, sequences included; a name, or JSON.", "STREAM", read=_source)
     source: list[str] | None = table_flag(
-        "Stream to collect from; may be repeated.", "STREAM", to="sources", read=_sources
+        "Stream to collect from; a name, or JSON; may be repeated.", "STREAM", to="sources", read=_sources
     )
     allow_batch: bool | None = table_flag("Take atomic batches.", to="allow_atomic")
     allow_fast: bool | None = table_flag("Take fast batches.", to="allow_batched")
@@ -86,11 +104,25 @@ class StreamFlags:
     metadata: list[str] | None = table_flag("Text by key; may be repeated.", "KEY=VALUE", read=parse_pairs)
 
 
-def fields_from(flags: StreamFlags) -> dict[str, Any]:
+@flag_table
+class Removing:
+    """The flags of `edit` that take something away."""
+
+    no_mirror: bool = table_flag("Stop copying: the mirror becomes a stream of its own.", "--no-mirror", default=False)
+    no_transform: bool = table_flag("Rename no subjects any more.", "--no-transform", default=False)
+    no_republish: bool = table_flag("Publish nothing again.", "--no-republish", default=False)
+
+    def fields(self) -> dict[str, Any]:
+        """Give the fields that are to hold nothing."""
+        named = {"mirror": self.no_mirror, "subject_transform": self.no_transform, "republish": self.no_republish}
+        return {name: None for name, gone in named.items() if gone}
+
+
+def fields_from(flags: StreamFlags, base: Stream | None = None) -> dict[str, Any]:
     """Turn the flags that were given into fields of a stream."""
     fields = given_fields(flags)
-    if flags.tag or flags.cluster:
-        fields["placement"] = {"cluster": flags.cluster, "tags": flags.tag or []}
+    if flags.tag is not None or flags.cluster is not None:
+        fields["placement"] = placement_from(flags.cluster, flags.tag, None if base is None else base.placement)
     _pair(fields, "subject_transform", "transform", flags.transform_source, flags.transform_destination)
     _pair(fields, "republish", "republish", flags.republish_source, flags.republish_destination)
     if flags.republish_headers and "republish" in fields:
@@ -102,8 +134,19 @@ def fields_from(flags: StreamFlags) -> dict[str, Any]:
     if flags.limit_consumer_max_pending is not None:
         limits["max_ack_pending"] = flags.limit_consumer_max_pending
     if limits:
-        fields["consumer_limits"] = limits
+        fields["consumer_limits"] = {**({} if base is None else base.consumer_limits), **limits}
     return fields
+
+
+def placement_from(
+    cluster: str | None, tags: list[str] | None, base: model.Placement | None = None
+) -> model.Placement | None:
+    """Give where a stream may live: what is not said stays, and nothing, said, takes away."""
+    made = (base or model.Placement()).changed(
+        cluster=(None if base is None else base.cluster) if cluster is None else cluster or None,
+        tags=([] if base is None else base.tags) if tags is None else words(tags),
+    )
+    return made if made.to_json() else None
 
 
 def _pair(fields: dict[str, Any], field: str, prefix: str, source: str | None, destination: str | None) -> None:
@@ -114,12 +157,12 @@ def _pair(fields: dict[str, Any], field: str, prefix: str, source: str | None, d
     fields[field] = {"src": source if source is not None else ">", "dest": destination}
 
 
-def stream_from(name: str, flags: StreamFlags, base: dict[str, Any] | None = None) -> model.Stream:
-    """Make a stream of the flags, over a configuration that is there."""
-    fields = fields_from(flags)
-    if "mirror" in fields and "subjects" not in fields:
+def stream_from(name: str, flags: StreamFlags, base: Stream | None = None, **more: Any) -> Stream:
+    """Make a stream of the flags, over a configuration that is there; `more` wins over the flags."""
+    fields = {**fields_from(flags, base), **more, "name": name}
+    if fields.get("mirror") and "subjects" not in fields:
         fields["subjects"] = []
-    return model.Stream(**{**(base or {}), **fields, "name": name})
+    return model.Stream(**fields) if base is None else base.changed(**fields)
 
 
 def ask_for_stream(flags: StreamFlags) -> StreamFlags:

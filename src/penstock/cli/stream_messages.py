@@ -1,27 +1,27 @@
-"""`penstock stream view|get|rmm|backup|restore`: the messages of a stream, one by one and all together."""
+"""`penstock stream view|get|rmm|gaps`: the messages of a stream, one by one, and those that are missing."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.asset_commands import read_config
-from penstock.cli.asset_show import Sieve, show_message, show_stream
-from penstock.cli.flags import All, AnyStream, Force, Json, Raw, StreamName, argument, flag
-from penstock.cli.late import assets, model, snapshot
+from penstock.cli.asset_show import Sieve, bucket_note, show_message
+from penstock.cli.flags import All, AnyStream, Force, Json, Raw, argument, flag
+from penstock.cli.late import assets
 from penstock.cli.output import print_json, progress
-from penstock.cli.questions import asking, confirm, picked_stream
+from penstock.cli.questions import ask, asking, confirm, picked_stream
 from penstock.cli.running import connected
+from penstock.cli.tables import print_table
 from penstock.cli.values import refuse_both, shifted
 from penstock.errors import InputError, NotFoundError
+from penstock.sizes import format_size
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.model import Message
 
-__all__ = ["backup", "get", "restore", "rmm", "view"]
+__all__ = ["gaps", "get", "rmm", "view"]
 
 PAGE = 25
 
@@ -29,7 +29,7 @@ PAGE = 25
 async def view(
     ctx: typer.Context,
     name: AnyStream = None,
-    size: Annotated[int, argument("Messages of a page.", "SIZE", min=1, max=PAGE)] = 10,
+    size: Annotated[int, argument("Messages of a page, up to 25.", "SIZE", min=1)] = 10,
     start: Annotated[int | None, flag("Begin with this sequence.", "SEQUENCE", "--id", min=1)] = None,
     since: Annotated[str | None, flag("Begin so long ago.", "DURATION")] = None,
     subject: Annotated[str, flag("Only messages that match.")] = ">",
@@ -41,24 +41,26 @@ async def view(
     refuse_both("--id", start is not None, "--since", since is not None)
     begin = None if since is None else shifted(since, "--since", -1)
     sieve, following = Sieve(everything, subject), start or 1
+    if size > PAGE:
+        typer.echo(f"A page holds {PAGE} messages.", err=True)
     async with connected(ctx) as client:
-        stream = (await assets.stream_info(client, await picked_stream(client, name))).name
+        stream = (await assets.stream_info(client, await picked_stream(client, name, everything=everything))).name
         while True:
-            page: list[Message] = []
-            while len(page) < size:
+            page: list[dict[str, Any]] = []
+            while len(page) < min(size, PAGE):
                 try:
-                    message = await assets.get_message(client, stream, following, next_for=subject, since=begin)
+                    found = await assets.get_stored(client, stream, following, next_for=subject, since=begin)
                 except NotFoundError:
                     break
-                begin, following = None, (message.sequence or 0) + 1
-                if sieve.shows(message.subject):
-                    page.append(message)
+                begin, following = None, found["seq"] + 1
+                if sieve.shows(found["subject"]):
+                    page.append(found)
             if json:
-                print_json([message.to_json() for message in page])
+                print_json(page)
             else:
-                for message in page:
-                    show_message(message, raw=raw)
-            if len(page) < size:
+                for found in page:
+                    show_message(_read(stream, found), raw=raw)
+            if len(page) < min(size, PAGE):
                 if not json and not raw:
                     typer.echo("Reached the end of what the stream holds.", err=True)
                 break
@@ -67,31 +69,54 @@ async def view(
     sieve.tell()
 
 
+def _read(stream: str, found: dict[str, Any]) -> Message:
+    from penstock.connection.jetstream import stored_message
+
+    return stored_message(stream, {"message": found})
+
+
 async def get(
     ctx: typer.Context,
-    name: StreamName,
+    name: AnyStream = None,
     sequence: Annotated[int | None, argument("Its sequence.", "SEQUENCE", min=1)] = None,
     last_for: Annotated[str | None, flag("The last message of this subject.", "SUBJECT", "-S", "--last-for")] = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Show one message."""
-    if (sequence is None) == (last_for is None):
-        raise InputError("Which message?", remedy="Give a sequence, or -S and a subject.")
+    remedy = "Give a sequence, or -S and a subject."
+    if sequence is not None and last_for is not None:
+        raise InputError("Which message?", remedy=remedy)
+    if last_for is None:
+        _check_named(sequence, remedy)
     async with connected(ctx) as client:
-        message = await _message(client, name, sequence, last_for)
-    if not Sieve(everything, last_for).shows(message.subject):
+        stream = await picked_stream(client, name, everything=everything)
+        if last_for is None:
+            sequence = sequence or ask("Message Sequence", "", _sequence)
+        found = await _stored(client, stream, sequence, last_for)
+    if not Sieve(everything, last_for).shows(found["subject"]):
         raise InputError(
-            f"Message {message.sequence} of stream {name} is a marker of the Spark sink, no data.",
+            f"Message {found['seq']} of stream {stream} is a marker of the Spark sink, no data.",
             remedy="Name a sequence or a subject of the data, or give --all to see it.",
         )
-    print_json(message.to_json()) if json else show_message(message)
+    print_json(found) if json else show_message(_read(stream, found))
 
 
-async def _message(client: Connection, name: str, sequence: int | None, last_for: str | None = None) -> Message:
+def _check_named(sequence: int | None, remedy: str) -> None:
+    """Refuse a message that is not named, where nobody can be asked."""
+    if sequence is None and not asking():
+        raise InputError("Which message?", remedy=remedy)
 
+
+def _sequence(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"{text!r} is no sequence.", remedy="Give a number from 1 on.")
+    return int(text)
+
+
+async def _stored(client: Connection, name: str, sequence: int | None, last_for: str | None = None) -> dict[str, Any]:
     try:
-        return await assets.get_message(client, name, sequence, last_for=last_for)
+        return await assets.get_stored(client, name, sequence, last_for=last_for)
     except NotFoundError as error:
         if error.err_code == 10059:
             raise NotFoundError(f"There is no stream {name}.", remedy="See `penstock stream ls`.") from None
@@ -101,53 +126,44 @@ async def _message(client: Connection, name: str, sequence: int | None, last_for
 
 async def rmm(
     ctx: typer.Context,
-    name: StreamName,
-    sequence: Annotated[int, argument("The message to remove.", "SEQUENCE", min=1)],
+    name: AnyStream = None,
+    sequence: Annotated[int | None, argument("The message to remove.", "SEQUENCE", min=1)] = None,
     force: Force = False,
 ) -> None:
     """Remove one message, and overwrite its bytes."""
+    _check_named(sequence, "Give its SEQUENCE.")
     async with connected(ctx) as client:
-        message = await _message(client, name, sequence)
-        confirm(f"Really remove message {sequence} on {message.subject} from Stream {name}", force)
-        await assets.delete_message(client, name, sequence)
-    typer.echo(f"Removed message {sequence} from Stream {name}.")
+        stream = await picked_stream(client, name)
+        sequence = sequence or ask("Message Sequence", "", _sequence)
+        found = await _stored(client, stream, sequence)
+        question = f"Really remove message {sequence} on {found['subject']} from Stream {stream}{bucket_note(stream)}"
+        confirm(question, force)
+        await assets.delete_message(client, stream, sequence)
+    typer.echo(f"Removed message {sequence} from Stream {stream}.")
 
 
-async def backup(
+async def gaps(
     ctx: typer.Context,
-    name: StreamName,
-    target: Annotated[Path, argument("Folder to make and write into.", "DIR")],
-    consumers: Annotated[bool, flag("Back up consumers, too.")] = True,
-    check: Annotated[bool, flag("Let the server check every message first.")] = False,
+    name: AnyStream = None,
+    force: Force = False,
+    show_progress: Annotated[bool, flag("Show how far it is, on a terminal.", "--progress/--no-progress")] = True,
     json: Json = False,
 ) -> None:
-    """Write a stream into a folder, which `restore` reads; the `nats` command reads it, too."""
-    async with connected(ctx) as client:
-        with progress(f"Backing up {name}", None) as advance:
-            made = await snapshot.backup(client, name, target, consumers=consumers, check=check, progress=advance)
-    count = made["state"]["messages"]
-    if json:
-        print_json({"stream": name, "folder": str(target), "messages": count, "bytes": made["size"]})
-    else:
-        typer.echo(f"Backed up {count:,} messages of Stream {name} into {target}, {made['size']:,} bytes.")
+    """Find the sequences that are missing between the first and the last message of a stream."""
+    from penstock.jetstream.gaps import MOST_LISTED, find_gaps
 
-
-async def restore(
-    ctx: typer.Context,
-    folder: Annotated[Path, argument("Folder of a backup.", "DIR")],
-    config: Annotated[Path | None, flag("JSON configuration to restore with.", "FILE")] = None,
-    replicas: Annotated[int | None, flag("Other number of replicas.", min=1, max=5)] = None,
-    json: Json = False,
-) -> None:
-    """Make a stream anew from a backup."""
-    snapshot.read_meta(folder)  # before anything is asked of a server
-    wanted = None if config is None else read_config(model.Stream, config)
-    size = (folder / snapshot.DATA).stat().st_size  # one look at a local file
     async with connected(ctx) as client:
-        with progress("Restoring", size) as advance:
-            info = await snapshot.restore(client, folder, config=wanted, replicas=replicas, progress=advance)
+        info = await assets.stream_info(client, await picked_stream(client, name))
+        if info.deleted > MOST_LISTED:
+            held = f"{info.messages:,} messages and {format_size(info.bytes)}"
+            confirm(f"Really go through Stream {info.name} with {held}, which is work for the server", force)
+        with progress(f"Reading {info.name}", info.messages, on=show_progress and not json) as advance:
+            found = await find_gaps(client, info.name, progress=advance)
     if json:
-        print_json(info.raw)
+        print_json([list(gap) for gap in found])
+    elif not found:
+        typer.echo(f"No messages are missing in Stream {info.name}.")
     else:
-        typer.echo(f"Restored Stream {info.name} with {info.messages:,} messages\n")
-        show_stream(info)
+        title = f"{len(found):,} gap{'s' if len(found) > 1 else ''} in Stream {info.name}"
+        rows = [(f"{first:,}", f"{last:,}") for first, last in found]
+        print_table(title, ("#First Message", "#Last Message"), rows)

@@ -60,8 +60,8 @@ class Group:
     """The verbs in each file of this folder, in the order of the list. A verb's function may have _ behind its name."""
     others: Mapping[str, str] = field(default_factory=dict)
     """Other, hidden names of a verb."""
-    groups: Mapping[str, Group] = field(default_factory=dict)
-    """Nouns below this one, such as `stream cluster`."""
+    groups: Mapping[str, Group | Entry] = field(default_factory=dict)
+    """Nouns below this one, such as `stream cluster`, and verbs whose function has another name."""
     hidden: bool = False
 
     @property
@@ -89,18 +89,37 @@ COMMANDS: dict[str, Entry | Group] = {
     "stream": Group(
         "Streams: create, look at, change, back up.",
         {
-            "stream": "add edit seal rm purge",
-            "stream_look": "info ls report subjects size",
-            "stream_messages": "view get rmm backup restore",
+            "stream": "add copy edit seal rm purge",
+            "stream_look": "info state ls report find subjects size",
+            "stream_messages": "view get rmm gaps",
+            "backup": "backup restore",
         },
         {
             "add": "create new",
+            "copy": "cp",
             "edit": "update",
             "ls": "list l",
+            "find": "query",
             "info": "nfo i",
             "subjects": "subj",
             "rm": "delete del",
             "backup": "snapshot",
+            "cluster": "c",
+        },
+        {
+            "cluster": Group(
+                "Which servers carry a stream, and which one leads.",
+                {"stream_cluster": "step_down evacuate peer_remove cancel_move"},
+                {"step-down": "stepdown sd elect down d", "peer-remove": "pr"},
+            )
+        },
+    ),
+    "backup": Group(
+        "Streams into folders, and back.",
+        {},
+        groups={
+            "stream": Entry("backup.backup"),
+            "restore": Group("Restore what was backed up.", {}, groups={"stream": Entry("backup.restore")}),
         },
     ),
     "consumer": Group(
@@ -172,6 +191,7 @@ COMMANDS: dict[str, Entry | Group] = {
 HIDDEN = {
     "str": "stream",
     "st": "stream",
+    "ms": "stream",
     "s": "stream",
     "con": "consumer",
     "obs": "consumer",

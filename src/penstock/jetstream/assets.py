@@ -17,7 +17,7 @@ from penstock.errors import InputError, NoRespondersError, NotFoundError, Remote
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.answers import number, texts
+from penstock.wire.jetstream.answers import number, part, texts
 from penstock.wire.jetstream.direct import question
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "edit_consumer",
     "edit_stream",
     "get_message",
+    "get_stored",
     "pause_consumer",
     "purge_stream",
     "reset_consumer",
@@ -159,6 +160,20 @@ async def get_message(
     """Read one stored message: by sequence, the last of a subject, or the next from a sequence or time on."""
     from penstock.connection.jetstream import stored_message  # brings the model with it
 
+    found = await get_stored(client, stream, sequence, last_for=last_for, next_for=next_for, since=since)
+    return stored_message(stream, {"message": found})
+
+
+async def get_stored(
+    client: Connection,
+    stream: str,
+    sequence: int | None = None,
+    *,
+    last_for: str | None = None,
+    next_for: str | None = None,
+    since: datetime | None = None,
+) -> dict[str, Any]:
+    """Read one stored message as the server writes it: `subject`, `seq`, `time`, and in base64 `hdrs` and `data`."""
     body: dict[str, Any]
     if last_for is not None:
         body = question(last=last_for)
@@ -170,7 +185,7 @@ async def get_message(
         body = question(sequence)
     else:
         raise InputError("No message is named.", remedy="Give a sequence from 1 on, or a subject.")
-    return stored_message(stream, await api_request(client, names.message_get(checked(stream, "stream")), body))
+    return dict(part(await api_request(client, names.message_get(checked(stream, "stream")), body), "message"))
 
 
 async def delete_message(client: Connection, stream: str, sequence: int, *, erase: bool = True) -> None:

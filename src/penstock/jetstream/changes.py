@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from penstock.durations import format_duration
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.jetstream.rules import filters
-from penstock.model import Consumer, Stream
+from penstock.model import DURATIONS, Consumer, ServerValue, Stream
 
 __all__ = ["Change", "Plan", "Step", "consumer_step", "own_metadata", "stream_step"]
 
@@ -79,7 +80,8 @@ class Change:
 
     def __str__(self) -> str:
         notes = [note for note in (self.conflict, self.loss) if note]
-        return f"{self.field}: {_shown(self.old)} -> {_shown(self.new)}" + (f" ({'; '.join(notes)})" if notes else "")
+        old, new = _shown(self.field, self.old), _shown(self.field, self.new)
+        return f"{self.field}: {old} -> {new}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,8 @@ class Plan:
     def check(self, *, may_lose_data: bool = False) -> None:
         """Refuse a plan that cannot be carried out, or would drop messages that nobody gave up."""
         said = [
-            f"{step.title}: {change.field} is {_shown(change.old)} and cannot become {_shown(change.new)}, "
-            f"{change.conflict}"
+            f"{step.title}: {change.field} is {_shown(change.field, change.old)} and cannot become "
+            f"{_shown(change.field, change.new)}, {change.conflict}"
             for step in self.steps
             for change in step.conflicts
         ]
@@ -166,7 +168,12 @@ def _plain(value: Any) -> Any:
     return value.to_json() if hasattr(value, "to_json") else value
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
+    if name in DURATIONS:
+        steps = value if isinstance(value, list) else [value]
+        return ", ".join(format_duration(step) for step in steps if step) or "nothing"
+    if name == "consumer_limits" and value and isinstance(value.get("inactive_threshold"), int):
+        value = {**value, "inactive_threshold": format_duration(value["inactive_threshold"] / 1_000_000_000)}
     value = _plain(value)
     return "nothing" if value in (None, [], {}, "") else str(value)
 
@@ -176,8 +183,37 @@ def own_metadata(metadata: dict[str, str]) -> dict[str, str]:
     return {key: text for key, text in metadata.items() if not key.startswith(_SERVERS)}
 
 
+def _is_same(old: Any, new: Any) -> bool:
+    """Tell whether nothing that is wanted is missing; what is not known here, and not asked for, does not count."""
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(_is_same(*pair) for pair in zip(old, new, strict=True))
+    if not isinstance(old, ServerValue) or not isinstance(new, ServerValue):
+        return bool((old or None) == (new or None))
+    fields = [name for name in type(new).model_fields if name != "unknown"]
+    return not _unknown(old, new) and all(_is_same(getattr(old, name), getattr(new, name)) for name in fields)
+
+
+def _unknown(there: ServerValue, wanted: ServerValue) -> dict[str, Any]:
+    """Give what is wanted of fields that this version does not know, and is not there."""
+    return {
+        name: value
+        for name, value in wanted.unknown.items()
+        if name not in there.unknown or there.unknown[name] != value
+    }
+
+
+def _kept(old: Any, new: Any) -> Any:
+    """Give an inner value with what the one that is there says in fields that this version does not know."""
+    if isinstance(old, list) and isinstance(new, list):
+        by_name = {item.name: item for item in old if isinstance(getattr(item, "name", None), str)}
+        return [_kept(by_name.get(getattr(item, "name", None)), item) for item in new]
+    if isinstance(old, ServerValue) and isinstance(new, ServerValue):
+        return new.model_copy(update={"unknown": {**old.unknown, **new.unknown}})
+    return new
+
+
 def _differences(there: Any, wanted: Any) -> list[tuple[str, Any, Any]]:
-    found = []
+    found = [(name, there.unknown.get(name), value) for name, value in _unknown(there, wanted).items()]
     for name in type(wanted).model_fields:
         if name == "unknown":
             continue
@@ -191,7 +227,7 @@ def _differences(there: Any, wanted: Any) -> list[tuple[str, Any, Any]]:
             old, new = (None if value == _UNSAID[name] else value for value in (old, new))
         if type(wanted).model_fields[name].default == -1:
             old, new = old or -1, new or -1  # the server reads 0 as no limit, too
-        if (old or None) != (new or None):
+        if not _is_same(old, new):
             found.append((name, old, new))
     return found
 
@@ -214,7 +250,9 @@ def _conflict(name: str, old: Any, new: Any) -> str | None:
 def _target(there: Any, wanted: Any, changes: Iterable[Change], also: dict[str, Any]) -> Any:
     """Give what is there with all changes, and with what follows from them."""
     # What does not change is sent back exactly as the server wrote it, newer fields and nanoseconds included.
-    update = {change.field: getattr(wanted, change.field) for change in changes} | also
+    fields = [change.field for change in changes if change.field in type(there).model_fields]
+    update = {name: _kept(getattr(there, name), getattr(wanted, name)) for name in fields} | also
+    update["unknown"] = {**there.unknown, **wanted.unknown}
     if "metadata" in update:
         kept = {key: text for key, text in there.metadata.items() if key.startswith(_SERVERS)}
         update["metadata"] = {**kept, **update["metadata"]}
@@ -226,7 +264,7 @@ def stream_step(wanted: Stream, there: StreamInfo | None) -> Step:
     name = wanted.name
     if there is None:
         return Step("stream", name, name, "create", target=wanted)
-    kept = wanted.model_copy(update=_SEALED) if wanted.sealed else wanted
+    kept = wanted.model_copy(update=_implied(wanted))
     changes = tuple(
         Change(field_, old, new, _conflict(field_, old, new), _loss(field_, new, wanted, there))
         for field_, old, new in _differences(there.config, kept)
@@ -238,6 +276,16 @@ def stream_step(wanted: Stream, there: StreamInfo | None) -> Step:
         also["duplicate_window"] = wanted.max_age  # a window that nobody chose follows a shorter age
     target = _target(there.config, wanted, changes, also)
     return Step("stream", name, name, "update" if changes else "none", changes, target, there.config)
+
+
+def _implied(wanted: Stream) -> dict[str, Any]:
+    """Give the fields that the server sets by itself for what is wanted."""
+    fields: dict[str, Any] = {}
+    if wanted.subject_delete_marker_ttl:
+        fields["allow_msg_ttl"] = True
+    if (wanted.subject_delete_marker_ttl or wanted.allow_msg_schedules) and not wanted.allow_rollup_hdrs:
+        fields |= {"allow_rollup_hdrs": True, "deny_purge": False}
+    return fields | (_SEALED if wanted.sealed else {})
 
 
 def _loss(name: str, new: Any, wanted: Stream, there: StreamInfo) -> str | None:
@@ -252,7 +300,8 @@ def _loss(name: str, new: Any, wanted: Stream, there: StreamInfo) -> str | None:
     if name == "max_age" and new and there.first_time is not None:
         age = (datetime.now(UTC) - there.first_time).total_seconds()
         if age > new:
-            return f"it would drop messages older than {new:g} s; the oldest is {age:.0f} s old"
+            oldest = format_duration(round(age))
+            return f"it would drop messages older than {format_duration(new)}; the oldest is {oldest} old"
     # At the worst, one subject has all messages but one for each other subject.
     if name == "max_msgs_per_subject" and 0 < new < held - max(there.subjects - 1, 0):
         return f"it would drop all but the last {new:,} messages of a subject"
@@ -265,6 +314,8 @@ def consumer_step(stream: str, name: str, wanted: Consumer, there: ConsumerInfo 
     """Compare a declared consumer with the one that is there."""
     if there is None:
         return Step("consumer", stream, name, "create", target=wanted)
+    if wanted.ack_policy == "flow_control":  # the server sets what it needs
+        wanted = wanted.model_copy(update={"flow_control": True, "idle_heartbeat": 1.0})
     changes = tuple(
         Change(field_, old, new, _conflict(field_, old, new))
         for field_, old, new in _differences(_one_filter(there.config), _one_filter(wanted))

@@ -1,7 +1,8 @@
 """Backups of streams: into a folder and back, in the form that the `nats` command uses.
 
-`backup.json` holds the configuration and the state, `stream.tar.s2` what the server sent. A backup is complete when
-`backup.json` is there: it is written last.
+`backup.json` holds the configuration and the state; another file holds what the server sent, and its name says in
+which form: `stream.arc.s2` by servers from 2.15 on, `stream.tar.s2` by older ones. A server sees by itself which form
+it gets. A backup is complete when `backup.json` is there: it is written last.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
-from penstock.model import Stream
+from penstock.model import Placement, Stream
 from penstock.wire.jetstream.answers import number, read_answer
 from penstock.wire.patience import Deadline
 
@@ -37,11 +38,14 @@ __all__ = ["backup", "restore"]
 
 log = logging.getLogger("penstock.jetstream")
 
-META, DATA = "backup.json", "stream.tar.s2"
+META, ARCHIVE, TAR = "backup.json", "stream.arc.s2", "stream.tar.s2"
+_PART = "stream.part"
+_MAGIC = b"NATSARC1"  # what an archive begins with, in the first bytes of its first, compressed or plain, block
 _CHUNK = 128 * 1024
 _WINDOW = 4 * 1024 * 1024  # what the server may send ahead of our acks; bounds what waits in memory
 _SILENCE = 30.0
 _LOOK = 0.25  # seconds between looks at the connection while nothing comes
+_WHOLE = f"A backup is a folder with {META} and {ARCHIVE}, or {TAR}."
 _RESTORE = 3600.0  # the server unpacks everything before it answers the last chunk
 
 
@@ -52,9 +56,14 @@ async def backup(
     *,
     consumers: bool = True,
     check: bool = False,
+    chunk_size: int = _CHUNK,
+    window_size: int = _WINDOW,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Write a stream, with its consumers, into an empty or new folder; `progress` gets the size of each chunk."""
+    """Write a stream, with its consumers, into an empty or new folder; `progress` gets the size of each chunk.
+
+    The server sends chunks of `chunk_size` bytes, and at the most `window_size` bytes ahead of our acks.
+    """
     path = Path(folder)
     info = await assets.stream_info(client, stream)
     if info.config.storage == "memory":
@@ -68,14 +77,15 @@ async def backup(
             "deliver_subject": inbox,
             "no_consumers": not consumers,
             "jsck": check,
-            "chunk_size": _CHUNK,
-            "window_size": _WINDOW,
+            "chunk_size": chunk_size,
+            "window_size": window_size,
         }
         answer = await api_request(client, f"STREAM.SNAPSHOT.{stream}", body)
         meta = {"config": answer["config"], "state": answer["state"]}
-        size = await _receive(client, stream, chunks, path / DATA, progress)
+        size = await _receive(client, stream, chunks, path / _PART, progress)
+        os.replace(path / _PART, path / _data_name(path / _PART))
     except BaseException:
-        (path / DATA).unlink(missing_ok=True)
+        (path / _PART).unlink(missing_ok=True)
         raise
     finally:
         if not client.is_closed:
@@ -84,6 +94,12 @@ async def backup(
     part.write_text(json.dumps(meta, indent=2))
     os.replace(part, path / META)
     return {**meta, "size": size}
+
+
+def _data_name(path: Path) -> str:
+    """Name what the server sent by its form, whichever server of a cluster it came from."""
+    with path.open("rb") as file:
+        return ARCHIVE if _MAGIC in file.read(64) else TAR
 
 
 def _make_folder(path: Path) -> None:
@@ -142,11 +158,15 @@ async def restore(
     *,
     config: Stream | None = None,
     replicas: int | None = None,
+    placement: Placement | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> StreamInfo:
-    """Make a stream anew from a backup; `config` changes its configuration, but not its name."""
+    """Make a stream anew from a backup; `config` changes its configuration, but not its name.
+
+    `replicas` and `placement` take the place of what the configuration says of these.
+    """
     path = Path(folder)
-    meta = read_meta(path)
+    meta, data = read_meta(path), data_file(path)
     wanted = dict(meta["config"] if config is None else config.to_json())
     name = meta["config"]["name"]
     if wanted["name"] != name:
@@ -154,10 +174,12 @@ async def restore(
         raise InputError(what, remedy="Restore it under its name, and copy it with sources.")
     if replicas is not None:
         wanted["num_replicas"] = replicas
+    if placement is not None:
+        wanted["placement"] = placement.to_json()
     body = {"config": wanted, "state": meta["state"]}
     answer = await api_request(client, f"STREAM.RESTORE.{assets.checked(name, 'stream')}", body)
     subject = answer["deliver_subject"]
-    with (path / DATA).open("rb") as file:
+    with data.open("rb") as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             reply = await client.request(subject, chunk, timeout=_SILENCE)
             if reply.data:
@@ -198,10 +220,21 @@ def read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads((path / META).read_text())
         Stream.from_json(meta["config"])
-        if not isinstance(meta["state"], dict) or not (path / DATA).is_file():
+        if not isinstance(meta["state"], dict):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{path} holds no complete backup.", remedy=f"A backup is a folder with {META} and {DATA}."
-        ) from None
+        raise InputError(f"{path} holds no complete backup.", remedy=_WHOLE) from None
+    data_file(path)
     return dict(meta)
+
+
+def data_file(path: Path) -> Path:
+    """Find the file with what the server sent."""
+    found = [path / name for name in (ARCHIVE, TAR) if (path / name).is_file()]
+    if not found:
+        raise InputError(f"{path} holds no complete backup.", remedy=_WHOLE)
+    if len(found) > 1:
+        raise InputError(
+            f"{path} holds {ARCHIVE} and {TAR}, of two backups.", remedy="Remove the one that is not meant."
+        )
+    return found[0]

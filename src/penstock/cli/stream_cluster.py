@@ -1,4 +1,4 @@
-"""`penstock stream cluster step-down|evacuate|peer-remove|cancel-move`: which servers carry a stream."""
+"""`penstock stream cluster step-down|balance|evacuate|peer-remove|cancel-move`: which servers carry a stream."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from penstock.cli.flags import AnyStream, Force, argument, flag
 from penstock.cli.late import assets
 from penstock.cli.questions import confirm, pick, picked_stream
 from penstock.cli.running import connected
+from penstock.cli.stream_find import Finding
 from penstock.errors import InputError
 
-__all__ = ["cancel_move", "evacuate", "peer_remove", "step_down"]
+__all__ = ["balance", "cancel_move", "evacuate", "peer_remove", "step_down"]
 
 Peer = Annotated[str | None, argument("The server to take it from.", "PEER")]
 MOVING = 60.0  # seconds that a move is waited for
@@ -36,6 +37,20 @@ async def step_down(
         info = await peers.step_down(client, before.name, preferred=preferred, timeout=ctx.obj.seconds)
     typer.echo(f"{info.placed.leader} leads Stream {info.name} now; before, {before.placed.leader or 'nobody'} did\n")
     show_stream(info)
+
+
+async def balance(ctx: typer.Context, finding: Finding) -> None:
+    """Let each server lead about as many streams; those that match, or all."""
+    from penstock.jetstream import peers
+
+    finding.check()
+    async with connected(ctx) as client:
+        found = [info for info in await assets.streams(client) if finding.matches(info)]
+        moves = peers.leader_moves(found)
+        for stream, _, there in moves:
+            info = await peers.step_down(client, stream, preferred=there, timeout=ctx.obj.seconds)
+            typer.echo(f"{info.placed.leader} leads Stream {stream} now")
+    typer.echo(f"Balanced {len(moves):,} of {len(found):,} streams.")
 
 
 async def evacuate(ctx: typer.Context, name: AnyStream = None, peer: Peer = None, force: Force = False) -> None:

@@ -160,7 +160,10 @@ async def report(
     if leaders:
         counted = Counter((item.placed.leader, item.placed.cluster or "") for item in found if item.placed.leader)
         rows = [(leader, of, f"{count:,}") for (leader, of), count in sorted(counted.items(), key=lambda each: each[1])]
-        print_table("Leaders of Streams", ("Server", "Cluster", "#Streams"), rows)
+        if rows:
+            print_table("Leaders of Streams", ("Server", "Cluster", "#Streams"), rows)
+        else:
+            typer.echo("No stream is in a cluster.", err=True)
     _tell_missing(missing)
 
 

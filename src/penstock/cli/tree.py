@@ -109,7 +109,7 @@ COMMANDS: dict[str, Entry | Group] = {
         {
             "cluster": Group(
                 "Which servers carry a stream, and which one leads.",
-                {"stream_cluster": "step_down evacuate peer_remove cancel_move"},
+                {"stream_cluster": "step_down balance evacuate peer_remove cancel_move"},
                 {"step-down": "stepdown sd elect down d", "peer-remove": "pr"},
             )
         },

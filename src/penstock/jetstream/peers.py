@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.connection import api_request
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import Placed, StreamInfo
 
-__all__ = ["cancel_move", "check_clustered", "evacuate_peer", "peers_of", "remove_peer", "step_down"]
+__all__ = [
+    "cancel_move",
+    "check_clustered",
+    "evacuate_peer",
+    "leader_moves",
+    "peers_of",
+    "remove_peer",
+    "step_down",
+]
 
 _LOOK = 0.25  # seconds between looks at a stream that changes
 
@@ -76,6 +85,30 @@ async def evacuate_peer(client: Connection, stream: str, peer: str, *, timeout: 
 async def cancel_move(client: Connection, stream: str) -> None:
     """Let a stream stay where it is, while the cluster moves it."""
     await api_request(client, f"STREAM.CANCEL_MOVE.{assets.checked(stream, 'stream')}")  # gives the stream
+
+
+def leader_moves(streams: Iterable[StreamInfo]) -> list[tuple[str, str, str]]:
+    """Say which streams should be led by another server, so that each leads about as many: stream, leader, new leader.
+
+    Streams of one cluster are held against each other; a stream goes only to a server that carries it.
+    """
+    moves = []
+    by_cluster: dict[str, list[StreamInfo]] = {}
+    for info in streams:
+        if info.placed.cluster and info.placed.leader and info.placed.replicas:
+            by_cluster.setdefault(info.placed.cluster, []).append(info)
+    for listed in by_cluster.values():
+        leads = {info.name: info.placed.leader or "" for info in listed}
+        count = Counter({peer: 0 for info in listed for peer in peers_of(info.placed)})
+        count.update(leads.values())
+        for info in listed:
+            here = leads[info.name]
+            there = min(peers_of(info.placed), key=lambda peer: count[peer])
+            if count[here] - count[there] > 1:
+                moves.append((info.name, here, there))
+                count[here] -= 1
+                count[there] += 1
+    return moves
 
 
 async def _ask(client: Connection, method: str, body: object) -> None:

@@ -1,0 +1,73 @@
+"""Backups of the `nats` command, of servers old and new, come back here; and ours with it, where it is installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.server import Server
+from tests.live.inprocess import Done, Peer, invoke
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "backups"
+NATS = shutil.which("nats")
+
+
+@pytest.fixture
+def run(server: Server) -> Callable[..., Done]:
+    def call(*arguments: str, status: int = 0) -> Done:
+        done = invoke(server.url, *arguments)
+        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
+        return done
+
+    return call
+
+
+@pytest.mark.parametrize(("folder", "stream"), [("server_2_10", "GOLDEN_TAR"), ("server_2_15", "GOLDEN_ARC")])
+def test_a_backup_of_the_nats_command_comes_back(run: Callable[..., Done], folder: str, stream: str):
+    """nats 0.5.0 wrote these, from a server of 2.10 and one of 2.15: messages, headers and the consumer are there."""
+    done = run("backup", "restore", "stream", str(GOLDEN / folder))
+    assert done.stdout.startswith(f"Restored Stream {stream} with 3 messages\n")
+    assert run("stream", "view", stream, "--raw").stdout == "order 1\norder 2\norder 3\n"
+    assert "  N: 2\n" in run("stream", "get", stream, "2").stdout
+    assert run("consumer", "ls", stream, "-n").stdout == "c\n"
+    run("stream", "rm", stream, "-f")
+
+
+def test_a_backup_is_named_by_its_form(
+    run: Callable[..., Done], server: Server, unique: Callable[..., str], tmp_path: Path
+):
+    """What a server of today sends is named as the `nats` command names it; two forms in one folder are refused."""
+    name, folder, peer = unique("B"), tmp_path / "b", Peer(server.url)
+    run("stream", "add", name, "--subjects", name, "--defaults")
+    peer.publish(name, b"one", b"two")
+    peer.close()
+    run("backup", "stream", name, str(folder), "--chunk-size", "1K", "--window-size", "2K", "--no-progress")
+    assert sorted(file.name for file in folder.iterdir()) == ["backup.json", "stream.arc.s2"]
+    run("stream", "rm", name, "-f")
+    shutil.copy(folder / "stream.arc.s2", folder / "stream.tar.s2")
+    assert "of two backups" in run("backup", "restore", "stream", str(folder), status=2).stderr
+    (folder / "stream.arc.s2").unlink()  # as an older Penstock named it
+    assert json.loads(run("stream", "restore", str(folder), "--json").stdout)["state"]["messages"] == 2
+    (folder / "stream.tar.s2").unlink()
+    assert "stream.arc.s2" in run("stream", "restore", str(folder), status=2).stderr
+
+
+@pytest.mark.skipif(NATS is None, reason="the nats command is not installed")
+def test_the_nats_command_reads_ours(
+    run: Callable[..., Done], server: Server, unique: Callable[..., str], tmp_path: Path
+):
+    """What we write, `nats` restores."""
+    name, folder = unique("B"), tmp_path / "b"
+    run("stream", "add", name, "--subjects", name, "--defaults")
+    run("pub", name, "one", "-q")
+    run("backup", "stream", name, str(folder))
+    run("stream", "rm", name, "-f")
+    words = [NATS, "--server", server.url, "backup", "restore", "stream", str(folder), "--no-progress"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert run("stream", "view", name, "--raw").stdout == "one\n"

@@ -270,7 +270,8 @@ def models() -> str:
         "# The model",
         "",
         "`penstock.model`: frozen values, to and from the server's JSON with `to_json()` and `from_json()`. Durations",
-        'are seconds in Python, or text such as "2m". Fields of a newer server are kept in `unknown` and sent back.',
+        'are seconds in Python, or text such as "2m". Fields of a newer server are kept in `unknown` and sent back,',
+        "and so are its words, as `ServerWord`. `changed(...)` gives the value with other fields, which are checked.",
     ]
     for name in (name for name in model.__all__ if name[0].isupper()):
         kind = getattr(model, name)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.jetstream import gaps
 from penstock.server import Server
 from tests.live.inprocess import Done, Peer, invoke
 
@@ -459,3 +461,128 @@ def test_a_backup_of_nothing_or_to_nowhere(run: Run, unique: Callable[..., str],
     file = tmp_path / "file"
     file.touch()
     run("backup", name, str(file / "b"), status=2)
+
+
+# -- editors, and the other verbs ------------------------------------------------------------------------------------
+
+
+def test_editing_in_an_editor(run: Run, server: Server, stream: str, tmp_path: Path):
+    """The editor gets the configuration as JSON; what it makes of it is shown and asked for like any other change."""
+    editor = tmp_path / "editor.py"
+    editor.write_text(
+        "import json, sys\n"
+        "config = json.load(open(sys.argv[1]))\n"
+        "assert not any(key.startswith('_nats.') for key in config.get('metadata', {}))\n"
+        "json.dump({**config, 'max_msgs': 9}, open(sys.argv[1], 'w'))\n"
+    )
+    done = run("edit", stream, "-i", "-f", EDITOR=f"{sys.executable} {editor}")
+    assert done.stdout.startswith("  max_msgs: -1 -> 9\nStream")
+    editor.write_text("import sys\nopen(sys.argv[1], 'w').write('{')\n")
+    assert "not JSON" in run("edit", stream, "-i", "-f", EDITOR=f"{sys.executable} {editor}", status=2).stderr
+    assert "ended with status 1" in run("edit", stream, "-i", EDITOR="false", status=2).stderr
+    assert "No editor is named" in run("edit", stream, "-i", EDITOR="", status=2).stderr
+
+
+def test_a_copy_is_another_stream_of_the_same_kind(run: Run, stream: str, unique: Callable[..., str]):
+    """copy takes the configuration, flags win over it, and no message goes along."""
+    run("edit", stream, "--max-age", "1h", "--metadata", "team=a", "--republish-destination", "again.>", "-f")
+    name = unique("ST")
+    made = read(run("cp", stream, name, "--subjects", f"{name}.>", "--max-msgs", "5", "--json"))
+    old, new = read(run("info", stream, "--json"))["config"], made["config"]
+    changed = {"name", "subjects", "max_msgs", "metadata"}
+    assert {key: value for key, value in new.items() if key not in changed} == {
+        key: value for key, value in old.items() if key not in changed
+    }
+    assert (new["max_msgs"], new["metadata"]["team"], made["state"]["messages"]) == (5, "a", 0)
+    shown = squeezed(run("edit", name, "--no-republish", "-f"))
+    assert "republish: {'src': '>', 'dest': 'again.>'} -> nothing" in shown
+    assert "There is a stream" in run("copy", stream, name, "--subjects", f"{name}.x", status=2).stderr
+
+
+def test_a_mirror_becomes_a_stream(run: Run, stream: str, unique: Callable[..., str]):
+    """--mirror takes JSON as the server has it; --no-mirror ends the copying."""
+    name = unique("ST")
+    source = json.dumps({"name": stream, "opt_start_seq": 5})
+    made = read(run("add", name, "--mirror", source, "--defaults", "--json"))["config"]["mirror"]
+    assert (made["name"], made["opt_start_seq"]) == (stream, 5)
+    done = run("edit", name, "--no-mirror", "--subjects", name, "-f", "--json")
+    assert (read(done)["config"].get("mirror"), read(done)["config"]["subjects"]) == (None, [name])
+
+
+def test_gaps(run: Run, stream: str, peer: Peer, monkeypatch: pytest.MonkeyPatch):
+    """gaps gives the first and last sequence of each, whether the server lists them or the stream is gone through."""
+    assert read(run("gaps", stream, "--json")) == []
+    peer.publish(f"{stream}.a", *[b"x"] * 9)
+    for sequence in (2, 3, 4, 7):
+        run("rmm", stream, str(sequence), "-f")
+    assert read(run("gaps", stream, "--json")) == [[2, 4], [7, 7]]
+    assert "2 gaps in Stream" in run("gaps", stream).stdout
+    monkeypatch.setattr(gaps, "MOST_LISTED", 2)
+    assert "Not confirmed" in run("gaps", stream, status=2).stderr
+    assert read(run("gaps", stream, "-f", "--json")) == [[2, 4], [7, 7]]
+
+
+def test_finding_streams(run: Run, unique: Callable[..., str], peer: Peer):
+    """find gives the streams that match everything that was said, or nothing of it."""
+    root, held, bare, copy = unique("find"), unique("ST"), unique("ST"), unique("ST")
+    run("add", held, "--subjects", f"{root}.held.>", "--allow-batch", "--defaults")
+    run("add", bare, "--subjects", f"{root}.bare", "--defaults")
+    run("add", copy, "--source", held, "--subjects", f"{root}.copy", "--defaults")
+    peer.publish(f"{root}.held.a", b"x")
+
+    def found(*flags: str) -> set[str]:
+        return set(read(run("find", "--subject", f"{root}.>", *flags, "--json")))
+
+    assert found() == {held, bare, copy}
+    assert found("--empty", "--created", "0s", "--replicas", "1", "--consumers", "5") >= {bare}
+    assert found("--sourced") == {copy}
+    assert found("--mirrored") == set()
+    assert found("--api-level", "2") == {held}
+    assert found("--idle", "1h", "--cluster", "nowhere") == set()
+    assert run("query", "--subject", f"{root}.bare", "-n").stdout == f"{bare}\n"
+    inverted = set(run("find", "--empty", "--invert", "-n").stdout.split())
+    assert held in inverted
+    assert bare not in inverted
+    assert run("find", "--subject", unique("no")).stdout == "No streams match\n"
+
+
+def test_buckets_are_named_as_such(run: Run, unique: Callable[..., str]):
+    """Streams of buckets are not listed unless asked for, and whoever changes one is told what it is."""
+    name = f"KV_{unique('b')}"
+    run("add", name, "--subjects", f"$KV.{name}.>", "--defaults")
+    plain = run("ls", "--subject", f"$KV.{name}.>")
+    assert plain.stdout.startswith("No streams capture")
+    assert plain.stderr == "Not shown: 1 of buckets or MQTT; see -a.\n"
+    assert read(run("ls", "-a", "--subject", f"$KV.{name}.>", "--json")) == [name]
+    assert read(run("ls", "--subject", f"$KV.{name}.>", "--json")) == []
+    asked = run("purge", name, stdin="n\n", status=2).stderr
+    assert "it is a key-value bucket, which may break" in asked
+
+
+def test_what_copies_what_is_drawn(run: Run, stream: str, unique: Callable[..., str], tmp_path: Path):
+    """--dot writes a graph that GraphViz reads, names in quotes."""
+    name = unique("ST")
+    run("add", name, "--mirror", stream, "--defaults")
+    file = tmp_path / "x.dot"
+    run("report", "--dot", str(file))
+    assert f'  "{stream}" -> "{name}" [label=mirror, color=blue];\n' in file.read_text()
+    assert "cannot be written" in run("report", "--dot", str(tmp_path), status=2).stderr
+
+
+def test_a_source_through_a_consumer(run: Run, stream: str, unique: Callable[..., str]):
+    """A stream may copy through a consumer that somebody made for it, with acks by flow control; both are shown."""
+    name = unique("ST")
+    source = {"name": stream, "consumer": {"name": "feed", "deliver_subject": f"{name}.feed"}}
+    made = read(run("add", name, "--source", json.dumps(source), "--defaults", "--json"))["config"]["sources"]
+    assert made == [source]
+    assert f"by consumer feed ({name}.feed)" in squeezed(run("info", name))
+    assert run("edit", name, "--max-msgs", "5", "-f", "--json").stderr == "  max_msgs: -1 -> 5\n"
+    assert read(run("info", name, "--json"))["config"]["sources"] == [source]
+
+
+def test_features_alone(run: Run, stream: str):
+    """Schedules and markers need nothing beside them: the server sets what they need, and then nothing differs."""
+    made = read(run("edit", stream, "--allow-schedules", "--subject-del-markers-ttl", "1m", "-f", "--json"))["config"]
+    assert (made["allow_msg_schedules"], made["allow_msg_ttl"], made["allow_rollup_hdrs"]) == (True, True, True)
+    again = run("edit", stream, "--allow-schedules", "--subject-del-markers-ttl", "1m")
+    assert again.stderr == f"Stream {stream} is like that already.\n"

@@ -43,6 +43,17 @@ def test_a_table_without_rows_shows_its_columns(capsys: Captured):
     assert re.search(r"One +│ +Two", capsys.readouterr().out)
 
 
+def test_facts_beside_or_below_each_other(monkeypatch: pytest.MonkeyPatch, capsys: Captured):
+    """Names stand right-aligned where there is room for their values; a narrow terminal has them at its left edge."""
+    rows = [("Allows Atomic Batch Publish", False), ("Subjects", ["a", "b"])]
+    output.print_pairs("Facts", rows)
+    assert "                     Subjects: a, b\n" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    output.print_pairs("Facts", rows)
+    assert capsys.readouterr().out == "Facts\n\nAllows Atomic Batch Publish: false\nSubjects: a, b\n"
+
+
 NARROW = ("Name", "~Description", "#Messages", "#Last Message")
 ROWS = [("shop:legacy_orders", "what old shops [/close] send, [bold]all[/bold] of it", "1,234", "3.1s ago")]
 
@@ -208,7 +219,8 @@ def test_a_stream_is_shown_with_all_that_it_can_have(capsys: Captured):
         "Maximum Per Subject: 5",
         "Maximum Bytes: 1.0 GiB",
         "Maximum Age: 1h0m0s",
-        "Consumer max_ack_pending: 3",
+        "Consumer Max Ack Pending: 3",
+        "Required API Level: 0 hosted at level 1",
         "Sources: A, subject x, from sequence 4, through $JS.hub.API",
         "team: a",
         "Name: C",

@@ -22,8 +22,10 @@ def in_editor(text: str, suffix: str) -> str:
         file = Path(folder, f"edit{suffix}")
         file.write_text(text)
         try:
-            subprocess.run([*shlex.split(named), str(file)], check=True)
-            return file.read_text()
-        except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            what = f"The editor {named!r} failed: {getattr(error, 'strerror', None) or error}."
-            raise InputError(what, remedy="Check EDITOR. Nothing was changed.") from None
+            status = subprocess.run([*shlex.split(named), str(file)], check=False).returncode
+            if not status:
+                return file.read_text()
+            what = f"it ended with status {status}"
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or str(error)
+    raise InputError(f"The editor {named!r} failed: {what}.", remedy="Check EDITOR. Nothing was changed.")

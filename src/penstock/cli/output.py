@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from penstock.durations import format_duration
 __all__ = ["ago", "counts", "local", "print_json", "print_pairs", "print_sections", "progress"]
 
 Rows = Iterable[tuple[str, Any]]
+NARROW = 30  # columns that a value beside its name has at least
 
 
 def print_json(value: object, *, line: bool = False) -> None:
@@ -86,6 +88,8 @@ def print_sections(title: str, sections: Iterable[tuple[str, Rows]]) -> None:
     """Print facts under headings, the names right-aligned before a colon; what is None is left out."""
     listed = [(head, [(name, value) for name, value in rows if value is not None]) for head, rows in sections]
     width = max((len(name) for _, rows in listed for name, _ in rows), default=0) + 2
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns < width + NARROW:
+        width = 0  # a value needs the room more than the names need to stand below each other
     typer.echo(plain(title))
     for head, rows in listed:
         if rows:

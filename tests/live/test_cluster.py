@@ -213,10 +213,16 @@ def test_another_server_leads_a_consumer(cluster: Server, unique: Callable[..., 
     wished = next(peer["name"] for peer in now["replicas"])
     shown = run("con", "c", "elect", name, "c", "--preferred", wished, "--timeout", "20s").stdout
     assert f"Leader: {wished}" in shown
-    assert "no other replica" in run("con", "c", "down", name, "lone", status=2).stderr
-    assert "There are: " in run("con", "c", "d", name, "c", "--preferred", "nobody", status=2).stderr
+    assert "kept by one server alone" in run("con", "c", "down", name, "lone", status=2).stderr
+    assert "does not carry" in run("con", "c", "d", name, "c", "--preferred", "nobody", status=2).stderr
     led = run("consumer", "report", name, "--leaders").stdout
     assert re.search(rf"│ {wished} +│ +[12] │", led)
+    assert run("con", "c", "balance", name, "--pull").stdout.endswith("Balanced 0 of 2 consumers.\n")
+    here = json.loads(run("consumer", "info", name, "lone", "--json").stdout)["cluster"]["leader"]
+    assert "Really move" in run("con", "c", "evacuate", name, "lone", here, status=2).stderr
+    moved = run("con", "c", "evacuate", name, "lone", here, "-f").stdout
+    assert moved.startswith(f"Consumer {name} > lone is on ")
+    assert here not in moved
 
 
 def test_all_nodes_down_and_up(cluster: Server) -> None:

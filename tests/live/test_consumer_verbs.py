@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection
-from penstock.errors import InputError, JetStreamError
-from penstock.jetstream import Topology, apply, assets, plan
+from penstock.errors import InputError
+from penstock.jetstream import Topology, apply, assets, peers, plan
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 from tests.live.inprocess import Done, Peer, invoke
@@ -214,7 +214,7 @@ def test_reset_and_step_down_in_python(peer: Peer, stream: str):
         with pytest.raises(InputError, match="The sequence is 0"):
             await assets.reset_consumer(client, stream, "c", 0)
         assert (await assets.reset_consumer(client, stream, "c", 3)).pending == 1
-        with pytest.raises(JetStreamError):
-            await assets.step_down_consumer(client, stream, "c")
+        with pytest.raises(InputError, match="is kept by one server alone"):
+            await peers.step_down_consumer(client, stream, "c")
 
     peer.do(tried(peer.client))

@@ -150,6 +150,10 @@ class Criteria:
         }
         return [holds for holds, wanted in found.items() if wanted]
 
+    def holds(self, one: ConsumerInfo, tests: list[Callable[[ConsumerInfo], bool]]) -> bool:
+        """Tell whether a consumer is one of those that are looked for."""
+        return all(test(one) is not self.invert for test in tests)
+
 
 def _is_pinned(one: ConsumerInfo) -> bool:
     return one.config.priority_policy == "pinned_client" and all(group.pin for group in one.groups)
@@ -159,7 +163,7 @@ async def find(ctx: typer.Context, criteria: Criteria, stream: AnyStream = None,
     """Find consumers of a stream by what they are and how they stand; prints their names."""
     tests = criteria.tests()
     _, found = await _found(ctx, stream)
-    _print_names([one for one in found if all(holds(one) is not criteria.invert for holds in tests)], json)
+    _print_names([one for one in found if criteria.holds(one, tests)], json)
 
 
 # -- reporting -------------------------------------------------------------------------------------------------------

@@ -141,8 +141,8 @@ COMMANDS: dict[str, Entry | Group] = {
         },
         {
             "cluster": Group(
-                "Who leads a replicated consumer.",
-                {"consumer_cluster": "step_down"},
+                "Which servers carry a consumer, and which one leads.",
+                {"consumer_cluster": "step_down balance evacuate"},
                 {"step-down": "elect down d"},
             )
         },

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.asset_names import checked
 from penstock.connection import api_request
-from penstock.errors import InputError, NoRespondersError, NotFoundError, RemoteProtocolError
+from penstock.errors import InputError, NoRespondersError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
@@ -41,7 +41,6 @@ __all__ = [
     "pause_consumer",
     "purge_stream",
     "reset_consumer",
-    "step_down_consumer",
     "stream_info",
     "stream_subjects_held",
     "streams",
@@ -264,14 +263,6 @@ async def reset_consumer(client: Connection, stream: str, name: str, sequence: i
 async def unpin_consumer(client: Connection, stream: str, name: str, group: str) -> None:
     """Take the pin of a priority group from the client that holds it; the next one that pulls gets it."""
     await api_request(client, _consumer(names.consumer_unpin, stream, name), {"group": group})
-
-
-async def step_down_consumer(client: Connection, stream: str, name: str, *, preferred: str | None = None) -> None:
-    """Have a replicated consumer choose another leader; `preferred` names the server that should lead."""
-    body = {"placement": {"preferred": preferred}} if preferred else None
-    answer = await api_request(client, _consumer(names.consumer_step_down, stream, name), body)
-    if answer.get("success") is not True:
-        raise RemoteProtocolError("JetStream's answer does not say that the leader stepped down.")
 
 
 def _consumer(method: Callable[..., str], stream: str, name: str) -> str:

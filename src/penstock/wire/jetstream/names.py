@@ -48,6 +48,7 @@ __all__ = [
     "check_name",
     "consumer_create",
     "consumer_delete",
+    "consumer_evacuate",
     "consumer_info",
     "consumer_next",
     "consumer_pause",
@@ -152,6 +153,7 @@ message_delete = _method("STREAM.MSG.DELETE")
 direct_get = _method("DIRECT.GET")  # messages, from any replica
 consumer_info = _method("CONSUMER.INFO")
 consumer_delete = _method("CONSUMER.DELETE")
+consumer_evacuate = _method("CONSUMER.PEER.EVACUATE")  # moves it away from a server
 consumer_pause = _method("CONSUMER.PAUSE")  # until a time; without one it goes on
 consumer_reset = _method("CONSUMER.RESET")  # to its ack floor, or to a sequence
 consumer_step_down = _method("CONSUMER.LEADER.STEPDOWN")

@@ -7,16 +7,18 @@ works with the other. Files are read here and nowhere else.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import ssl
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import LoginError, TlsError
 from penstock.options import ConnectionOptions, is_hidden, is_seed, is_text
 
-__all__ = ["Login", "inline", "login", "tls_context", "tls_reason"]
+__all__ = ["Login", "claims", "inline", "login", "tls_context", "tls_reason"]
 
 _BLOCK = r"-+BEGIN {0}-+\s+(\S+)\s+-+END {0}-+"
 _JWT = re.compile(_BLOCK.format("NATS USER JWT"))
@@ -79,6 +81,29 @@ def login(options: ConnectionOptions) -> Login:
     if options.nkey is not None:
         return Login(seed=_checked_seed(_find_seed(_content(options.nkey, "nkey")), "nkey"))
     return Login(token=options.token, user=options.user, password=options.password)
+
+
+def claims(credentials: str) -> dict[str, Any]:
+    """Read what the JWT of a credentials file says, signed as it must be; LoginError if it cannot be read."""
+    found = _JWT.search(_content(credentials, "credentials"))
+    if found is None:
+        what = f"credentials {_place(credentials)} hold no JWT."
+        raise LoginError(what, remedy="Give a .creds file as `nsc generate creds` writes it, whole.")
+    from nacl.signing import VerifyKey  # what nkeys signs with; it verifies nothing by a public key
+
+    try:
+        head, body, signature = found.group(1).split(".")
+        said = json.loads(_unpadded(body))
+        issuer = base64.b32decode(said["iss"] + "=" * (-len(said["iss"]) % 8))[1:-2]
+        VerifyKey(issuer).verify(f"{head}.{body}".encode(), _unpadded(signature))
+    except Exception:  # whatever is wrong with it, nobody can log in with it
+        remedy = "Make the file anew: `nsc generate creds`."
+        raise LoginError(f"The JWT in credentials {_place(credentials)} is damaged.", remedy=remedy) from None
+    return dict(said)
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def inline(options: ConnectionOptions) -> ConnectionOptions:

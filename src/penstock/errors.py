@@ -26,6 +26,7 @@
     │   └── RemoteProtocolError     theirs: the peer sent something illegal
     ├── JetStreamError              the server answered a JetStream request with an error
     │   └── NotFoundError           the stream, consumer or message is not there
+    ├── MonitorError                a server answered a question about itself with an error
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     ├── ChunksError                 a payload that travels in chunks
     │   ├── AssemblyError           it could not be put together; `reason` says why
@@ -216,6 +217,14 @@ class JetStreamError(PenstockError, fault="server"):
 
 class NotFoundError(JetStreamError, fault="caller"):
     """The stream, the consumer or the message is not there."""
+
+
+class MonitorError(PenstockError, fault="server"):
+    """A server answered a question of its system account with an error: `code` as in HTTP."""
+
+    server: str | None
+    code: int | None
+    description: str | None
 
 
 class PublishError(PenstockError, fault="server"):

@@ -26,6 +26,7 @@ __all__ = [
     "HEADER_PREFIX",
     "INCOMPLETE_BATCH",
     "LAST_SEQUENCE",
+    "MARKER_REASON",
     "MAX_DELIVERIES",
     "METRIC_ACK",
     "MSG_ID",
@@ -95,6 +96,7 @@ TIME = "Nats-Time-Stamp"
 NUM_PENDING = "Nats-Num-Pending"
 LAST_SEQUENCE = "Nats-Last-Sequence"
 MSG_SIZE = "Nats-Msg-Size"
+MARKER_REASON = "Nats-Marker-Reason"  # of a message that says that the last one of its subject is gone
 
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"

@@ -107,6 +107,7 @@ async def _follow(here: Staying, stream: str, ago: float | None, printer: _Print
 @asynccontextmanager
 async def _passing_consumer(here: Staying, stream: str, start: datetime | None) -> AsyncIterator[str]:
     """Make a consumer that is gone afterwards, also if we cannot delete it."""
+    await assets.stream_info(here.client, stream)  # which says it better if there is none
     made = await assets.add_consumer(
         here.client,
         stream,

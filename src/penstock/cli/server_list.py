@@ -14,23 +14,18 @@ from penstock.cli.tables import plain
 from penstock.cli.values import choice
 from penstock.durations import format_duration
 from penstock.sizes import format_size
+from penstock.system.seen import SORTS
 
 __all__ = ["list_", "ping"]
 
 Expect = Annotated[int, argument("How many servers to wait for; all that are known otherwise.", min=0)]
-_SORTS = {
-    **{
-        name: name
-        for name in ("name", "cluster", "conns", "subs", "routes", "gws", "mem", "cpu", "slow", "uptime", "rtt")
-    },
-    **{"conn": "conns", "sub": "subs", "route": "routes", "gw": "gws"},
-}
+_SORTS = {**{name: name for name in SORTS}, "conn": "conns", "sub": "subs", "route": "routes", "gw": "gws"}
 
 
 async def list_(
     ctx: typer.Context,
     expect: Expect = 0,
-    sort: Annotated[str, flag(f"Sort by one of {', '.join(dict.fromkeys(_SORTS.values()))}.", "KEY")] = "rtt",
+    sort: Annotated[str, flag(f"Sort by one of {', '.join(SORTS)}.", "KEY")] = "rtt",
     reverse: Annotated[bool, flag("Turn the order.", "-R", "--reverse")] = False,
     json: Json = False,
 ) -> None:

@@ -14,16 +14,12 @@ from penstock.cli.server_asking import Limit, Reporting, ServerReport, counted, 
 from penstock.cli.values import choice
 from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size
+from penstock.system.reports import ACCOUNT_SORTS, CONNECTION_SORTS
 
 __all__ = ["accounts", "connections", "cpu", "health", "mem"]
 
 Top = Annotated[int, flag("Show so many at most, those with most of what is sorted by.", "N", min=0)]
-_TRAFFIC = ("in-bytes", "out-bytes", "in-msgs", "out-msgs")
 _BAR = 30  # columns of the longest bar
-
-
-def _sort(by: str, known: Sequence[str]) -> str:
-    return choice({name: name for name in known})(by, option="--sort")
 
 
 async def accounts(
@@ -31,16 +27,16 @@ async def accounts(
     reporting: Reporting,
     account: Annotated[str | None, argument("Only this account, connection by connection.", "ACCOUNT")] = None,
     limit: Limit = 0,
-    sort: Annotated[str, flag("Sort by in-bytes, out-bytes, in-msgs, out-msgs, conns or subs.", "KEY")] = "subs",
+    sort: Annotated[str, flag(f"Sort by one of {', '.join(ACCOUNT_SORTS)}.", "KEY")] = "subs",
     top: Top = 1000,
     json: Json = False,
 ) -> None:
     """Show the accounts that have connections: how many, with how many messages and bytes."""
-    _sort(sort, (*_TRAFFIC, "conns", "subs"))
+    field = choice(ACCOUNT_SORTS)(sort, option="--sort")
 
     async def report(client: Any) -> ServerReport:
         from penstock.system.connections import ask_connections
-        from penstock.system.reports import ACCOUNT_SORTS, accounts_of, connections_in, sort_rows
+        from penstock.system.reports import accounts_of, connections_in, sort_rows
 
         about = {"subscriptions": True, "auth": True, "acc": account or ""}
         got = await ask_connections(client, about, where=reporting.where(client), expect=limit)
@@ -54,7 +50,7 @@ async def accounts(
                 )
             shown = [] if json else _connection_tables(found[0]["connection_info"], "subs", top, reporting.reverse)
             return ServerReport(found[0], shown, missing=unanswered(got))
-        found = sort_rows(found, ACCOUNT_SORTS[sort], reverse=reporting.reverse, top=top)
+        found = sort_rows(found, field, reverse=reporting.reverse, top=top)
         columns = ("Account", "#Connections", "#In msgs", "#Out msgs", "#In bytes", "#Out bytes", "#Subs")
         rows = [
             (
@@ -75,7 +71,7 @@ async def connections(
     reporting: Reporting,
     limit: Limit = 0,
     account: Annotated[str, flag("Only connections of this account.", "NAME")] = "",
-    sort: Annotated[str, flag("Sort by in-bytes, out-bytes, in-msgs, out-msgs, uptime, cid or subs.", "KEY")] = "subs",
+    sort: Annotated[str, flag(f"Sort by one of {', '.join(CONNECTION_SORTS)}.", "KEY")] = "subs",
     top: Top = 1000,
     subject: Annotated[str, flag("Only those with a subscription that matches this.", "SUBJECT")] = "",
     username: Annotated[str, flag("Only those of this user.", "NAME")] = "",
@@ -84,14 +80,14 @@ async def connections(
     json: Json = False,
 ) -> None:
     """Show the connections of clients: name, address, account, uptime, messages, bytes and subscriptions."""
-    _sort(sort, (*_TRAFFIC, "uptime", "cid", "subs"))
+    field = choice(CONNECTION_SORTS)(sort, option="--sort")
     states = {"open": 0, "closed": 1, "all": 2}
     choice(dict.fromkeys(states, ""))(state, option="--state")
     check_pattern(closed_reason, "--closed-reason")
 
     async def report(client: Any) -> ServerReport:
         from penstock.system.connections import ask_connections
-        from penstock.system.reports import CONNECTION_SORTS, connections_in, sort_rows
+        from penstock.system.reports import connections_in, sort_rows
 
         about: dict[str, Any] = {"subscriptions": True, "auth": True, "state": states[state]}
         wanted = {"user": username, "acc": account, "filter_subject": subject}
@@ -99,7 +95,7 @@ async def connections(
         got = await ask_connections(client, about, where=reporting.where(client), expect=limit)
         found = connections_in(got.answers, closed_reason)
         if json:
-            kept = sort_rows(found, CONNECTION_SORTS[sort], reverse=reporting.reverse, top=top)
+            kept = sort_rows(found, field, reverse=reporting.reverse, top=top)
             return ServerReport(kept, missing=unanswered(got))
         return ServerReport(
             None, _connection_tables(found, sort, top, reporting.reverse, state != "open"), missing=unanswered(got)
@@ -123,7 +119,7 @@ def _connection_tables(
     found: Sequence[dict[str, Any]], sort: str, top: int, reverse: bool, reason: bool = False
 ) -> list[Any]:
     from penstock.system.fields import figure, word
-    from penstock.system.reports import CONNECTION_SORTS, sort_rows, subscriptions_of
+    from penstock.system.reports import sort_rows, subscriptions_of
 
     kept = sort_rows(found, CONNECTION_SORTS[sort], reverse=reverse, top=top)
     rows = [

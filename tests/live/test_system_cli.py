@@ -112,7 +112,8 @@ def test_info_shows_a_server_by_name_or_id(asking: Callable[..., Done], app: Pee
 QUESTIONS = [
     *(["server", verb] for verb in ("list", "ping")),
     ["server", "info", "n1"],
-    *(["server", "report", verb] for verb in ("accounts", "connections", "mem", "health", "jetstream", "routes")),
+    *(["server", "report", verb] for verb in ("mem", "health", "jetstream", "routes")),
+    ["server", "account", "info", "APP"],
     *(["server", "request", verb] for verb in ("variables", "jetstream-health")),
     ["events"],
 ]
@@ -176,6 +177,28 @@ def test_reports_have_the_shapes_of_natscli(asking: Callable[..., Done], app: Pe
     assert {item["reason"] for item in json.loads(closed.stdout)} <= {"Client Closed"}
     one_sentence(asking("server", "report", "accounts", "NOPE"), 1, "NOPE", "no connections")
     assert "2 streams" not in asking("server", "report", "jetstream", "--account", "APP", "--leaders").stderr
+
+
+def test_a_login_outside_of_the_system_account_sees_its_own_connections(address: str, app: Peer):
+    """Servers tell everybody of the own account; it is said that this is not all, and denied it is denied."""
+    done = invoke(f"nats://app:pass@{address}", "server", "report", "connections", "--json", "--timeout", "300ms")
+    assert done.status == 0
+    assert {item["account"] for item in json.loads(done.stdout)} == {"APP"}
+    assert "its own account alone" in done.stderr
+    account = json.loads(
+        invoke(f"nats://app:pass@{address}", "server", "report", "accounts", "APP", "1", "--json").stdout
+    )
+    assert account["account"] == "APP"
+    one_sentence(invoke(f"nats://quiet:pass@{address}", "server", "report", "connections"), 1, OUTSIDE)
+
+
+def test_an_account_is_shown_as_the_server_knows_it(asking: Callable[..., Done]):
+    """Its imports and figures; --json is what the server said, and an account that it does not know is told."""
+    done = asking("server", "account", "info", "APP", "--host", "n1")
+    assert "JetStream: true" in done.stdout
+    assert "Imports:" in done.stdout
+    assert json.loads(asking("server", "account", "info", "APP", "--json").stdout)["account_name"] == "APP"
+    one_sentence(asking("server", "account", "info", "NOPE"), 1, "NOPE")
 
 
 def test_a_report_is_shown_again_until_ctrl_c(asking: Callable[..., Done]):

@@ -88,8 +88,9 @@ COMMANDS: dict[str, Entry | Group] = {
     "server": Group(
         "Run a real NATS server; ask servers who they are, how they are, and whether that is well.",
         {"server": "run_ info", "server_list": "list_ ping"},
-        {"list": "ls", "info": "i", "report": "rep", "request": "req"},
+        {"list": "ls", "info": "i", "report": "rep", "request": "req", "account": "acct"},
         groups={
+            "account": Group("Accounts, as servers know them.", {"server_account": "info"}, {"info": "i"}),
             "report": Group(
                 "Reports over all servers, for the system account.",
                 {

@@ -192,6 +192,15 @@ def test_a_login_outside_of_the_system_account_sees_its_own_connections(address:
     one_sentence(invoke(f"nats://quiet:pass@{address}", "server", "report", "connections"), 1, OUTSIDE)
 
 
+def test_what_needs_a_newer_server_is_shown(asking: Callable[..., Done], app: Peer):
+    """A server of a lower API level would not take them."""
+    app.do(app.client.jetstream().add_stream(name="NEWER", subjects=["newer"], allow_msg_ttl=True))
+    found = json.loads(asking("server", "report", "downgrade", "0", "--json").stdout)
+    assert [(item["account"], item["name"]) for item in found["streams"]] == [("APP", "NEWER")]
+    assert "NEWER" in asking("server", "report", "downgrade", "0", "--all").stdout
+    assert asking("server", "report", "downgrade", "99").stdout == "All streams and consumers do with API level 99.\n"
+
+
 def test_an_account_is_shown_as_the_server_knows_it(asking: Callable[..., Done]):
     """Its imports and figures; --json is what the server said, and an account that it does not know is told."""
     done = asking("server", "account", "info", "APP", "--host", "n1")

@@ -34,7 +34,7 @@ from penstock.system.check_servers import (
 from penstock.system.events import read_event
 from penstock.system.fields import fields, figure, moment, read_object, rows, word
 from penstock.system.questions import ServerFilter, is_server_id, subject_of
-from penstock.system.reports import accounts_of, connections_in, leaders_of, sort_rows, without_jwts
+from penstock.system.reports import accounts_of, connections_in, leaders_of, needing_more, sort_rows, without_jwts
 from penstock.system.result import CheckResult, Gauge, judge
 from penstock.system.seen import ServerSeen, clusters_of, known_servers, sort_servers
 from tests.support import Operator
@@ -496,6 +496,25 @@ def test_leaders_are_counted_with_an_account_and_without():
         {"server": {"name": "n3"}, "data": {}},
     ]
     assert leaders_of(answers) == [("n1", "", 1, 0), ("n2", "", 4, 5)]
+
+
+def test_streams_that_need_a_newer_server_are_found_once():
+    """Replicas tell of the same stream; its consumers are named with it where that is asked."""
+
+    def asset(name: str, level: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "config": {"metadata": {"_nats.req.level": level}}, **more}
+
+    held = [
+        asset("A", "2", consumer_detail=[asset("c", "0")]),
+        asset("B", "0", consumer_detail=[asset("d", "1")]),
+        asset("C", "x"),
+    ]
+    replica = {"data": {"account_details": [{"name": "APP", "stream_detail": held}]}}
+    found = needing_more([replica, replica], 0)
+    assert found["streams"] == [{"account": "APP", "name": "A", "api_level": 2}]
+    assert found["consumers"] == [{"account": "APP", "name": "d", "stream": "B", "api_level": 1}]
+    assert [item["stream"] for item in needing_more([replica], 1, with_consumers=True)["consumers"]] == ["A*"]
+    assert needing_more([replica], 2) == {}
 
 
 def test_an_event_is_shown_whether_we_know_it_or_not():

@@ -91,7 +91,7 @@ def _print(report: ServerReport, json: bool, *, line: bool = False) -> None:
                 typer.echo("")
             print_table(title, *_filled(columns, rows)) if rows else typer.echo(plain(title))
         for note in report.notes:
-            typer.echo(f"\n{plain(note)}")
+            typer.echo(f"\n{plain(note)}" if report.tables else plain(note))
     tell_missing(report.missing)
 
 

@@ -67,7 +67,7 @@ async def connection(ctx: typer.Context, flags: ConnectionFlags, rendering: Rend
 
 
 @flag_table
-class ServerFlags:
+class ServerLevelFlags:
     """What a server must be."""
 
     cpu_warn: int | None = table_flag("A warning from so much CPU on, in percent.", "PERCENT")
@@ -90,7 +90,7 @@ class ServerFlags:
 async def server(
     ctx: typer.Context,
     name: Annotated[str, flag("The server.", "NAME", "--name")],
-    flags: ServerFlags,
+    flags: ServerLevelFlags,
     rendering: Rendering,
 ) -> None:
     """Check one server: CPU, memory, connections, uptime, certificates; for the system account."""

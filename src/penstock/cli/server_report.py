@@ -179,9 +179,8 @@ async def _usage(ctx: typer.Context, reporting: Reporting, limit: int, json: boo
             for name, value in ordered
         ]
         missing = [counted(absent, "server")] if absent else []
-        return ServerReport(
-            used, [(f"{title} of {counted(len(used), 'server')}", ("Server", f"#{title}", " "), rows)], missing=missing
-        )
+        of = f"{title} of {counted(len(used), 'server')}"
+        return ServerReport(used, [(of, ("Server", f"#{title}", "Share"), rows)], missing=missing)
 
     await show(ctx, reporting.watch, json, report)
 

@@ -7,14 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.flags import Json, flag
+from penstock.cli.flags import Json, argument, flag
 from penstock.cli.server_asking import Limit, Reporting, ServerReport, counted, show, unanswered
 from penstock.cli.values import choice
 from penstock.durations import format_duration
 from penstock.sizes import format_size
 
-__all__ = ["gateways", "jetstream", "leafnodes", "routes"]
+__all__ = ["downgrade", "gateways", "jetstream", "leafnodes", "routes"]
 
+_PAGE = 1024  # accounts that a server gives at a time
+_MOST_PAGES = 1000
 _JETSTREAM_SORTS = {
     "streams": ("streams",),
     "consumers": ("consumers",),
@@ -141,6 +143,44 @@ def _meta_tables(answers: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[
     return [], [
         f"Nobody leads JetStream: {len(answers)} of {expected} servers answered, and {expected // 2 + 1} are needed."
     ]
+
+
+async def downgrade(
+    ctx: typer.Context,
+    api: Annotated[int, argument("The API level of the server to go back to.", "LEVEL", min=0)],
+    all: Annotated[bool, flag("Show all consumers of such streams, too.", "--all")] = False,
+    json: Json = False,
+) -> None:
+    """Show the streams and consumers that need a newer server than one of this API level."""
+
+    async def report(client: Any) -> ServerReport:
+        from penstock.system import ask_servers
+        from penstock.system.fields import rows
+        from penstock.system.gathering import data_of
+        from penstock.system.reports import needing_more
+
+        answers: list[Any] = []
+        missing: list[str] = []
+        about = {"accounts": True, "streams": True, "consumer": True, "config": True, "limit": _PAGE}
+        for page in range(_MOST_PAGES):
+            got = await ask_servers(client, "JSZ", {**about, "offset": page * _PAGE})
+            answers, missing = [*answers, *got.answers], unanswered(got)
+            if max(len(rows(data_of(answer), "account_details")) for answer in got.answers) < _PAGE:
+                break
+        found = needing_more(answers, api, with_consumers=all)
+        consumers = _cells(found, "consumers", "account", "stream", "name")
+        tables = [
+            ("Streams", ("Account", "Stream", "#API level"), _cells(found, "streams", "account", "name")),
+            ("Consumers", ("Account", "Stream", "Consumer", "#API level"), consumers),
+        ]
+        notes = [] if found else [f"All streams and consumers do with API level {api}."]
+        return ServerReport(found, [table for table in tables if table[2]], notes, missing)
+
+    await show(ctx, 0, json, report)
+
+
+def _cells(found: Mapping[str, Any], kind: str, *names: str) -> list[Any]:
+    return [[*(item[name] for name in names), item["api_level"]] for item in found.get(kind, ())]
 
 
 async def routes(

@@ -95,7 +95,7 @@ COMMANDS: dict[str, Entry | Group] = {
                 "Reports over all servers, for the system account.",
                 {
                     "server_report": "accounts connections cpu mem health",
-                    "server_report_cluster": "jetstream routes gateways leafnodes",
+                    "server_report_cluster": "jetstream routes gateways leafnodes downgrade",
                 },
                 {
                     "accounts": "acct",
@@ -248,12 +248,12 @@ class Noun(Quick, TyperGroup):
         return list(super().parse_args(ctx, args))
 
     def _with_late_flags(self, args: list[str]) -> list[str]:
-        """Put flags that all verbs have, and that stand before the verb, behind it: `server check --format json kv`."""
-        verbs = [{name: item for item in verb.params for name in item.opts} for verb in self.commands.values()]
+        """Put flags that stand before the verb behind it, as in `server check --format json kv`."""
+        known = {name: item for verb in self.commands.values() for item in verb.params for name in item.opts}
         moved, left = [], list(args)
-        while left and all((name := left[0].partition("=")[0]) in flags for flags in verbs):
+        while left and (name := left[0].partition("=")[0]) in known:
             moved.append(left.pop(0))
-            if left and "=" not in moved[-1] and not getattr(verbs[0][name], "is_flag", False):
+            if left and "=" not in moved[-1] and not getattr(known[name], "is_flag", False):
                 moved.append(left.pop(0))
         return [left[0], *moved, *left[1:]] if left else args
 

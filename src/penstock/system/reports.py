@@ -14,12 +14,14 @@ __all__ = [
     "accounts_of",
     "connections_in",
     "leaders_of",
+    "needing_more",
     "sort_rows",
     "subscriptions_of",
     "without_jwt",
     "without_jwts",
 ]
 
+_LEVEL = "_nats.req.level"  # the metadata in which a server writes the API level that a stream or consumer needs
 _TRAFFIC = {"in-bytes": "in_bytes", "out-bytes": "out_bytes", "in-msgs": "in_msgs", "out-msgs": "out_msgs"}
 CONNECTION_SORTS = {**_TRAFFIC, "uptime": "start", "cid": "cid", "subs": "subscriptions"}
 """What connections can be sorted by, and the field that it is."""
@@ -116,3 +118,35 @@ def leaders_of(answers: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, int
         if streams or consumers:
             found.append((name, cluster, streams, consumers))
     return found
+
+
+def needing_more(answers: Iterable[Mapping[str, Any]], level: int, *, with_consumers: bool = False) -> dict[str, Any]:
+    """Give the streams and consumers that need a higher API level than this, as `nats server report downgrade --json`.
+
+    `with_consumers` adds all consumers of such streams, whose names then end with a star.
+    """
+    streams: dict[tuple[str, str], dict[str, Any]] = {}
+    consumers: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for answer in answers:
+        for account in rows(answer, "data", "account_details"):
+            of = word(account, "name")
+            for stream in rows(account, "stream_detail"):
+                name, needed = word(stream, "name"), _needed(stream)
+                more = needed > level
+                if more:
+                    streams[of, name] = {"account": of, "name": name, "api_level": needed}
+                for item in rows(stream, "consumer_detail"):
+                    if _needed(item) > level or (more and with_consumers):
+                        shown = f"{name}*" if more and with_consumers else name
+                        about = {"account": of, "name": word(item, "name"), "stream": shown, "api_level": _needed(item)}
+                        consumers[of, name, word(item, "name")] = about
+    found = {
+        "streams": [streams[key] for key in sorted(streams)],
+        "consumers": [consumers[key] for key in sorted(consumers)],
+    }
+    return {kind: listed for kind, listed in found.items() if listed}
+
+
+def _needed(asset: Mapping[str, Any]) -> int:
+    level = str(fields(asset, "config", "metadata").get(_LEVEL) or "")
+    return int(level) if level.isdecimal() else 0

@@ -422,6 +422,7 @@ def test_bad_input_is_refused_before_anybody_is_asked(arguments: list[str]):
         (b"", 1, "no JSON"),
         (b"[]", 1, "no object"),
         (b'{"server": 1}', 1, "'server'"),
+        (b'{"server": {"name": "x"}, "statsz": {"mem": 1e999, "active_servers": NaN}}', 1, "'active_servers'"),
         (b'{"server": {"name": "x"}, "statsz": {"active_servers": 2}}', 1, "1 server of 2"),
         (b'{"server": {"name": "[red]\\u001b[31mx\\u202e"}, "statsz": {}}', 0, ""),
     ],

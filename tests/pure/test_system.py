@@ -32,7 +32,7 @@ from penstock.system.check_servers import (
     check_server,
 )
 from penstock.system.events import read_event
-from penstock.system.fields import fields, figure, moment, read_object, rows, word
+from penstock.system.fields import fields, figure, moment, read_object, rows, texts, word
 from penstock.system.questions import ServerFilter, is_server_id, subject_of
 from penstock.system.reports import accounts_of, connections_in, leaders_of, needing_more, sort_rows, without_jwts
 from penstock.system.result import CheckResult, Gauge, judge
@@ -440,6 +440,11 @@ def test_fields_of_another_kind_are_the_peers_fault():
     for read, content in (
         (figure, {"a": "1"}),
         (figure, {"a": True}),
+        (figure, {"a": float("inf")}),
+        (figure, {"a": float("nan")}),
+        (figure, {"a": 2**64}),
+        (texts, {"a": ["b", 1]}),
+        (moment, {"a": "9999-12-31T23:59:59Z"}),
         (word, {"a": 1}),
         (rows, {"a": [1]}),
         (fields, {"a": []}),

@@ -39,13 +39,14 @@ async def stream(ctx: typer.Context, stream: StreamNamed, flags: StreamFlags, re
     """Check a stream: its replicas, what it holds, and how far it is behind what it copies."""
     from penstock.system import CheckResult
     from penstock.system.check_assets import StreamLevels, check_stream, with_metadata
+    from penstock.system.fields import fields
 
     levels = StreamLevels(**given_fields(flags))
     assets.checked(stream, "stream")
 
     async def look(client: Any, result: CheckResult) -> None:
         info = (await assets.stream_info(client, stream)).raw
-        check_stream(result, info, with_metadata(levels, info["config"].get("metadata") or {}))
+        check_stream(result, info, with_metadata(levels, fields(info, "config", "metadata")))
 
     await run_check(ctx, rendering, CheckResult("stream", stream), look)
 
@@ -75,6 +76,7 @@ async def consumer(
     """Check a consumer: what waits for acks and deliveries, and when it did something last."""
     from penstock.system import CheckResult
     from penstock.system.check_assets import ConsumerLevels, check_consumer, with_metadata
+    from penstock.system.fields import fields
 
     levels = ConsumerLevels(**given_fields(flags))
     assets.checked(stream, "stream")
@@ -82,7 +84,7 @@ async def consumer(
 
     async def look(client: Any, result: CheckResult) -> None:
         info = (await assets.consumer_info(client, stream, consumer)).raw
-        asked = with_metadata(levels, info["config"].get("metadata") or {})
+        asked = with_metadata(levels, fields(info, "config", "metadata"))
         check_consumer(result, info, asked, datetime.now(UTC))
 
     await run_check(ctx, rendering, CheckResult("consumer", f"{stream}_{consumer}"), look)

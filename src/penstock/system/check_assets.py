@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from penstock.durations import format_duration, parse_duration
 from penstock.errors import InputError
-from penstock.system.fields import fields, figure, moment, rows, seconds, switch, word
+from penstock.system.fields import fields, figure, moment, rows, seconds, switch, texts, word
 from penstock.system.result import CheckResult, judge
 
 __all__ = [
@@ -308,7 +308,7 @@ def _check_last(result: CheckResult, last: datetime | None, what: str, critical:
 
 
 def _check_pinned(result: CheckResult, info: Mapping[str, Any], wanted: bool) -> None:
-    groups = fields(info, "config").get("priority_groups") or []
+    groups = texts(info, "config", "priority_groups")
     pins = word(info, "config", "priority_policy") == "pinned_client"
     pinned = sum(bool(word(item, "pinned_client_id")) for item in rows(info, "priority_groups"))
     if pins:

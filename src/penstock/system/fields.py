@@ -14,9 +14,10 @@ from typing import Any
 from penstock.errors import InputError, RemoteProtocolError
 from penstock.times import parse_time
 
-__all__ = ["fields", "figure", "moment", "read_object", "rows", "seconds", "switch", "word"]
+__all__ = ["fields", "figure", "moment", "read_object", "rows", "seconds", "switch", "texts", "word"]
 
 _NANO = 1_000_000_000
+_LARGEST = 2**64  # Go counts in 64 bits; and nothing is infinite
 
 
 def read_object(payload: bytes) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def rows(content: Mapping[str, Any], *path: str) -> list[dict[str, Any]]:
 def figure(content: Mapping[str, Any], *path: str) -> Any:
     """Give the number at the end of a path."""
     found = fields(content, *path[:-1]).get(path[-1]) or 0
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(found, bool) or not isinstance(found, int | float) or not -_LARGEST < found < _LARGEST:
         raise _wrong(path[-1], "number")
     return found
 
@@ -61,6 +62,14 @@ def figure(content: Mapping[str, Any], *path: str) -> Any:
 def seconds(content: Mapping[str, Any], *path: str) -> float:
     """Give a time that is written in nanoseconds."""
     return float(figure(content, *path)) / _NANO
+
+
+def texts(content: Mapping[str, Any], *path: str) -> list[str]:
+    """Give the list of texts at the end of a path."""
+    found = fields(content, *path[:-1]).get(path[-1]) or []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise _wrong(path[-1], "list of texts")
+    return found
 
 
 def word(content: Mapping[str, Any], *path: str) -> str:
@@ -82,9 +91,12 @@ def moment(content: Mapping[str, Any], *path: str) -> datetime | None:
     if not written or written.startswith("0001-01-01"):
         return None
     try:
-        return parse_time(written)
+        time = parse_time(written)
     except InputError:
         raise _wrong(path[-1], "time") from None
+    if not 1 < time.year < 9999:  # beyond, there are clocks on which it cannot be shown
+        raise _wrong(path[-1], "time")
+    return time
 
 
 def _wrong(name: str, kind: str) -> RemoteProtocolError:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import InputError
-from penstock.system.fields import fields, word
+from penstock.system.fields import fields, texts, word
 
 __all__ = ["PING", "ServerFilter", "is_server_id", "subject_of"]
 
@@ -74,7 +74,7 @@ class ServerFilter:
     def takes(self, answer: Mapping[str, Any]) -> bool:
         """Tell whether the server that gave an answer is meant."""
         server = fields(answer, "server")
-        has = {str(tag).lower() for tag in server.get("tags") or ()}
+        has = {tag.lower() for tag in texts(server, "tags")}
         return (
             all(
                 not wanted or wanted == word(server, key)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.system.fields import fields, figure, rows, word
+from penstock.system.fields import fields, figure, rows, texts, word
 
 __all__ = [
     "ACCOUNT_SORTS",
@@ -55,7 +55,7 @@ def connections_in(answers: Iterable[Mapping[str, Any]], reason: str = "") -> li
 
 def subscriptions_of(connection: Mapping[str, Any]) -> int:
     """Count the subscriptions of a connection."""
-    return len(connection.get("subscriptions_list") or ()) or int(figure(connection, "subscriptions"))
+    return len(texts(connection, "subscriptions_list")) or int(figure(connection, "subscriptions"))
 
 
 def accounts_of(connections: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -72,6 +72,7 @@ PAGES_OF = {
     "penstock.options": "connection.md",
     "penstock.server": "server.md",
     "penstock.spark": "spark-source.md",
+    "penstock.system": "server.md",
     "penstock.wire.bulk": "wire.md",
 }
 

@@ -7,16 +7,18 @@ works with the other. Files are read here and nowhere else.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import ssl
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import InputError, LoginError, TlsError
 from penstock.options import ConnectionOptions, is_hidden, is_jwt, is_seed, is_text
 
-__all__ = ["Login", "check", "find_seed", "inline", "login", "tls_context", "tls_reason"]
+__all__ = ["Login", "check", "claims", "find_seed", "inline", "login", "tls_context", "tls_reason"]
 
 _BLOCK = r"-+BEGIN {0}-+\s+(\S+)\s+-+END {0}-+"
 _JWT = re.compile(_BLOCK.format("NATS USER JWT"))
@@ -92,6 +94,29 @@ def check(options: ConnectionOptions) -> None:
             tls_context(options)
     except (LoginError, TlsError) as error:
         raise InputError(error.what, remedy=error.remedy) from None
+
+
+def claims(credentials: str) -> dict[str, Any]:
+    """Read what the JWT of a credentials file says, signed as it must be; LoginError if it cannot be read."""
+    found = _JWT.search(_content(credentials, "credentials"))
+    if found is None:
+        what = f"credentials {_place(credentials)} hold no JWT."
+        raise LoginError(what, remedy="Give a .creds file as `nsc generate creds` writes it, whole.")
+    from nacl.signing import VerifyKey  # what nkeys signs with; it verifies nothing by a public key
+
+    try:
+        head, body, signature = found.group(1).split(".")
+        said = json.loads(_unpadded(body))
+        issuer = base64.b32decode(said["iss"] + "=" * (-len(said["iss"]) % 8))[1:-2]
+        VerifyKey(issuer).verify(f"{head}.{body}".encode(), _unpadded(signature))
+    except Exception:  # whatever is wrong with it, nobody can log in with it
+        remedy = "Make the file anew: `nsc generate creds`."
+        raise LoginError(f"The JWT in credentials {_place(credentials)} is damaged.", remedy=remedy) from None
+    return dict(said)
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def inline(options: ConnectionOptions) -> ConnectionOptions:

@@ -28,6 +28,7 @@ __all__ = [
     "INCOMPLETE_BATCH",
     "INCREMENT",
     "LAST_SEQUENCE",
+    "MARKER_REASON",
     "MAX_DELIVERIES",
     "METRIC_ACK",
     "MSG_ID",
@@ -121,6 +122,7 @@ NUM_PENDING = "Nats-Num-Pending"
 LAST_SEQUENCE = "Nats-Last-Sequence"
 MSG_SIZE = "Nats-Msg-Size"
 COUNTER_SOURCES = "Nats-Counter-Sources"  # by stream and subject, what a counter has from others
+MARKER_REASON = "Nats-Marker-Reason"  # of a message that says that the last one of its subject is gone
 
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"

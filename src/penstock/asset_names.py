@@ -6,5 +6,5 @@ import re
 
 __all__ = ["NAME"]
 
-# A name is a token of API subjects and a folder in the store.
-NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
+# A name is a token of API subjects and a folder in the store; halves of characters cannot be sent.
+NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f\ud800-\udfff]+")

@@ -82,7 +82,8 @@ def test_a_limit() -> None:
 def test_a_pin() -> None:
     """A pin that a delivery brings goes with every request, until the server says that another client has it."""
     pulls = made(about={"group": "g"})
-    pulls.came(0.0, pin="p1")
+    pulls.came(0.0)
+    pulls.about["id"] = "p1"
     assert json.loads(pulls.ask(5, 0.0)[1])["id"] == "p1"
     pulls.told(1, read_status(423, "Nats-Pin-Id mismatch"), 1.0)
     assert "id" not in json.loads(pulls.ask(5, 0.0)[1])

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.asset_names import NAME
 from penstock.connection import api_request
 from penstock.errors import InputError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
@@ -45,14 +44,7 @@ __all__ = [
 
 
 log = logging.getLogger("penstock.jetstream")
-
-
-def checked(name: str, what: str) -> str:
-    """Give a name back that can be part of an API subject; refuse any other."""
-    if not NAME.fullmatch(name):
-        remedy = "A name has no dots, spaces, wildcards or slashes, and is not empty."
-        raise InputError(f"{name!r} cannot be the name of a {what}.", remedy=remedy)
-    return name
+checked = names.check_name
 
 
 async def _pages(

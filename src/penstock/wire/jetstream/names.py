@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.asset_names import NAME
 from penstock.errors import InputError
 
 __all__ = [
@@ -108,15 +109,13 @@ METRIC_ACK = "$JS.EVENT.METRIC.CONSUMER.ACK"
 ADVISORY = "$JS.EVENT.ADVISORY"
 MAX_DELIVERIES = f"{ADVISORY}.CONSUMER.MAX_DELIVERIES"
 
-_BAD_NAME = set(" \t\r\n.*>/\\")
 
-
-def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a stream or a consumer before it becomes part of a subject."""
-    if not name or _BAD_NAME & set(name) or not name.isprintable():
-        raise InputError(
-            f"{name!r} is no name of a stream or consumer.", remedy="Names have no blanks, dots, *, > or slashes."
-        )
+def check_name(name: str, what: str = "stream or consumer") -> str:
+    """Give a name back that can be part of an API subject; refuse any other."""
+    if not NAME.fullmatch(name):
+        remedy = "A name has no dots, spaces, wildcards or slashes, and is not empty."
+        raise InputError(f"{name!r} cannot be the name of a {what}.", remedy=remedy)
+    return name
 
 
 # -- methods: what follows the prefix --------------------------------------------------------------------------------

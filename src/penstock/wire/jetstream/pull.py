@@ -107,13 +107,11 @@ class Pulls:
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
-    def came(self, now: float, pin: str | None = None, count: int = 1) -> None:
-        """Take note of deliveries; `pin` is the id that they give us in a priority group."""
+    def came(self, now: float, count: int = 1) -> None:
+        """Take note of deliveries."""
         self._heard_at = now
         self.trouble = ""
         self._came += count
-        if pin:
-            self.about["id"] = pin
         while count and (oldest := next(iter(self._left), None)) is not None:
             taken = min(count, self._left[oldest])
             self._left[oldest] -= taken

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
@@ -20,6 +22,16 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("terminated", returncode=143)
 
     signal.signal(signal.SIGTERM, leave)
+
+
+@pytest.fixture(autouse=True)
+def log_handlers() -> Iterator[None]:
+    """Take away the log handler of a command that ran inside of this process: its stream is the test's, and ends."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.hookimpl(optionalhook=True)

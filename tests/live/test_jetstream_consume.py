@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,13 +26,6 @@ from penstock.jetstream import (
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 from penstock.wire.jetstream import names
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    client = await connect(server.url)
-    yield client
-    await client.close()
 
 
 @pytest.fixture

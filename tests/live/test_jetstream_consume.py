@@ -246,6 +246,16 @@ async def test_bytes_of_a_pull_are_bounded(nc: Connection, orders: Any):
             await asyncio.wait_for(anext(deliveries), 10)
 
 
+async def test_bytes_of_a_pull_that_are_used_up(nc: Connection, orders: Any):
+    """A pull whose bytes are used up to the last one ends without a word of the server: the next one is asked for."""
+    stream = await orders(8)
+    first = await one(nc, stream)
+    size = len(first.subject) + len(first.reply) + len(first.data) + len(first.header_block or b"")
+    await first.nak(sync=True)
+    async with Deliveries(nc, stream, "c", batch=8, max_bytes=2 * size, limit=8, wait=5) as deliveries:
+        assert sorted([delivery.sequence async for delivery in deliveries]) == list(range(1, 9))
+
+
 async def test_what_cannot_be_read(nc: Connection, orders: Any):
     """No such consumer, a push consumer, impossible options: one sentence each."""
     stream = await orders(1)

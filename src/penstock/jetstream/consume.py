@@ -249,7 +249,11 @@ class Deliveries:
         if reply.startswith(_ACK):
             delivery = Delivery(self._client, subject, reply, payload, block)
             self._queue.append(delivery)
-            self._fresh += 1
+            if self._max_bytes is None:
+                self._fresh += 1
+            else:
+                size = len(subject) + len(reply) + len(payload) + len(block or b"")
+                self._pulls.came(self._loop.time(), size=size)
             if self._grouped and (pin := delivery.headers.get(PIN_ID)):
                 self._pulls.about["id"] = pin
             if self._waiter is not None:

@@ -7,8 +7,9 @@ A request asks for messages, on a reply subject that ends with its number::
 Messages come on subjects of their own and do not say whose they are, so they count for the oldest request. A status
 comes on the reply subject. It ends its request, unless it is a heartbeat; as long as a request is out, something is
 heard at least every heartbeat. Only a request whose bytes are used up to the last one ends without a word, so they are
-counted here as the server counts: subject, reply subject, headers and payload. What is not heard, and what comes when a leader moves, is trouble: the driver finds out
-whether the consumer is there, and then asks anew (`restart`) or gives up (`error`).
+counted here as the server counts: subject, reply subject, headers and payload. What is not heard, and what comes when a
+leader moves, is trouble: the driver finds out whether the consumer is there, and then asks anew (`restart`) or gives up
+(`error`).
 """
 
 from __future__ import annotations

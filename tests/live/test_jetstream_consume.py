@@ -354,6 +354,18 @@ async def test_a_server_that_freezes_dies_and_returns(unique: Any):
                     await asyncio.wait_for(anext(deliveries), 30)
 
 
+async def test_what_is_on_its_way_to_a_reader_that_leaves_is_given_back(nc: Connection, orders: Any):
+    """Who leaves early gives back what came and what was coming: the next one gets all of it without an ack wait."""
+    stream = await orders(0, ack_wait=60.0)
+    async with Publisher(nc, stream) as publisher:
+        for _ in range(200):
+            await publisher.send(f"{stream}.x", bytes(50_000))
+    async with Deliveries(nc, stream, "c", batch=200) as deliveries:
+        await (await anext(deliveries)).nak()
+    async with Deliveries(nc, stream, "c", batch=200, limit=200, wait=10) as deliveries:
+        assert len({delivery.sequence async for delivery in deliveries}) == 200
+
+
 async def test_a_closed_connection_is_told(server: Server, orders: Any):
     """A connection that is closed while a read waits ends the read."""
     stream = await orders(0)

@@ -39,6 +39,7 @@ log = logging.getLogger("penstock.jetstream")
 
 _ACK = f"{ACK}.".encode()
 _PAUSE = 0.25  # between attempts while the server is in trouble
+_LEAVING = 2.0  # seconds that a server has to send what is on its way to a reader that leaves
 
 
 class Deliveries:
@@ -138,13 +139,16 @@ class Deliveries:
             self._tasks.append(asyncio.ensure_future(self._keep(min(waits) / 3)))
 
     async def close(self) -> None:
-        """Stop pulling, and give back what was not read."""
+        """Stop pulling, and give back what was not read, and what was on its way."""
         self._denial.close()
         await end(self._tasks)
         self._tasks.clear()
         if self._subscription is not None and not self._client.is_closed:
-            with suppress(PenstockError):  # the connection may end in this moment
-                await self._subscription.unsubscribe()
+            self._pulls.fail(DisconnectedError("These deliveries are closed."))  # no more is asked for
+            with suppress(PenstockError, TimeoutError):  # the connection may end in this moment
+                async with asyncio.timeout(min(_LEAVING, self._client.options.request_timeout)):
+                    await self._subscription.drain()
+            with suppress(PenstockError):
                 if self.info is not None and self.info.config.ack_policy != "none":
                     for delivery in self._queue:
                         await self._give_back(delivery, self.info.config.max_deliver)

@@ -1,7 +1,7 @@
 """Writes docs/reference/nats-commands.md: every noun, verb and flag of the `nats` command, and what stands for it here.
 
-`natscli.json` holds the facts: names and flags as `nats --fisk-introspect` lists them, and no sentence. What is the same is
-found by comparing; everything else needs a word in `nats_words.toml`, and what has none is an error.
+`natscli.json` holds the facts: names and flags as `nats --fisk-introspect` lists them, and no sentence. What is the
+same is found by comparing; everything else needs a word in `nats_words.toml`, and what has none is an error.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def rows(root: Any, facts: dict[str, Any], words: Words) -> list[Row]:
         _compare(row, flags, _options(command), _options(root), words, wrong)
         found.append(row)
         for other in theirs.get("aliases", "").split():
-            if _resolve(root, [*own_name.split()[:-1], other]) is not command:
-                if words.find("commands", f"{name}={other}") is None:
-                    wrong.append(f"nats {' '.join([*path[:-1], other])}: another name of {name} there, unknown here")
+            known = _resolve(root, [*own_name.split()[:-1], other]) is command
+            if not known and words.find("commands", f"{name}={other}") is None:
+                wrong.append(f"nats {' '.join([*path[:-1], other])}: another name of {name} there, unknown here")
     found += [Row("", name, more=sorted(_options(command))) for name, command in ours.items() if name not in taken]
     wrong += [f"a word about nothing: {word}" for word in words.unused()]
     if wrong:
@@ -164,8 +164,8 @@ def page(root: Any) -> str:
     text = [
         "# `nats` and `penstock`, verb by verb",
         "",
-        f"Every noun, verb and flag of the `nats` command ({facts['version']}), and what stands for it here. What is not",
-        "named in the last column works under the same name. What is left out is left out on purpose, and says why.",
+        f"Every noun, verb and flag of the `nats` command ({facts['version']}), and what stands for it here. What is",
+        "not named in the last column works under the same name. What is left out, is so on purpose, and says why.",
         "Flags that only `penstock` has are on [the page of commands](commands.md).",
     ]
     for noun, listed in _nouns(found):
@@ -180,7 +180,8 @@ def _nouns(found: list[Row]) -> Iterator[tuple[str, list[Row]]]:
     nouns: dict[str, list[Row]] = {}
     for row in found:
         if row.theirs:
-            nouns.setdefault("Every command" if row.theirs.startswith("(") else f"`{row.theirs.split()[0]}`", []).append(row)
+            noun = "Every command" if row.theirs.startswith("(") else f"`{row.theirs.split()[0]}`"
+            nouns.setdefault(noun, []).append(row)
     for noun, listed in nouns.items():
         reasons = {row.why for row in listed}
         if len(listed) > 1 and len(reasons) == 1 and "" not in reasons:  # one reason for all of them: one line

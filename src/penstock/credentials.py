@@ -147,14 +147,16 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
             _load_pair(context, _content(options.tls_cert, "tls_cert"), _content(options.tls_key, "tls_key"))
     except (ssl.SSLError, ValueError) as error:
         remedy = "tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate."
-        raise TlsError(f"The TLS certificates cannot be used: {_ssl_reason(error)}.", remedy=remedy) from None
+        raise TlsError(f"The TLS certificates cannot be used: {tls_reason(error)}.", remedy=remedy) from None
     return context
 
 
-def tls_reason(cause: ssl.SSLError) -> str:
-    """Give the reason why a handshake failed, in the words that the ssl module has for it."""
-    verify = str(getattr(cause, "verify_message", "")).rstrip(".")
-    return verify or str(cause.reason or cause).replace("_", " ").lower()
+def tls_reason(cause: Exception) -> str:
+    """Give the reason why a handshake failed, or a certificate is no use, in the words that the ssl module has."""
+    if verify := str(getattr(cause, "verify_message", "")):
+        return verify.rstrip(".")
+    reason = getattr(cause, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(cause)
 
 
 def _certificates(value: str) -> str:
@@ -163,11 +165,6 @@ def _certificates(value: str) -> str:
     if not blocks:
         raise TlsError(f"tls_ca {_place(value)} holds no certificate.", remedy="Give certificates as PEM.")
     return "\n".join(blocks) + "\n"
-
-
-def _ssl_reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    return str(reason).replace("_", " ").lower() if reason else str(error)
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.errors import InputError
+from penstock.asset_names import checked
 
 __all__ = [
     "ACK",
@@ -140,15 +140,8 @@ METRIC_ACK = "$JS.EVENT.METRIC.CONSUMER.ACK"
 ADVISORY = "$JS.EVENT.ADVISORY"
 MAX_DELIVERIES = f"{ADVISORY}.CONSUMER.MAX_DELIVERIES"
 
-_BAD_NAME = set(" \t\r\n.*>/\\")
 
-
-def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a stream or a consumer before it becomes part of a subject."""
-    if not name or _BAD_NAME & set(name) or not name.isprintable():
-        raise InputError(
-            f"{name!r} is no name of a stream or consumer.", remedy="Names have no blanks, dots, *, > or slashes."
-        )
+check_name = checked
 
 
 # -- methods: what follows the prefix --------------------------------------------------------------------------------

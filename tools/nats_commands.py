@@ -30,6 +30,7 @@ class Row:
     other: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     more: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
     why: str = ""
 
 
@@ -78,6 +79,8 @@ def rows(root: Any, facts: dict[str, Any], words: Words) -> list[Row]:
         taken.add(_shown(root, own_name.split()))
         flags = [flag for noun in above for flag in facts["commands"][noun]["flags"]]
         row = Row(name, own_name)
+        if differs := words.find("differs", name):
+            row.differs.append(differs)
         _compare(row, flags, _options(command), _options(root), words, wrong)
         found.append(row)
         for other in theirs.get("aliases", "").split():
@@ -112,6 +115,8 @@ def _compare(
         elif option is None:
             wrong.append(f"nats {row.theirs} {long}: no such flag here, and no word on it")
         else:
+            if differs := words.find("differs", keys[0]):
+                row.differs.append(f"`{long}`: {differs}")
             row.same += [] if other else [f"`{long}`"]
             row.other += [f"`{long}`: `{other}`"] if other else []
             for each in option.opts:
@@ -165,7 +170,8 @@ def page(root: Any) -> str:
         "# `nats` and `penstock`, verb by verb",
         "",
         f"Every noun, verb and flag of the `nats` command ({facts['version']}), and what stands for it here. What is",
-        "not named in the last column works under the same name. What is left out, is so on purpose, and says why.",
+        "the same has the same name and the same meaning; what differs, and what is left out on purpose, says how and",
+        "why.",
         "Flags that only `penstock` has are on [the page of commands](commands.md).",
     ]
     for noun, listed in _nouns(found):
@@ -200,6 +206,8 @@ def _cells(row: Row) -> tuple[str, str, str]:
         parts.append(f"other names: {', '.join(row.other)}")
     if row.left_out:
         parts.append(f"left out: {', '.join(row.left_out)}")
+    if row.differs:
+        parts.append(f"**differs**: {'; '.join(row.differs)}")
     ours = "every command" if row.ours.startswith("(") else f"`{row.ours}`"
     theirs = "every command" if row.theirs.startswith("(") else f"`{row.theirs}`"
     return theirs, ours, "; ".join(parts).replace("|", "\\|") or "none"

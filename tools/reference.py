@@ -21,6 +21,7 @@ from typing import Any
 
 import connection_page
 import guarantees_page
+import nats_commands
 import typer.main
 
 from penstock import errors, model, options
@@ -37,6 +38,7 @@ def pages() -> dict[Path, str]:
     return {
         FOLDER / "api.md": public_names(),
         FOLDER / "commands.md": commands(),
+        FOLDER / "nats-commands.md": nats_commands.page(typer.main.get_command(app)),
         FOLDER / "errors.md": error_tree(),
         FOLDER / "connection.md": connection(),
         FOLDER / "model.md": models(),

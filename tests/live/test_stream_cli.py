@@ -605,3 +605,17 @@ def test_payloads_are_translated(run: Run, stream: str, peer: Peer):
     assert "2 messages were not translated" in done.stderr
     assert "given together" in run("get", stream, "1", "--translate", "cat", "--json", status=2).stderr
     assert "there is no program" in run("get", stream, "1", "--translate", "nope-nope", status=2).stderr
+
+
+def test_what_came_from_outside_is_text(run: Run, stream: str, peer: Peer):
+    """A subject with a control code is written out in questions, lists and messages; no terminal obeys it."""
+    peer.publish(f"{stream}.\x1b[31m", b"x")
+    shown = run("rmm", stream, "1", stdin="n\n", status=2).stderr
+    for done in (
+        shown,
+        run("subjects", stream).stdout,
+        run("subjects", stream, "-n").stdout,
+        run("view", stream).stdout,
+    ):
+        assert "\\x1b[31m" in done
+        assert "\x1b" not in done

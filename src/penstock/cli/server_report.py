@@ -40,7 +40,6 @@ async def accounts(
 
         about = {"subscriptions": True, "auth": True, "acc": account or ""}
         got = await ask_connections(client, about, where=reporting.where(client), expect=limit)
-        _tell_own(got.own_account)
         found = accounts_of(connections_in(got.answers))
         if account is not None:
             found = [item for item in found if item["account"] == account]
@@ -94,7 +93,6 @@ async def connections(
         wanted = {"user": username, "acc": account, "filter_subject": subject}
         about |= {key: value for key, value in wanted.items() if value}
         got = await ask_connections(client, about, where=reporting.where(client), expect=limit)
-        _tell_own(got.own_account)
         found = connections_in(got.answers, closed_reason)
         if json:
             kept = sort_rows(found, field, reverse=reporting.reverse, top=top)
@@ -104,12 +102,6 @@ async def connections(
         )
 
     await show(ctx, reporting.watch, json, report)
-
-
-def _tell_own(own_account: bool) -> None:
-    if own_account:
-        what = "This login is not in the system account: servers tell it of the connections of its own account alone."
-        typer.echo(f"penstock: {what}", err=True)
 
 
 def check_pattern(pattern: str, option: str) -> None:

@@ -123,7 +123,7 @@ def test_a_bad_value_from_the_environment_is_refused(
 
 def test_missing_arguments_of_a_list_are_refused():
     """`sub` without a subject, and `chunks send` without a file, are bad input and no command."""
-    for arguments in (["sub"], ["chunks", "send"], ["stream", "rmm", "S"], ["bus", "serve", "a:b"]):
+    for arguments in (["sub"], ["chunks", "send"], ["bus", "serve", "a:b"]):
         done = invoke(None, *arguments)
         assert done.status == 2, arguments
         assert "Missing" in done.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.arrivals import Arrival, Dumped, Printed, Raw, Report, Shown, Stored, Translation
+from penstock.cli.arrivals import Arrival, Dumped, Printed, Raw, Shown, Stored, SubjectReport, Translation
 from penstock.cli.flags import Raw as RawFlag
 from penstock.cli.flags import StopAfter, Wait, argument, flag, flag_table, table_flag
 from penstock.cli.message_parts import check_subjects
@@ -63,7 +63,7 @@ class Looks:
             refuse_both("A report", self.reports, other, wanted)
         refuse_both("--raw", raw, "--dump", self.dump is not None)
         if self.reports:
-            return Report(self.report_top, by_subscription=self.report_subscriptions)
+            return SubjectReport(self.report_top, by_subscription=self.report_subscriptions)
         program = None
         if self.translate is not None:
             from penstock.cli.programs import Program
@@ -161,9 +161,9 @@ async def sub(
         waits: list[Awaitable[object]] = [taking.end]
         quiet = raw or looks.dump is not None
         if start is not None:
-            from penstock.cli.sub_stream import Reading
+            from penstock.cli.sub_stream import StreamReading
 
-            reading = Reading(here.client, of_stream, start, subjects or [], headers_only=looks.bare)
+            reading = StreamReading(here.client, of_stream, start, subjects or [], headers_only=looks.bare)
             waits.append(reading.run(taking, quiet=quiet))
         else:
             listening = _Listening(here, taking, ack, match_replies)
@@ -173,7 +173,7 @@ async def sub(
                 typer.echo(f"Subscribing on {', '.join(named)}", err=True)
         if silence is not None:
             waits.append(taking.quiet(silence))
-        with shown.live() if isinstance(shown, Report) else nullcontext():
+        with shown.live() if isinstance(shown, SubjectReport) else nullcontext():
             await here.until(*waits)
         if start is None:
             await listening.end()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.cli.programs import Program
     from penstock.connection import Msg
 
-__all__ = ["Arrival", "Dumped", "Printed", "Raw", "Shown", "Stored", "SubjectReport", "Translation"]
+__all__ = ["Arrival", "Display", "Dumped", "Printed", "Raw", "Stored", "SubjectReport", "Translation"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Arrival:
         return cls(message.subject, message.data, message.header_block, message.reply, subscription)
 
 
-class Shown(Protocol):
+class Display(Protocol):
     """A way to show messages."""
 
     async def show(self, number: int, arrival: Arrival, answer: Arrival | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.arrivals import Arrival, Dumped, Printed, Raw, Shown, Stored, SubjectReport, Translation
+from penstock.cli.arrivals import Arrival, Display, Dumped, Printed, Raw, Stored, SubjectReport, Translation
 from penstock.cli.flags import Raw as RawFlag
 from penstock.cli.flags import StopAfter, Wait, argument, flag, flag_table, table_flag
 from penstock.cli.message_parts import check_subjects
@@ -54,7 +54,7 @@ class Looks:
         """Whether payloads are not even wanted."""
         return (self.headers_only or self.subjects_only) and self.dump is None and not self.reports
 
-    def shown(self, raw: bool, seconds: float) -> Shown:
+    def shown(self, raw: bool, seconds: float) -> Display:
         """Give the way to show messages, once what is asked for is checked."""
         refuse_both("--timestamp", self.timestamp, "--delta-time", self.delta_time)
         refuse_both("--headers-only", self.headers_only, "--translate", self.translate is not None)
@@ -197,7 +197,7 @@ def _check(
 class Taking:
     """Shows messages one after the other, and knows when it has enough."""
 
-    shown: Shown
+    shown: Display
     count: int
     """How many are wanted; 0 for any number."""
     ignored: list[str]

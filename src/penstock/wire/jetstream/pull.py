@@ -6,8 +6,13 @@ A request asks for messages, on a reply subject that ends with its number::
 
 Messages come on subjects of their own and do not say whose they are, so they count for the oldest request. A status
 comes on the reply subject. It ends its request, unless it is a heartbeat; as long as a request is out, something is
-heard at least every heartbeat. What is not heard, and what comes when a leader moves, is trouble: the driver finds out
-whether the consumer is there, and then asks anew (`restart`) or gives up (`error`).
+heard at least every heartbeat. Only a request whose bytes are used up to the last one ends without a word, so they are
+counted here as the server counts: subject, reply subject, headers and payload. What is not heard, and what comes when a
+leader moves, is trouble: the driver finds out whether the consumer is there, and then asks anew (`restart`) or gives up
+(`error`).
+
+In a priority group that is pinned, the server delivers to one client. The first delivery says under which id; requests
+that name it are served, those that name none wait until the pin is free, and those that name an old one end with 423.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ class Pulls:
     """The requests of one reader of a consumer.
 
     `batch` and `max_bytes` bound what is asked for and held, `limit` what is asked for in all. `expires` is how long
-    one request lasts, `heartbeat` how often the server shows that it is there.
+    one request lasts, `heartbeat` how often the server shows that it is there. `pinned` says that the group is pinned.
     """
 
     def __init__(
@@ -65,8 +70,9 @@ class Pulls:
         max_bytes: int | None = None,
         limit: int | None = None,
         about: dict[str, Any] | None = None,
+        pinned: bool = False,
     ) -> None:
-        self.stream, self.consumer = stream, consumer
+        self.stream, self.consumer, self.pinned = stream, consumer, pinned
         self.batch = batch if limit is None else min(batch, limit)
         self.expires, self.heartbeat = expires, heartbeat
         self.max_bytes, self.limit = max_bytes, limit
@@ -76,8 +82,14 @@ class Pulls:
         """Why nothing is asked for now."""
         self.trouble_since = 0.0
         self._left: dict[int, int] = {}  # what each request may still bring
+        self._bytes_left: dict[int, int] = {}  # and how much, if there is a bound
         self._number = self._came = 0
         self._heard_at = now
+
+    @property
+    def pin(self) -> str | None:
+        """The id under which the server delivers to us in a pinned group; None while it does not."""
+        return self.about.get("id")
 
     @property
     def outstanding(self) -> int:
@@ -88,7 +100,9 @@ class Pulls:
 
     def want(self, held: int) -> int:
         """Say how many messages to ask for, `held` of them waiting to be read: none until half of a batch was read."""
-        if self.trouble or self.error is not None or len(self._left) >= _AT_ONCE:
+        # Without a pin one request gets it, and others would wait for the time that they have left.
+        at_once = 1 if self.pinned and self.pin is None else _AT_ONCE
+        if self.trouble or self.error is not None or len(self._left) >= at_once:
             return 0
         here = held + self.outstanding
         want = self.batch - here
@@ -102,23 +116,26 @@ class Pulls:
             self._heard_at = now
         self._number += 1
         self._left[self._number] = count
+        if self.max_bytes is not None:
+            self._bytes_left = {number: self._bytes_left[number] for number in self._left if number in self._bytes_left}
+            self._bytes_left[self._number] = self.max_bytes
         asked = body(count, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, about=self.about)
         return self._number, json.dumps(asked).encode()
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
-    def came(self, now: float, pin: str | None = None, count: int = 1) -> None:
-        """Take note of deliveries; `pin` is the id that they give us in a priority group."""
+    def came(self, now: float, count: int = 1, size: int = 0) -> None:
+        """Take note of deliveries; where bytes are bounded, of one with its size."""
         self._heard_at = now
         self.trouble = ""
         self._came += count
-        if pin:
-            self.about["id"] = pin
         while count and (oldest := next(iter(self._left), None)) is not None:
             taken = min(count, self._left[oldest])
             self._left[oldest] -= taken
             count -= taken
-            if not self._left[oldest]:
+            if oldest in self._bytes_left:
+                self._bytes_left[oldest] -= size
+            if not self._left[oldest] or self._bytes_left.get(oldest, 1) <= 0:
                 del self._left[oldest]
 
     def told(self, number: int, status: Status, now: float, *, idle: bool = True) -> None:
@@ -139,7 +156,9 @@ class Pulls:
         elif status.kind is StatusKind.DELETED:
             self.fail(NotFoundError(f"Consumer {self.consumer} of {self.stream} was deleted.", code=404))
         elif status.kind is StatusKind.PINNED:
-            self.about.pop("id", None)  # another client holds the pin now
+            if ours:  # all that is out names the same pin, which another client has now, or nobody
+                self.about.pop("id", None)
+                self._left.clear()
         elif status.kind in (StatusKind.NONE, StatusKind.EXPIRED, StatusKind.COMPLETED):
             pass  # it is over, and more may be asked for
         elif status.verdict is Verdict.PASSING:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "copy", "edit", "pause", "reset", "resume", "rm", "unpin"]
 
+_NAME_TAKEN = 10148  # the server's code for a consumer that is there, and another one
+
 
 # -- creating and changing -------------------------------------------------------------------------------------------
 
@@ -58,21 +60,25 @@ async def add(
 
 
 async def _create(client: Connection, stream: str, consumer: Consumer) -> ConsumerInfo:
-    """Create a consumer that fits its stream and what else is there; another one of its name is left as it is."""
+    """Create a consumer that fits its stream and what else is there; another one of its name is left as it is.
+
+    The same one again is no error.
+    """
     name = consumer.durable or consumer.name
     there = (await assets.stream_info(client, stream)).config
     rules.check_consumer(consumer, there)
     others = {info.name: info.config for info in await assets.consumers(client, stream) if not info.is_sourcing}
-    if name in others:
-        raise InputError(
-            f"Stream {stream} has a consumer {name} already.",
-            remedy=f"Change it with `penstock consumer edit {stream} {name}`.",
-        )
     rules.check_consumers_together(there, {**others, name or "(new)": consumer})
     for item in rules.idle_filters(consumer, there):
         subjects = ", ".join(rules.stream_subjects(there))
         typer.echo(plain(f"The filter {item} matches none of the subjects of stream {stream}: {subjects}."), err=True)
-    return await assets.add_consumer(client, stream, consumer)
+    try:
+        return await assets.add_consumer(client, stream, consumer)
+    except JetStreamError as error:
+        if error.err_code != _NAME_TAKEN:
+            raise
+        what = f"Stream {stream} has another consumer {name} already."
+        raise InputError(what, remedy=f"Change it with `penstock consumer edit {stream} {name}`.") from None
 
 
 async def edit(

@@ -39,6 +39,7 @@
     │   └── SlowConsumerError       the reply is read more slowly than is allowed
     ├── ChannelError                a NATS Streaming server, or our gateway, refused a request
     ├── PipelineError               the run of a pipeline failed; says where Spark's log is
+    ├── ProgramError                a program of the user's own failed that was given a message
     ├── MessageError                a message of a stream that no row can be made of
     └── DataLossError               messages that were asked for are gone from the stream
 
@@ -263,6 +264,14 @@ class PipelineError(PenstockError, fault="pipeline"):
     """The run of a pipeline failed; `log` is the path of Spark's log."""
 
     log: str | None
+
+
+class ProgramError(PenstockError, fault="program"):
+    """A program that a command gave a message to failed: `status` is its exit status, if it ended by itself."""
+
+    program: str
+    status: int | None
+    output: bytes
 
 
 class MessageError(PenstockError, fault="peer"):

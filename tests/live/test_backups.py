@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -71,3 +74,22 @@ def test_the_nats_command_reads_ours(
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert run("stream", "view", name, "--raw").stdout == "one\n"
+
+
+def test_a_disk_that_is_full(run: Callable[..., Done], server: Server, unique: Callable[..., str], tmp_path: Path):
+    """What cannot be written is told in a sentence, and nothing of it is left."""
+    name, folder, peer = unique("B"), tmp_path / "b", Peer(server.url)
+    run("stream", "add", name, "--subjects", name, "--defaults")
+    peer.publish(name, os.urandom(100_000))
+    peer.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        done = invoke(server.url, "stream", "backup", name, str(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (done.status, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"penstock: {folder} cannot be written: File too large. Is there room")
+    assert list(tmp_path.iterdir()) == []

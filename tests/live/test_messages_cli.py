@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.server import Server
+from penstock.wire.jetstream.direct import read_headers
 from tests.live.inprocess import Done, Peer, Talk, invoke
 
 
@@ -37,6 +39,11 @@ def run(server: Server) -> Callable[..., Done]:
     return call
 
 
+def stored_headers(done: Done) -> dict[str, list[str]]:
+    """Read the headers of a message that `stream get --json` printed."""
+    return read_headers(base64.b64decode(json.loads(done.stdout)["hdrs"]))
+
+
 def awaited(heard: list[Any], count: int) -> list[Any]:
     """Wait until so many messages were heard."""
     deadline = time.monotonic() + 20
@@ -53,11 +60,12 @@ def test_pub_sends_what_it_is_given(run: Callable[..., Done], peer: Peer, unique
     """Body, headers and reply subject arrive as they were given; what was sent is told in one line."""
     subject = unique("pub")
     with peer.listening(subject) as heard:
-        done = run("pub", subject, "grüße", "-H", "Color:red", "-H", "Link:a:b", "--reply", "back.here")
+        headers = ("-H", "Color:red", "-H", "Link:a:b", "-H", "Color:{{ Count }}")
+        done = run("pub", subject, "grüße", *headers, "--reply", "back.here")
         (message,) = awaited(heard, 1)
     assert done.stdout == f"Published {len('grüße'.encode())} bytes to {subject}\n"
     assert (message.data, message.reply) == ("grüße".encode(), "back.here")
-    assert dict(message.headers) == {"Color": "red", "Link": "a:b"}
+    assert message.header_block == b"NATS/1.0\r\nColor: red\r\nColor: 1\r\nLink: a:b\r\n\r\n"
 
 
 @pytest.mark.parametrize("name", ["pub", "publish"])
@@ -101,6 +109,16 @@ def test_pub_many_says_so_once(run: Callable[..., Done], peer: Peer, unique: Cal
         ["a", "x", "--count", "1.5"],
         ["a", "x", "extra"],
         ["a", "x", "--timeout", "0s"],
+        ["{{ Count }}", "x", "--no-templates"],
+        ["a", "{{Random 5}}"],
+        ["a", "x", "--send-on", "space"],
+        ["a", "x", "--ttl", "soon"],
+        ["a", "x", "--ttl", "0s"],
+        ["a", "x", "-J", "--reply", "b"],
+        ["a", "x", "--schedule-every", "5s"],
+        ["a", "x", "--schedule-dest", "b"],
+        ["a", "x", "--schedule-dest", "b", "--schedule-every", "5s", "--schedule-after", "5s"],
+        ["a", "x", "--schedule-dest", "b", "--schedule-every", "5s", "--atomic"],
     ],
 )
 def test_pub_refuses_bad_input_before_it_connects(arguments: list[str]):
@@ -108,6 +126,58 @@ def test_pub_refuses_bad_input_before_it_connects(arguments: list[str]):
     done = invoke("nats://127.0.0.1:1", "pub", *arguments)
     assert (done.status, done.stdout) == (2, "")
     assert "127.0.0.1" not in done.stderr
+
+
+def test_templates_can_be_switched_off(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
+    """--no-templates leaves braces as they are, in headers too."""
+    subject = unique("pub")
+    with peer.listening(subject) as heard:
+        run("pub", subject, "{{ Count }}", "-H", "K:{{Count}}", "--no-templates")
+        (message,) = awaited(heard, 1)
+    assert (message.data, message.headers) == (b"{{ Count }}", {"K": "{{Count}}"})
+
+
+def test_pub_sends_lines_as_they_come(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
+    """--send-on newline makes a message of each line of standard input, whatever body is given with --force-stdin."""
+    subject = unique("pub")
+    with peer.listening(subject) as heard:
+        done = run("pub", subject, "not sent", "--force-stdin", "--send-on", "newline", stdin="a\n\nb {{Count}}")
+        assert [message.data for message in awaited(heard, 3)] == [b"a", b"", b"b 1"]
+    assert done.stdout.count(f"bytes to {subject}\n") == 3
+
+
+def test_pub_into_a_stream(run: Callable[..., Done], unique: Callable[..., str]):
+    """-J and --ttl tell the stream's ack, and --atomic stores all or none; each with headers that are repeated."""
+    stream, other = unique("S"), unique("S")
+    run("stream", "add", stream, "--subjects", stream, "--defaults", "--allow-batch", "--allow-msg-ttl")
+    run("stream", "add", other, "--subjects", other, "--defaults")
+    headers = ("-H", "A:1", "-H", "A:2")
+    stored = run("pub", stream, "n{{Count}}", "-J", "--count", "2", *headers, "-H", "Nats-Msg-Id:{{Count}}").stdout
+    assert stored == f"Stored in Stream: {stream} Sequence: 1\nStored in Stream: {stream} Sequence: 2\n"
+    assert "Duplicate: true" in run("pub", stream, "n", "-J", "-H", "Nats-Msg-Id:2").stdout
+    assert "TTL" not in run("pub", stream, "x", "--ttl", "never").stdout
+    ids = ("-H", "Nats-Msg-Id:b{{Count}}")
+    done = run("pub", stream, "m{{Count}}", "--atomic", "--count", "3", "--ttl", "1h", *headers, *ids)
+    assert done.stdout == f"Stored 3 messages in Stream: {stream} Sequence: 6\n"
+    got = stored_headers(run("stream", "get", stream, "6", "--json"))
+    assert (got["A"], got["Nats-Msg-Id"], got["Nats-TTL"]) == (["1", "2"], ["b3"], ["3600000ms"])
+    assert "--allow-batch" in run("pub", other, "x", "--atomic", status=2).stderr
+    assert "per-message TTL is disabled" in run("pub", other, "x", "--ttl", "5s", status=1).stderr
+    assert "No stream captures" in run("pub", unique("none"), "x", "--atomic", status=1).stderr
+    assert "does a stream hold" in run("pub", unique("none"), "x", "-J", status=1).stderr
+
+
+def test_pub_later(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
+    """A schedule is kept in the stream as headers, and the stream says so."""
+    stream = unique("S")
+    allowed = {"allow_msg_schedules": True, "allow_rollup_hdrs": True, "allow_msg_ttl": True}
+    peer.do(peer.client.jetstream().add_stream(name=stream, subjects=[f"{stream}.>"], **allowed))
+    plan = ("--schedule-every", "1h", "--schedule-dest", f"{stream}.out", "--schedule-ttl", "2m")
+    assert "Sequence: 1" in run("pub", f"{stream}.plan", "x", *plan).stdout
+    kept = stored_headers(run("stream", "get", stream, "1", "--json"))
+    assert kept["Nats-Schedule"] == ["@every 1h0m0s"]
+    assert kept["Nats-Schedule-Target"] == [f"{stream}.out"]
+    assert kept["Nats-Schedule-TTL"] == ["2m0s"]
 
 
 def test_pub_is_broken_off(run: Callable[..., Done], unique: Callable[..., str]):
@@ -182,7 +252,35 @@ def test_sub_ends_when_it_is_told_to(run: Callable[..., Done], unique: Callable[
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["a b"], ["fine", "a.>.b"], ["a", "--count", "-1"], ["a", "--wait", "x"], ["a", "--wait", "-1s"]],
+    [
+        [],
+        ["a b"],
+        ["fine", "a.>.b"],
+        ["a", "--count", "-1"],
+        ["a", "--wait", "x"],
+        ["a", "--wait", "-1s"],
+        ["a", "-I", "b c"],
+        ["a", "--inbox"],
+        ["a", "-t", "-d"],
+        ["a", "--raw", "--dump", "-"],
+        ["a", "--dump", ""],
+        ["a", "--raw", "--report-subjects"],
+        ["a", "--report-subjects", "--report-top", "0"],
+        ["a", "--translate", "no-such-program"],
+        ["a", "--translate", "cat 'x"],
+        ["a", "--translate", ""],
+        ["a", "--translate", "{{Subject}} x"],
+        ["a", "--terminate-at-end"],
+        ["a", "--stream", "A.B"],
+        ["a", "--stream", "A", "--queue", "q"],
+        ["a", "--all", "--match-replies"],
+        ["a", "--all", "--new"],
+        ["a", "--since", "yesterday"],
+        ["a", "--start-sequence", "0"],
+        ["a", "--stream", "A", "--durable", "d"],
+        ["--durable", "d"],
+        ["--stream", "A", "--durable", "d", "--direct"],
+    ],
 )
 def test_sub_refuses_bad_input_before_it_connects(arguments: list[str]):
     """What cannot be listened on is bad input."""
@@ -199,7 +297,8 @@ def test_req_shows_the_answer(run: Callable[..., Done], peer: Peer, unique: Call
     subject = unique("req")
     with peer.listening(subject, b"answer") as heard:
         done = run("req", subject, "question {{Count}}", "-H", "K:v", "--count", "2")
-    assert re.fullmatch(rf"(Sending request on {subject}\nReceived with rtt \d+\.\d\d\dms\nanswer\n){{2}}", done.stdout)
+    assert done.stdout == "answer\nanswer\n"
+    assert re.fullmatch(r"(Received with rtt \d+\.\d\d\dms\n){2}", done.stderr)
     assert [message.data for message in heard] == [b"question 1", b"question 2"]
     assert dict(heard[0].headers) == {"K": "v"}
 
@@ -223,6 +322,31 @@ def test_req_wants_so_many_answers(run: Callable[..., Done], peer: Peer, unique:
         assert sorted(fewer.stdout.split()) == ["one", "two"]
 
 
+def test_req_takes_replies_until_one_is_empty(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
+    """--wait-for-empty shows all that comes before it; if it does not come within --reply-timeout, that is told."""
+    subject = unique("req")
+
+    async def answer(message: Any) -> None:
+        for part in (b"one", b"two", message.data):
+            await peer.client.publish(message.reply, part)
+
+    async def serve() -> Any:
+        subscription = await peer.client.subscribe(subject, cb=answer)
+        await peer.client.flush()
+        return subscription
+
+    subscription = peer.do(serve())
+    assert run("req", subject, "", "--wait-for-empty", "--raw").stdout == "one\ntwo\n"
+    endless = run("req", subject, "x", "--wait-for-empty", "--raw", "--reply-timeout", "50ms", status=1)
+    assert endless.stdout == "one\ntwo\nx\n"
+    assert "--reply-timeout" in endless.stderr
+    few = run("req", subject, "x", "--replies", "4", "--raw", "--reply-timeout", "50ms", "--timeout", "30s", status=1)
+    assert "Only 3 of 4 replies" in few.stderr
+    lines = run("req", subject, "--raw", "--send-on", "newline", "--translate", "tr a-z A-Z", stdin="a\nb\n")
+    assert lines.stdout == "ONE\nONE\n"
+    peer.do(subscription.unsubscribe())
+
+
 def test_req_fails_where_nobody_answers(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
     """Nobody who listens is told at once; somebody who does not answer, after the time-out; both with status 1."""
     subject = unique("req")
@@ -236,7 +360,18 @@ def test_req_fails_where_nobody_answers(run: Callable[..., Done], peer: Peer, un
 
 @pytest.mark.parametrize(
     "arguments",
-    [["a b", "x"], ["a.*", "x"], ["a", "x", "--replies", "-1"], ["a", "x", "--count", "0"], ["a", "x", "-H", "x"], []],
+    [
+        ["a b", "x"],
+        ["a.*", "x"],
+        ["a", "x", "--replies", "-1"],
+        ["a", "x", "--count", "0"],
+        ["a", "x", "-H", "x"],
+        ["a", "x", "--reply-timeout", "x"],
+        ["a", "x", "--replies", "2", "--wait-for-empty"],
+        ["a", "x", "--send-on", "x"],
+        ["a", "x", "--translate", "no-such-program"],
+        [],
+    ],
 )
 def test_req_refuses_bad_input_before_it_connects(arguments: list[str]):
     """What cannot be asked is bad input."""
@@ -262,26 +397,27 @@ def test_reply_answers(run: Callable[..., Done], peer: Peer, unique: Callable[..
 
 
 def test_reply_echoes_and_takes_its_time(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
-    """--echo gives the question back, after --sleep; Ctrl-C ends it with 0."""
-    subject, facts = unique("reply"), {}
+    """The question comes back, with its headers and a count, after up to --sleep; Ctrl-C ends it with 0."""
+    subject, answers = unique("reply"), []
 
     def ask(talk: Talk) -> None:
         talk.wait_for("Listening")
-        began = time.monotonic()
-        facts["data"] = peer.request(subject, b"\x00echo").data
-        facts["seconds"] = time.monotonic() - began
+        answers.append(peer.request(subject, b"\x00echo", headers={"K": ["1", "2"]}))
         talk.interrupt()
 
-    run("reply", subject, "--echo", "--sleep", "100ms", beside=ask)
-    assert facts["data"] == b"\x00echo"
-    assert facts["seconds"] >= 0.1
+    run("reply", subject, "--sleep", "20ms", beside=ask)
+    assert answers[0].data == b"\x00echo"
+    assert answers[0].header_block == b"NATS/1.0\r\nK: 1\r\nK: 2\r\nNATS-Reply-Counter: 1\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a"], "nothing to answer with"),
         (["a", "b", "--echo"], "given together"),
+        (["a", "b", "--command", "cat"], "given together"),
+        (["a", "--command", "cat", "--echo"], "given together"),
+        (["a", "--command", "no-such-program"], "no program"),
+        (["a", "--command", "{{1}}"], "templates are for arguments"),
         (["a b", "x"], "The subject"),
         (["a", "x", "-H", "x"], "header"),
         (["a", "x", "--sleep", "x"], "--sleep"),
@@ -299,17 +435,26 @@ def test_reply_refuses_bad_input_before_it_connects(arguments: list[str], words:
 
 
 def test_rtt_measures_each_server(run: Callable[..., Done], server: Server):
-    """One row a server, with its address and without its token; the shortest is no longer than the mean."""
+    """One row an address, without the token; --json is as the `nats` command gives it."""
     shown = run("rtt", "2").stdout
-    assert "Round trips, 2 to each server" in shown
+    assert "Round trips, 2 to each address" in shown
     assert len(re.findall(r"\d+\.\d{3}ms", shown)) == 3
-    rows = json.loads(run("rtt", "1", "--json", "-s", f"{server.url},{server.url}").stdout)
-    assert [set(row) for row in rows] == [{"url", "rtt", "min", "max"}] * len(rows)
+    named = server.url.replace("127.0.0.1", "localhost")
+    rows = json.loads(run("rtt", "1", "--json", "-s", f"{server.url},{named}").stdout)
+    assert len(rows) == 2
+    for row in rows:
+        assert set(row) == {"url", "results"}
+        for result in row["results"]:
+            assert set(result) == {"time", "address", "rtt", "url"}
+            assert type(result["rtt"]) is int
+    assert rows[0]["results"][0]["rtt"] > 0
+    assert rows[1]["url"].startswith("nats://localhost:")
+    assert "localhost" not in rows[1]["results"][0]["address"]
     assert server.token not in shown + json.dumps(rows)
-    assert all(0 < row["min"] <= row["rtt"] <= row["max"] for row in rows)
 
 
 def test_rtt_names_the_server_that_is_not_there(run: Callable[..., Done], server: Server):
     """One address of several that does not answer is a failure that names it."""
-    done = run("rtt", "1", "-s", f"{server.url},nats://127.0.0.1:1", status=1)
+    done = run("rtt", "1", "--json", "-s", f"{server.url},nats://127.0.0.1:1", status=1)
     assert "127.0.0.1:1" in done.stderr
+    assert [bool(row["results"][0]["rtt"]) for row in json.loads(done.stdout)] == [True, False]

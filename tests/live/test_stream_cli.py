@@ -331,6 +331,13 @@ def test_view_goes_through_the_stream(run: Run, stream: str, peer: Peer):
         (["purge", "S", "--seq", "5", "--keep", "1", "-f"], "given together"),
         (["purge", "S", "--seq", "0", "-f"], "--seq"),
         (["purge", "S", "--keep", "-1", "-f"], "--keep"),
+        (["purge", "S", "--subject", "", "-f"], "is empty"),
+        (["purge", "S", "--subject", "a..b", "-f"], "empty token"),
+        (["ls", "--subject", "a b"], "has a space"),
+        (["report", "--subject", "a b"], "has a space"),
+        (["view", "S", "--subject", "a..b"], "empty token"),
+        (["get", "S", "-S", "a..b"], "empty token"),
+        (["subjects", "S", "a..b"], "empty token"),
         (["subjects", "S", "--sort", "size"], "--sort"),
         (["size", "--messages", "1", "--payload", "x", "--subject", "a"], "--payload"),
         (["size", "--messages", "1", "--payload", "1", "--subject", "a", "--storage", "tape"], "--storage"),
@@ -586,3 +593,15 @@ def test_features_alone(run: Run, stream: str):
     assert (made["allow_msg_schedules"], made["allow_msg_ttl"], made["allow_rollup_hdrs"]) == (True, True, True)
     again = run("edit", stream, "--allow-schedules", "--subject-del-markers-ttl", "1m")
     assert again.stderr == f"Stream {stream} is like that already.\n"
+
+
+def test_payloads_are_translated(run: Run, stream: str, peer: Peer):
+    """A program gets the payload, and its words may name subject and stream; one that fails is told, with status 1."""
+    peer.publish(f"{stream}.a", b"one", b"two")
+    assert run("view", stream, "--raw", "--translate", "tr a-z A-Z").stdout == "ONE\nTWO\n"
+    shown = run("get", stream, "2", "--translate", "echo {{Stream}} {{Subject}}").stdout
+    assert shown.endswith(f"\n{stream} {stream}.a\n\n")
+    done = run("view", stream, "--translate", "false", status=1)
+    assert "2 messages were not translated" in done.stderr
+    assert "given together" in run("get", stream, "1", "--translate", "cat", "--json", status=2).stderr
+    assert "there is no program" in run("get", stream, "1", "--translate", "nope-nope", status=2).stderr

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import asset_show, consumer_show, doctor, message_parts, output, running, tables
+from penstock.cli import asset_show, consumer_show, doctor, message_parts, output, running, standard_input, tables
 from penstock.cli.chunks import _Part, file_name
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo
@@ -360,7 +360,7 @@ def test_templates_are_filled():
     assert message_parts.Template(b"plain \xff").fill(1) == b"plain \xff"
     assert filled(b"{{ID}}") != filled(b"{{ID}}")
     assert re.fullmatch("[A-Za-z0-9]{3,5}", filled(b"{{ Random 3 5 }}"))
-    assert filled(b"[{{Request}}]", request=b"{{Count}}") == "[{{Count}}]"
+    assert filled(b"[{{Request}}] {{ .1 }} {{2}}", Request=b"{{Count}}", **{"1": b"one"}) == "[{{Count}}] one {{2}}"
     assert message_parts.Template(b"{{Count}}", on=False).fill(1) == b"{{Count}}"
 
 
@@ -375,14 +375,15 @@ def test_templates_that_cannot_be_filled(text: bytes):
 def test_headers_that_cannot_be_sent(given: str):
     """A header without a name or a colon, or with a line break, is refused."""
     with pytest.raises(InputError, match="cannot be sent"):
-        message_parts.parse_headers([given])
+        message_parts.HeaderTemplates([given])
 
 
 def test_headers_are_read():
     """The first colon ends the name; blanks around the value go; a name that comes again keeps all its values."""
-    given = ["A:b:c", "B:  d ", "C:", "A:again"]
-    assert message_parts.parse_headers(given) == {"A": ["b:c", "again"], "B": ["d"], "C": [""]}
-    assert message_parts.parse_headers(None) == {}
+    given = ["A:b:c", "B:  d ", "C:", "A:n {{ Count }}"]
+    assert message_parts.HeaderTemplates(given).fill(3) == {"A": ["b:c", "n 3"], "B": ["d"], "C": [""]}
+    assert message_parts.HeaderTemplates(given, on=False).fill(3)["A"] == ["b:c", "n {{ Count }}"]
+    assert message_parts.HeaderTemplates(None).fill(1) == {}
 
 
 @pytest.mark.parametrize(
@@ -402,27 +403,50 @@ def test_subjects_that_no_server_takes(subject: str, literal: bool, words: str):
     """A subject with a blank, an empty token or a misplaced wildcard is refused before a connection is made."""
     with pytest.raises(InputError, match=words):
         message_parts.check_subjects("fine", subject, literal=literal)
-    message_parts.check_subjects("fine.*", "a.>", "{{Count}}.x")
+    message_parts.check_subjects("fine.*", "a.>", "{{ Count }}.x", templates=True)
+    with pytest.raises(InputError, match="space"):
+        message_parts.check_subjects("{{ Count }}.x")
 
 
-def test_a_body_is_the_argument_or_standard_input(monkeypatch: pytest.MonkeyPatch):
-    """An argument wins; a pipe is read to its end; a terminal is not waited for; too much is refused with a way out."""
+async def test_a_body_is_the_argument_or_standard_input(monkeypatch: pytest.MonkeyPatch):
+    """An argument wins; a pipe is read to its end, or line by line; too much is refused with a way out."""
 
-    def pipe(content: bytes) -> io.TextIOWrapper:
-        return io.TextIOWrapper(io.BytesIO(content))
+    def pipe(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
-    monkeypatch.setattr(sys, "stdin", pipe(b"\x00piped\xff"))
-    assert [*message_parts.bodies("given ü")] == ["given ü".encode()]
-    assert [*message_parts.bodies("\udcff")] == [b"\xff"]
-    assert [*message_parts.bodies(None)] == [b"\x00piped\xff"]
-    monkeypatch.setattr(sys, "stdin", pipe(b"one\ntwo\r\n\nlast"))
-    assert [*message_parts.bodies(None, lines=True)] == [b"one", b"two", b"", b"last"]
-    monkeypatch.setattr(message_parts, "MAX_BODY", 10)
-    monkeypatch.setattr(sys, "stdin", pipe(b"x" * 11))
-    with pytest.raises(InputError, match="penstock chunks send"):
-        next(message_parts.bodies(None))
+    async def bodies(body: str | None = None, *, stdin: bool = False, send_on: str = "eof") -> list[bytes]:
+        return [one async for one in standard_input.bodies(body, stdin=stdin, send_on=send_on)]
+
+    pipe(b"\x00piped\xff")
+    assert await bodies("given ü") == ["given ü".encode()]
+    assert await bodies("\udcff", send_on="newline") == [b"\xff"]
+    assert await bodies() == [b"\x00piped\xff"]
+    pipe(b"one\ntwo\r\n\nlast")
+    assert await bodies("given", stdin=True, send_on="newline") == [b"one", b"two", b"", b"last"]
+    monkeypatch.setattr(standard_input, "MAX_BODY", 10)
+    for send_on in ("eof", "newline"):
+        pipe(b"x" * 11)
+        with pytest.raises(InputError, match="penstock chunks send"):
+            await bodies(send_on=send_on)
     monkeypatch.setattr(sys, "stdin", None)
-    assert [*message_parts.bodies(None)] == [b""]
+    assert (await bodies(), await bodies(send_on="newline")) == ([b""], [])
+
+
+async def test_a_slow_pipe_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch):
+    """Lines are given as they come, and whatever else the loop has to do goes on meanwhile."""
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as pipe, open(writing, "wb", buffering=0) as far:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        lines = standard_input.bodies(None, stdin=False, send_on="newline")
+        for word in (b"one", b"two"):
+            waiting = asyncio.ensure_future(anext(lines))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            far.write(word + b"\nand a half")
+            async with asyncio.timeout(10):
+                assert (await waiting).endswith(word)
+        far.close()
+        assert [line async for line in lines] == [b"and a half"]
 
 
 # -- files and findings ----------------------------------------------------------------------------------------------

@@ -295,15 +295,16 @@ class Sieve:
             typer.echo(f"Not shown: {what} of the Spark sink; see --all.", err=True)
 
 
-def show_message(message: Message, *, raw: bool = False) -> None:
-    """Print a stored message."""
+def show_message(message: Message, *, raw: bool = False, data: bytes | None = None) -> None:
+    """Print a stored message; `data` is what to show for its payload, if a program made something of that."""
+    body = message.data if data is None else data.removesuffix(b"\n")
     if not raw:
         typer.echo(f"[{message.sequence}] Subject: {plain(message.subject)} Received: {local(message.time)}")
         for name, values in message.headers.items():
             for value in values:
                 typer.echo(plain(f"  {name}: {value}"))
         typer.echo("")
-    print_bytes(message.data if raw else message.data + b"\n")
+    print_bytes(body if raw else body + b"\n")
 
 
 def show_delivery(delivery: Delivery, *, raw: bool = False) -> None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.flags import Json, argument, flag
-from penstock.cli.message_parts import bodies
 from penstock.cli.output import print_bytes, print_json
 from penstock.cli.running import connected, staying
+from penstock.cli.standard_input import whole_body
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 
@@ -57,7 +57,7 @@ async def call(
         wsid,
         _values(header, ":", "header"),
         _values(query, "=", "query value"),
-        next(bodies(None if body == "-" else body or "")),
+        await whole_body(None if body == "-" else body or ""),
     )
     queues, printer = {request.queue: request.partition + 1}, _Printer(json)
     BusOptions(queues, window)  # what is wrong is said before we connect

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.flags import Json, StopAfter, argument, flag
+from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import print_json, progress
 from penstock.cli.running import connected, first, staying
 from penstock.durations import parse_duration
@@ -111,6 +112,7 @@ async def receive(
     """Receive files, until Ctrl-C, --count of them, or with --id one; nothing there already is overwritten."""
     from penstock.chunks import Archive
 
+    check_subjects(subject, literal=stream is not None)
     if not to.is_dir() or not os.access(to, os.W_OK | os.X_OK):
         raise InputError(f"{to} is no folder that can be written.", remedy="Make it, or name another with --to.")
     if stream is None and (durable or message_id):

@@ -95,6 +95,8 @@ def hoist(group: Any, arguments: list[str]) -> list[str]:
         name, joined, _ = argument.partition("=")
         if argument == "--":
             rest += [argument, *left]
+        elif _joined(argument, values) and argument[:2] not in own:
+            front.append(argument)
         elif name in values and name not in own:
             front.append(argument)
             if values[name] and not joined:
@@ -105,6 +107,11 @@ def hoist(group: Any, arguments: list[str]) -> list[str]:
         else:
             rest.append(argument)
     return front + rest
+
+
+def _joined(argument: str, values: dict[str, bool]) -> bool:
+    """Tell whether this is a short flag with its value, as in -sURL."""
+    return len(argument) > 2 and argument[1] != "-" and values.get(argument[:2], False)
 
 
 def _own_flags(group: Any, arguments: list[str]) -> set[str]:

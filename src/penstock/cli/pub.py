@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -12,16 +14,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.flags import Headers, argument, flag, flag_table, table_flag
-from penstock.cli.message_parts import Body, Template, Templates, bodies, check_subjects, parse_headers
+from penstock.cli.late import assets
+from penstock.cli.message_parts import HeaderTemplates, Template, Templates, check_subjects
 from penstock.cli.output import progress
 from penstock.cli.running import connected
+from penstock.cli.standard_input import Body, ForceStdin, SendOn, bodies
 from penstock.cli.tables import plain
-from penstock.cli.values import parse_until
+from penstock.cli.values import parse_until, refuse_both
 from penstock.durations import format_duration, parse_duration
 from penstock.errors import InputError
+from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.jetstream import Outgoing
     from penstock.wire.jetstream.answers import PubAck
 
 __all__ = ["pub"]
@@ -51,11 +57,11 @@ class Schedule:
                 remedy="Give one of --schedule-at, -after, -every and -cron, and --schedule-dest.",
             )
         check_subjects(self.schedule_dest, *([self.schedule_source] if self.schedule_source else []), literal=True)
-        said = {"Nats-Schedule": patterns[0], "Nats-Schedule-Target": self.schedule_dest}
+        said = {names.SCHEDULE: patterns[0], names.SCHEDULE_TARGET: self.schedule_dest}
         if self.schedule_source:
-            said["Nats-Schedule-Source"] = self.schedule_source
+            said[names.SCHEDULE_SOURCE] = self.schedule_source
         if self.schedule_ttl:
-            said["Nats-Schedule-TTL"] = _positive(self.schedule_ttl, "--schedule-ttl")
+            said[names.SCHEDULE_TTL] = _positive(self.schedule_ttl, "--schedule-ttl")
         return {name: [value] for name, value in said.items()}
 
     def _patterns(self) -> list[str]:
@@ -105,72 +111,94 @@ async def pub(
     reply: Annotated[str | None, flag("Reply subject to name.", "SUBJECT")] = None,
     jetstream: Annotated[bool, flag("Wait for the stream's ack of each.", "-J", "--jetstream")] = False,
     atomic: Annotated[bool, flag("Store all of them in a stream, or none.")] = False,
-    ttl: Annotated[str | None, flag("How long the stream is to keep it.", "DURATION")] = None,
+    ttl: Annotated[str | None, flag("How long the stream is to keep it, or never.", "DURATION")] = None,
     templates: Templates = True,
-    force_stdin: Annotated[bool, flag("Take the body from standard input.")] = False,
-    send_on: Annotated[str, flag("A message for all of standard input, or for each line.", "eof|newline")] = "eof",
+    force_stdin: ForceStdin = False,
+    send_on: SendOn = "eof",
     quiet: Annotated[bool, flag("Print nothing but errors.", "-q", "--quiet")] = False,
 ) -> None:
     """Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled."""
-    check_subjects(subject, *([reply] if reply else []), literal=True)
-    if send_on not in ("eof", "newline"):
-        raise InputError(f"--send-on is {send_on!r}.", remedy="Use eof or newline.")
+    check_subjects(subject, literal=True, templates=templates)
+    check_subjects(*([reply] if reply else []), literal=True)
     planned = schedule.headers()
-    headers = {**parse_headers(header), **planned}
-    if ttl:
-        headers["Nats-TTL"] = ["never" if ttl == "never" else _positive(ttl, "--ttl")]
+    acknowledged = jetstream or atomic or bool(planned) or ttl is not None
+    refuse_both("--reply", reply is not None, "an ack of the stream", acknowledged)
+    refuse_both("--atomic", atomic, "a schedule", bool(planned))
+    if ttl is not None:
+        planned[names.TTL] = ["never" if ttl == "never" else _positive(ttl, "--ttl")]
+    further = HeaderTemplates(header, on=templates)
     pauses = parse_duration(sleep, option="--sleep"), parse_duration(jitter, option="--jitter")
-    given = bodies(body, stdin=force_stdin, lines=send_on == "newline")
+    given = bodies(body, stdin=force_stdin, send_on=send_on)
+    subjects, texts = Template(subject.encode(), on=templates), (Template(data, on=templates) async for data in given)
+    first = await anext(texts) if send_on != "newline" else None  # all of it is there before we connect
 
-    def messages() -> Iterator[_Message]:
-        names = Template(subject.encode(), on=templates)
-        for data in given:
-            text = Template(data, on=templates)
+    async def messages() -> AsyncIterator[_Message]:
+        text = first or await anext(texts, None)
+        while text is not None:
             for number in range(1, count + 1):
-                target = names.fill(number).decode()
+                target = subjects.fill(number).decode()
                 check_subjects(target, literal=True)
-                yield _Message(target, text.fill(number), headers, reply or "")
+                yield _Message(target, text.fill(number), {**further.fill(number), **planned}, reply or "")
+            text = await anext(texts, None)
 
     refusals: list[Exception] = []
 
     async def refused(error: Exception) -> None:
         refusals.append(error)
 
-    sending = _Sending(quiet, pauses, count if send_on == "eof" else 0)
+    sending = _Sending(subject, quiet, _Pace(*pauses), count if first is not None else 0)
     async with connected(ctx, on_error=refused) as client:
         if atomic:
             await sending.atomic(client, messages())
-        elif jetstream or planned or ttl:
+        elif acknowledged:
             await sending.acknowledged(client, messages())
         else:
             await sending.plain(client, messages(), refusals, ctx.obj.seconds)
 
 
 @dataclass
+class _Pace:
+    """Pauses between messages, counted from when the one before was sent."""
+
+    pause: float
+    jitter: float
+    last: float | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        return bool(self.pause or self.jitter)
+
+    async def keep(self) -> None:
+        """Wait until it is time for the next message."""
+        if self.last is not None:
+            pause = self.pause + random.uniform(0, self.jitter)  # noqa: S311  # spreads messages only
+            await asyncio.sleep(max(self.last + pause - time.monotonic(), 0.0))
+        self.last = time.monotonic()
+
+
+@dataclass
 class _Sending:
+    subject: str
+    """Where to, as it was given."""
     quiet: bool
-    pauses: tuple[float, float]
+    pace: _Pace
     total: int
+    """How many there are, 0 if nobody knows yet."""
 
     def say(self, text: str) -> None:
         if not self.quiet:
             typer.echo(plain(text))
 
-    async def pause(self) -> None:
-        seconds = self.pauses[0] + random.uniform(0, self.pauses[1])  # noqa: S311  # spreads messages only
-        if seconds:
-            await asyncio.sleep(seconds)
-
     async def plain(
-        self, client: Connection, messages: Iterator[_Message], refusals: list[Exception], seconds: float
+        self, client: Connection, messages: AsyncIterator[_Message], refusals: list[Exception], seconds: float
     ) -> None:
         """Publish, and say so once the server has it and refused nothing."""
-        each = any(self.pauses)
-        sent = 0
-        with progress("Publishing", self.total if self.total > 1 and not self.quiet else None) as advance:
-            for message in messages:
-                if sent:
-                    await self.pause()
+        each = self.pace.is_slow or not self.total  # else one line sums them up
+        sent, message = 0, None
+        several = self.total > 1 and not each and not self.quiet
+        with progress("Publishing", self.total) if several else nullcontext(lambda step: None) as advance:
+            async for message in messages:
+                await self.pace.keep()
                 await client.publish(message.subject, message.data, reply=message.reply, headers=message.headers)
                 sent += 1
                 advance(1)
@@ -178,41 +206,39 @@ class _Sending:
                     await self._confirm(client, refusals, seconds)
                     self.say(f"Published {len(message.data)} bytes to {message.subject}")
             await self._confirm(client, refusals, seconds)
-        if sent and not each:
-            self.say(
-                f"Published {f'{len(message.data)} bytes' if sent == 1 else f'{sent} messages'} to {message.subject}"
-            )
+        if message is not None and not each:
+            one = sent == 1
+            what = f"{len(message.data)} bytes to {message.subject}" if one else f"{sent} messages to {self.subject}"
+            self.say(f"Published {what}")
 
     async def _confirm(self, client: Connection, refusals: list[Exception], seconds: float) -> None:
         await client.flush(timeout=max(1, round(seconds)))
         if refusals:
             raise refusals[-1]
 
-    async def acknowledged(self, client: Connection, messages: Iterator[_Message]) -> None:
+    async def acknowledged(self, client: Connection, messages: AsyncIterator[_Message]) -> None:
         """Publish, and say what the stream says of each."""
-        stream, sent = client.jetstream(), 0
-        with progress("Publishing", self.total if self.total > 1 and not self.quiet else None) as advance:
-            for message in messages:
-                if sent:
-                    await self.pause()
-                ack = await stream.publish(message.subject, message.data, headers=message.headers)
-                sent += 1
-                advance(1)
-                self.say(_stored(ack))
+        stream = client.jetstream()
+        async for message in messages:
+            await self.pace.keep()
+            self.say(_stored(await stream.publish(message.subject, message.data, headers=message.headers)))
 
-    async def atomic(self, client: Connection, messages: Iterator[_Message]) -> None:
+    async def atomic(self, client: Connection, messages: AsyncIterator[_Message]) -> None:
         """Publish all or nothing."""
-        from penstock.jetstream import Outgoing, Publisher
+        from penstock.jetstream import Publisher
+        from penstock.wire.jetstream.atomic import MOST
 
-        batch = [
-            Outgoing(
-                message.subject, message.data, headers={name: _one(name, v) for name, v in message.headers.items()}
-            )
-            for message in messages
-        ]
+        batch: list[Outgoing] = []
+        async for message in messages:
+            batch.append(_outgoing(message))
+            if len(batch) > MOST:
+                raise InputError(f"--atomic stores {MOST:,} messages at the most.", remedy="Send fewer, or use -J.")
         if not batch:
             raise InputError("There is nothing to publish.", remedy="Give a body.")
         name = await client.jetstream().find_stream_name_by_subject(batch[0].subject)
+        if not (await assets.stream_info(client, name)).config.allow_atomic:
+            remedy = f"`penstock stream edit {name} --allow-batch` lets it."
+            raise InputError(f"Stream {name} takes no atomic batches.", remedy=remedy)
         async with Publisher(client, name) as publisher:
             done = await publisher.publish_batch(batch, how="atomic")
         self.say(f"Stored {done.count} messages in Stream: {done.stream} Sequence: {done.sequence}")
@@ -229,7 +255,24 @@ def _stored(ack: PubAck) -> str:
     return " ".join(parts)
 
 
-def _one(name: str, values: list[str]) -> str:
-    if len(values) > 1:
-        raise InputError(f"The header {name} is given {len(values)} times.", remedy="Give it once with --atomic.")
-    return values[0]
+def _outgoing(message: _Message) -> Outgoing:
+    """Make a message of a batch; what JetStream's headers say of it, the batch says itself."""
+    from penstock.jetstream import Outgoing
+
+    headers, said = dict(message.headers), dict[str, str]()
+    for field, name in {
+        "id": names.MSG_ID,
+        "ttl": names.TTL,
+        "expect_last_sequence": names.EXPECTED_LAST_SEQUENCE,
+        "expect_last_subject_sequence": names.EXPECTED_LAST_SUBJECT_SEQUENCE,
+        "expect_last_id": names.EXPECTED_LAST_ID,
+    }.items():
+        if values := headers.pop(name, None):
+            said[field] = values[-1]
+    numbers: dict[str, int] = {}
+    for field in ("expect_last_sequence", "expect_last_subject_sequence"):
+        if (value := said.pop(field, None)) is not None:
+            if not value.isdecimal():
+                raise InputError(f"{value!r} is no sequence.", remedy="Write a number.")
+            numbers[field] = int(value)
+    return Outgoing(message.subject, message.data, headers=headers, **said, **numbers)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from penstock.errors import DisconnectedError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
+    from penstock.options import ConnectionOptions
 
 __all__ = ["Staying", "connected", "first", "run", "staying", "until_signal"]
 
@@ -37,12 +38,13 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def connected(ctx: typer.Context, url: str | None = None, **callbacks: Any) -> AsyncIterator[Connection]:
-    """Connect as the global flags say, or to another address as they say, and close at the end."""
+async def connected(
+    ctx: typer.Context, options: ConnectionOptions | None = None, **callbacks: Any
+) -> AsyncIterator[Connection]:
+    """Connect as the global flags say, or with these options, and close at the end."""
     from penstock.connection import connect
 
-    options = ctx.obj.options()
-    client = await connect(options if url is None else options.replace(url=url), **callbacks)
+    client = await connect(ctx.obj.options() if options is None else options, **callbacks)
     try:
         yield client
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from penstock.cli.asset_show import Sieve, bucket_note, show_message
 from penstock.cli.flags import All, AnyStream, Force, Json, Raw, argument, flag
 from penstock.cli.late import assets
+from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import print_json, progress
 from penstock.cli.questions import ask, asking, confirm, picked_stream
 from penstock.cli.running import connected
@@ -18,12 +20,14 @@ from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size
 
 if TYPE_CHECKING:
+    from penstock.cli.arrivals import Translation
     from penstock.connection import Connection
     from penstock.model import Message
 
 __all__ = ["gaps", "get", "rmm", "view"]
 
 PAGE = 25
+Translate = Annotated[str | None, flag("Give each payload to a program, and show what it prints.", "COMMAND")]
 
 
 async def view(
@@ -34,11 +38,14 @@ async def view(
     since: Annotated[str | None, flag("Begin so long ago.", "DURATION")] = None,
     subject: Annotated[str, flag("Only messages that match.")] = ">",
     raw: Raw = False,
+    translate: Translate = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
     refuse_both("--id", start is not None, "--since", since is not None)
+    check_subjects(subject)
+    translation = _translation(ctx, translate, json)
     begin = None if since is None else shifted(since, "--since", -1)
     sieve, following = Sieve(everything, subject), start or 1
     if size > PAGE:
@@ -59,7 +66,7 @@ async def view(
                 print_json(page)
             else:
                 for found in page:
-                    show_message(_read(stream, found), raw=raw)
+                    await _show(_read(stream, found), translation, raw=raw)
             if len(page) < min(size, PAGE):
                 if not json and not raw:
                     typer.echo("Reached the end of what the stream holds.", err=True)
@@ -67,6 +74,30 @@ async def view(
             if not asking() or not typer.confirm("Next Page?", default=True, err=True):
                 break
     sieve.tell()
+    translation.check()
+
+
+def _translation(ctx: typer.Context, translate: str | None, json: bool) -> Translation:
+    from penstock.cli.arrivals import Translation
+    from penstock.cli.programs import Program
+
+    refuse_both("--translate", translate is not None, "--json", json)
+    seconds: float = ctx.obj.seconds
+    return Translation(None if translate is None else Program(translate, "--translate", seconds=seconds))
+
+
+async def _show(message: Message, translation: Translation, *, raw: bool = False) -> None:
+    """Print a message, with its payload as a program translates it; what fails is told by the translation."""
+    if translation.program is None:
+        show_message(message, raw=raw)
+        return
+    from penstock.cli.arrivals import Arrival, Stored
+
+    number, time = message.sequence or 0, message.time or datetime.now(UTC)
+    arrival = Arrival(message.subject, message.data, stored=Stored(message.stream or "", number, time))
+    data = await translation.of(number, arrival)
+    if data is not None:
+        show_message(message, raw=raw, data=data)
 
 
 def _read(stream: str, found: dict[str, Any]) -> Message:
@@ -80,10 +111,14 @@ async def get(
     name: AnyStream = None,
     sequence: Annotated[int | None, argument("Its sequence.", "SEQUENCE", min=1)] = None,
     last_for: Annotated[str | None, flag("The last message of this subject.", "SUBJECT", "-S", "--last-for")] = None,
+    translate: Translate = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
     """Show one message."""
+    if last_for is not None:
+        check_subjects(last_for)
+    translation = _translation(ctx, translate, json)
     remedy = "Give a sequence, or -S and a subject."
     if sequence is not None and last_for is not None:
         raise InputError("Which message?", remedy=remedy)
@@ -99,7 +134,11 @@ async def get(
             f"Message {found['seq']} of stream {stream} is a marker of the Spark sink, no data.",
             remedy="Name a sequence or a subject of the data, or give --all to see it.",
         )
-    print_json(found) if json else show_message(_read(stream, found))
+    if json:
+        print_json(found)
+    else:
+        await _show(_read(stream, found), translation)
+    translation.check()
 
 
 def _check_named(sequence: int | None, remedy: str) -> None:

@@ -160,10 +160,13 @@ COMMANDS: dict[str, Entry | Group] = {
         "pub.pub",
         "Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled.",
     ),
-    "sub": Entry("messages.sub", "Show messages as they come, until Ctrl-C."),
-    "req": Entry("messages.req", "Send a request and show what is answered."),
-    "reply": Entry("messages.reply", "Answer requests, until Ctrl-C."),
-    "rtt": Entry("messages.rtt", "Measure the round trip to each server."),
+    "sub": Entry(
+        "sub.sub",
+        "Show messages as they come, until Ctrl-C; from a stream, if one is named or where in one to begin.",
+    ),
+    "req": Entry("req.req", "Send a request and show what is answered."),
+    "reply": Entry("reply.reply", "Answer requests, until Ctrl-C."),
+    "rtt": Entry("rtt.rtt", "Measure the round trip to each address of each server."),
     "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive"}),
     "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(

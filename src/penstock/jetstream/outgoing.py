@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,10 +33,10 @@ class Outgoing:
     """The payload."""
     id: str | None = None
     """The `Nats-Msg-Id`: the stream stores it once within its duplicate window. One is made where none is given."""
-    headers: Mapping[str, str] | None = None
-    """Further headers."""
+    headers: Mapping[str, str | Sequence[str]] | None = None
+    """Further headers; one that is repeated has several values."""
     ttl: str | float | None = None
-    """How long the stream keeps it, a second or more; the stream must allow message TTLs."""
+    """How long the stream keeps it, a second or more, or "never" for ever; the stream must allow message TTLs."""
     expect_last_sequence: int | None = None
     """Store it only if this is the stream's last sequence."""
     expect_last_subject_sequence: int | None = None
@@ -53,7 +53,8 @@ class Outgoing:
 
     def _check(self) -> None:
         given = self.headers or {}
-        for name, value in {**given, names.MSG_ID: self.id or "-"}.items():
+        for name, values in {**given, names.MSG_ID: self.id or "-"}.items():
+            value = values if isinstance(values, str) else "".join(values)
             if not name or any(char in name for char in ": \r\n") or "\r" in value or "\n" in value:
                 raise InputError(f"The header {name!r} cannot be sent.", remedy="Names have no colon or space.")
         for name in given:
@@ -67,7 +68,7 @@ class Outgoing:
             value = getattr(self, field_)
             if value is not None and value < 0:
                 raise InputError(f"{field_} is {value}.", remedy="Sequences begin with 1; 0 means none yet.")
-        if self.ttl is not None and parse_duration(self.ttl, option="ttl") < 1:
+        if self.ttl not in (None, "never") and parse_duration(self.ttl, option="ttl") < 1:
             raise InputError(f"ttl is {self.ttl!r}, and the server's shortest is a second.", remedy="Give 1s or more.")
 
     @property
@@ -79,11 +80,11 @@ class Outgoing:
             and self.expect_last_id is None
         )
 
-    def wire_headers(self, message_id: str) -> dict[str, str]:
+    def wire_headers(self, message_id: str) -> dict[str, str | Sequence[str]]:
         """Give the headers that are sent."""
-        headers = {**(self.headers or {}), names.MSG_ID: message_id}
+        headers: dict[str, str | Sequence[str]] = {**(self.headers or {}), names.MSG_ID: message_id}
         if self.ttl is not None:
-            headers[names.TTL] = f"{round(parse_duration(self.ttl) * 1000)}ms"
+            headers[names.TTL] = "never" if self.ttl == "never" else f"{round(parse_duration(self.ttl) * 1000)}ms"
         if self.expect_last_sequence is not None:
             headers[names.EXPECTED_LAST_SEQUENCE] = str(self.expect_last_sequence)
         if self.expect_last_subject_sequence is not None:
@@ -106,4 +107,6 @@ class Outgoing:
     def size(self) -> int:
         """About how many bytes it holds while it waits for its ack."""
         size = len(self.data) + len(self.subject)
-        return size + sum(len(k) + len(v) for k, v in self.headers.items()) if self.headers else size
+        if self.headers:
+            size += sum(len(name) + sum(map(len, values)) for name, values in self.headers.items())
+        return size

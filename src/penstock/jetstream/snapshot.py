@@ -11,8 +11,9 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from penstock.errors import (
     DisconnectedError,
     InputError,
     JetStreamError,
+    PenstockError,
     RemoteProtocolError,
 )
 from penstock.info import StreamInfo
@@ -68,7 +70,7 @@ async def backup(
     info = await assets.stream_info(client, stream)
     if info.config.storage == "memory":
         raise InputError(f"Stream {stream} is kept in memory, which the server does not back up.", remedy="Use file.")
-    _make_folder(path)
+    is_new = _make_folder(path)
     inbox = client.new_inbox()
     # Never dropped: what the server sends ahead is bounded by the window.
     chunks = await client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
@@ -83,30 +85,59 @@ async def backup(
         answer = await api_request(client, f"STREAM.SNAPSHOT.{stream}", body)
         meta = {"config": answer["config"], "state": answer["state"]}
         size = await _receive(client, stream, chunks, path / _PART, progress)
-        os.replace(path / _PART, path / _data_name(path / _PART))
+        with _told(path, "written"):
+            _finish(path, meta)
     except BaseException:
-        (path / _PART).unlink(missing_ok=True)
+        _remove(path, is_new)
         raise
     finally:
         if not client.is_closed:
             await chunks.unsubscribe()
-    part = path / f"{META}.part"
-    part.write_text(json.dumps(meta, indent=2))
-    os.replace(part, path / META)
     return {**meta, "size": size}
 
 
-def _data_name(path: Path) -> str:
-    """Name what the server sent by its form, whichever server of a cluster it came from."""
-    with path.open("rb") as file:
-        return ARCHIVE if _MAGIC in file.read(64) else TAR
+def _finish(path: Path, meta: dict[str, Any]) -> None:
+    """Name what the server sent by its form, whichever server of a cluster sent it, and say at last what it is."""
+    with (path / _PART).open("rb") as file:
+        is_archive = _MAGIC in file.read(64)
+    os.replace(path / _PART, path / (ARCHIVE if is_archive else TAR))
+    part = path / f"{META}.part"
+    part.write_text(json.dumps(meta, indent=2))
+    os.replace(part, path / META)
 
 
-def _make_folder(path: Path) -> None:
+def _remove(path: Path, is_new: bool) -> None:
+    """Leave nothing of a backup that failed, nor the folder, if it was made for it."""
+    for name in (_PART, ARCHIVE, TAR, f"{META}.part"):
+        (path / name).unlink(missing_ok=True)
+    if is_new:
+        path.rmdir()
+
+
+def _write_whole(file: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """Say in a sentence what keeps files from being written or read, such as a full disk."""
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        yield
+    except OSError as error:
+        remedy = "Is there room, and may we? Nothing of it is kept." if what == "written" else "May we read it?"
+        raise PenstockError(f"{path} cannot be {what}: {error.strerror}.", remedy=remedy) from None
+
+
+def _make_folder(path: Path) -> bool:
+    """Make a folder, unless it is there and empty; tell whether it was made."""
+    try:
+        is_new = not path.exists()
+        if not is_new and (not path.is_dir() or any(path.iterdir())):
             raise InputError(f"{path} is there and not an empty folder.", remedy="Name a new one.")
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        return is_new
     except OSError as error:
         raise InputError(f"{path} cannot be made: {error.strerror}.", remedy="Name another folder.") from None
 
@@ -115,7 +146,7 @@ async def _receive(
     client: Connection, stream: str, chunks: Subscription, path: Path, progress: Callable[[int], None] | None
 ) -> int:
     size, number, stretch = 0, 0, client.stretch
-    with path.open("xb") as file:
+    with path.open("xb", buffering=0) as file:
         while True:
             message = await _next(client, stream, chunks, stretch)
             if message.reply:
@@ -129,12 +160,13 @@ async def _receive(
                     break
                 said = f"{message.status} {message.description}"
                 raise JetStreamError(f"The server broke the backup of {stream} off: {said}.")
-            await asyncio.to_thread(file.write, message.data)
+            with _told(path.parent, "written"):
+                await asyncio.to_thread(_write_whole, file, message.data)
             size += len(message.data)
             if progress is not None:
                 progress(len(message.data))
-        file.flush()
-        await asyncio.to_thread(os.fsync, file.fileno())
+        with _told(path.parent, "written"):
+            await asyncio.to_thread(os.fsync, file.fileno())
     return size
 
 
@@ -176,10 +208,12 @@ async def restore(
         wanted["num_replicas"] = replicas
     if placement is not None:
         wanted["placement"] = placement.to_json()
-    body = {"config": wanted, "state": meta["state"]}
-    answer = await api_request(client, f"STREAM.RESTORE.{assets.checked(name, 'stream')}", body)
-    subject = answer["deliver_subject"]
-    with data.open("rb") as file:
+    with _told(path, "read"):
+        file = data.open("rb")  # before the server is asked: it would wait for us
+    with file:
+        body = {"config": wanted, "state": meta["state"]}
+        answer = await api_request(client, f"STREAM.RESTORE.{assets.checked(name, 'stream')}", body)
+        subject = answer["deliver_subject"]
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             reply = await client.request(subject, chunk, timeout=_SILENCE)
             if reply.data:

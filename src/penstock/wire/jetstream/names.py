@@ -36,8 +36,14 @@ __all__ = [
     "NO_MESSAGE",
     "NUM_PENDING",
     "PIN_ID",
+    "SCHEDULE",
+    "SCHEDULE_SOURCE",
+    "SCHEDULE_TARGET",
+    "SCHEDULE_TTL",
     "SEQUENCE",
     "SEQUENCE_IN_DOUBT",
+    "SERVICE_ERROR",
+    "SERVICE_ERROR_CODE",
     "STREAM",
     "SUBJECT",
     "SUBJECTS_OVERLAP",
@@ -91,6 +97,10 @@ EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
 EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 INCREMENT = "Nats-Incr"  # what a message adds to the counter that its subject is
+SCHEDULE = "Nats-Schedule"  # when; what all of these begin with
+SCHEDULE_TARGET = "Nats-Schedule-Target"
+SCHEDULE_SOURCE = "Nats-Schedule-Source"
+SCHEDULE_TTL = "Nats-Schedule-TTL"
 BATCH_PREFIX = "Nats-Batch-"
 BATCH_ID = "Nats-Batch-Id"
 BATCH_SEQUENCE = "Nats-Batch-Sequence"
@@ -109,6 +119,10 @@ COUNTER_SOURCES = "Nats-Counter-Sources"  # by stream and subject, what a counte
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"
 CONSUMER_STALLED = "Nats-Consumer-Stalled"
+
+# what a service says in place of an answer
+SERVICE_ERROR = "Nats-Service-Error"
+SERVICE_ERROR_CODE = "Nats-Service-Error-Code"
 
 # -- subjects --------------------------------------------------------------------------------------------------------
 

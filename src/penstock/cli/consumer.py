@@ -126,7 +126,7 @@ async def rm(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = N
         info = await picked_consumer(client, stream, name)
         confirm(f"Really delete Consumer {info.stream} > {info.name}", force)
         await assets.delete_consumer(client, info.stream, info.name)
-    typer.echo(f"Consumer {info.stream} > {info.name} was deleted.")
+    typer.echo(plain(f"Consumer {info.stream} > {info.name} was deleted."))
 
 
 # -- setting back, pausing, pinning ----------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ async def pause(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"Paused Consumer {info.stream} > {info.name} until {local(end)}.")
+        typer.echo(plain(f"Paused Consumer {info.stream} > {info.name} until {local(end)}."))
 
 
 async def resume(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = None, force: Force = False) -> None:
@@ -185,7 +185,7 @@ async def resume(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer
         answer = await assets.pause_consumer(client, info.stream, info.name, None)
     if answer.get("paused"):
         raise JetStreamError(f"Consumer {info.stream} > {info.name} is still paused.", remedy="Try again.")
-    typer.echo(f"Consumer {info.stream} > {info.name} goes on.")
+    typer.echo(plain(f"Consumer {info.stream} > {info.name} goes on."))
 
 
 async def unpin(

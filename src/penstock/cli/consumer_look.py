@@ -86,7 +86,7 @@ async def ls(
         _print_names(found, json)
         return
     if not found:
-        typer.echo(f"No Consumers are defined for stream {stream}")
+        typer.echo(plain(f"No Consumers are defined for stream {stream}"))
         return
     columns = ("Name", "~Description", "Created", "#Ack Pending", "#Unprocessed", "#Last Delivery")
     rows = [

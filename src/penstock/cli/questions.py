@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from penstock.cli.late import assets
+from penstock.cli.tables import plain
 from penstock.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def confirm(question: str, force: bool) -> None:
     """Ask before something is lost; -f skips it, and silence or no is a refusal. Answers may come through a pipe."""
     if force:
         return
-    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    typer.echo(f"{plain(question)} [y/N]: ", nl=False, err=True)
     answer = sys.stdin.readline() if sys.stdin is not None else ""
     if sys.stdin is None or not sys.stdin.isatty():
         typer.echo("", err=True)  # a terminal shows the line that was typed, with its end
@@ -66,7 +67,7 @@ def pick(what: str, names: Sequence[str]) -> str:
     if not asking():
         raise InputError(f"Which {what}?", remedy=f"There are: {', '.join(names)}.")
     for number, name in enumerate(names, 1):
-        typer.echo(f"{number:>3}  {name}", err=True)
+        typer.echo(f"{number:>3}  {plain(name)}", err=True)
 
     def read(text: str) -> str:
         if text in names:

@@ -158,13 +158,15 @@ async def pause(
     json: Json = False,
 ) -> None:
     """Let a consumer deliver nothing for a while."""
-    if until is None:
-        if not asking():
-            raise InputError("UNTIL is missing.", remedy="Give a time, or a duration such as 1h.")
-        until = ask("Pause until (time or duration)", "1h", accepted(parse_until, option="UNTIL"))
-    end = parse_until(until, "UNTIL")
+    if until is not None:
+        parse_until(until, "UNTIL")
+    elif not asking():
+        raise InputError("UNTIL is missing.", remedy="Give a time, or a duration such as 1h.")
     async with connected(ctx) as client:
         info = await picked_consumer(client, stream, name)
+        if until is None:
+            until = ask("Pause until (time or duration)", "1h", accepted(parse_until, option="UNTIL"))
+        end = parse_until(until, "UNTIL")
         confirm(f"Really pause Consumer {info.stream} > {info.name} until {local(end)}", force)
         answer = await assets.pause_consumer(client, info.stream, info.name, end)
     if not answer.get("paused"):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from penstock.connection import Connection, Msg, Subscription
 from penstock.connection.callbacks import Callbacks
 from penstock.connection.connecting import FOREIGN, NEEDLESS, THEIRS
+from penstock.connection.jetstream import JetStream
 
 __all__ = ["sections"]
 
@@ -109,6 +110,13 @@ def sections() -> str:
             *("send", "written", "unsent", "post", "tap", "stretch", "broken", "confirm", "standing", "expecting"),
             *("reading_ahead", "cut_off"),
         ),
+        "",
+        "## JetStream on a connection",
+        "",
+        "What `jetstream()` gives, with nats-py's names where that has one. [More](jetstream.md) than one request each",
+        "is in `penstock.jetstream`; [the values](jetstream-values.md) say what is in an answer.",
+        "",
+        _members(JetStream, *(name for name in vars(JetStream) if not name.startswith("_"))),
         "",
         "## A subscription",
         "",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
@@ -20,6 +21,7 @@ from typing import Any
 
 import connection_page
 import guarantees_page
+import nats_commands
 import typer.main
 
 from penstock import errors, model, options
@@ -36,9 +38,11 @@ def pages() -> dict[Path, str]:
     return {
         FOLDER / "api.md": public_names(),
         FOLDER / "commands.md": commands(),
+        FOLDER / "nats-commands.md": nats_commands.page(typer.main.get_command(app)),
         FOLDER / "errors.md": error_tree(),
         FOLDER / "connection.md": connection(),
         FOLDER / "model.md": models(),
+        FOLDER / "jetstream-values.md": jetstream_values(),
         FOLDER / "spark-source.md": spark_source(),
         FOLDER / "spark-sink.md": spark_sink(),
         FOLDER / "console.md": console(),
@@ -70,6 +74,7 @@ PAGES_OF = {
     "penstock.options": "connection.md",
     "penstock.server": "server.md",
     "penstock.spark": "spark-source.md",
+    "penstock.system": "server.md",
     "penstock.wire.bulk": "wire.md",
 }
 
@@ -254,8 +259,8 @@ def connection() -> str:
                 "",
                 order,
                 "",
-                "A context is a file that `nats context add` writes: `NAME.json` in `$XDG_CONFIG_HOME/nats/context`.",
-                "We read contexts and never write them. Options that a context has no field for may stand in its field",
+                "A context is a file, `NAME.json` in `$XDG_CONFIG_HOME/nats/context`, that `penstock context add` and",
+                "`nats context add` write alike. Options that `nats` has no field for may stand in its field",
                 '`penstock`, by the names above: `"penstock": {"tls_hostname": "nats.example", "ping_interval": 5}`.',
                 "",
                 connection_page.sections(),
@@ -288,6 +293,45 @@ def models() -> str:
         text += ["", f"## `{name}`", "", _clean((kind.__doc__ or "").split("\n\n")[0]), ""]
         text.append(_table(("field", "meaning", "default"), rows))
     return "\n".join(text) + "\n"
+
+
+# Values that are given, never made by a program.
+_GIVEN = {"AckSample", "Advisory", "BatchAck", "DeadLetter", "Figures", "Plan", "Scheduled", "WorkerCounts"}
+
+
+def jetstream_values() -> str:
+    from penstock import info, jetstream
+
+    text = [
+        "# Values of JetStream",
+        "",
+        "What [`penstock.jetstream`](jetstream.md) and `Connection.jetstream()` take and give, field by field. What is",
+        "declared, messages and acks are values of [the model](model.md). Times are aware, durations are seconds.",
+    ]
+    for home, names in ((info, info.__all__), (jetstream, jetstream.__all__)):
+        for name in names:
+            kind = getattr(home, name)
+            if dataclasses.is_dataclass(kind) and (home is info or name not in info.__all__):
+                text += _dataclass(home.__name__, name, kind, given=home is info or name in _GIVEN)
+    return "\n".join(text) + "\n"
+
+
+def _dataclass(home: str, name: str, kind: Any, *, given: bool) -> list[str]:
+    sentences = field_sentences(kind)
+    rows = []
+    for item in dataclasses.fields(kind):
+        needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+        default = "" if item.default in (None, (), dataclasses.MISSING) else f"`{item.default!r}`"
+        row = f"`{item.name}`", f"`{_clean(str(item.type))}`", sentences.get(item.name, "")
+        rows.append(row if given else (*row, "required" if needed else default))
+    head = ("field", "type", "meaning") if given else ("field", "type", "meaning", "default")
+    text = ["", f"## `{name}`", "", f"`{home}.{name}`. {_clean(kind.__doc__ or '')}", "", _table(head, rows)]
+    more = [
+        (f"`{key}`", first_sentence(value.__doc__))
+        for key, value in vars(kind).items()
+        if isinstance(value, property | functools.cached_property) and not key.startswith("_")
+    ]
+    return [*text, "", _table(("also", "meaning"), more)] if more else text
 
 
 # -- the format nats ----------------------------------------------------------------------------------------------

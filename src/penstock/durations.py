@@ -56,10 +56,13 @@ def _read(text: object) -> float | None:
     return float(sum(Decimal(number) * _UNITS[unit] for number, unit in parts))
 
 
-def format_duration(seconds: float) -> str:
-    """Turn 5400.0 into "1h30m0s", in the way the `nats` command shows durations; exact to the nanosecond."""
+def format_duration(seconds: float, *, days: bool = True) -> str:
+    """Turn 5400.0 into "1h30m0s", in the way the `nats` command shows durations; exact to the nanosecond.
+
+    `days=False` counts hours on, because the server reads no larger unit.
+    """
     if seconds < 0:
-        return "-" + format_duration(-seconds)
+        return "-" + format_duration(-seconds, days=days)
     nanos = round(Decimal(repr(float(seconds))) * 1_000_000_000)
     if nanos < 1_000_000_000:
         for unit, size in (("ms", 1_000_000), ("µs", 1_000), ("ns", 1)):
@@ -67,10 +70,10 @@ def format_duration(seconds: float) -> str:
                 return f"{_decimal(nanos, size)}{unit}"
         return "0s"
     minutes, rest = divmod(nanos, 60_000_000_000)
-    days, minutes = divmod(minutes, 24 * 60)
+    whole_days, minutes = divmod(minutes, 24 * 60) if days else (0, minutes)
     hours, minutes = divmod(minutes, 60)
     text = ""
-    for count, unit in ((days, "d"), (hours, "h"), (minutes, "m")):
+    for count, unit in ((whole_days, "d"), (hours, "h"), (minutes, "m")):
         text += f"{count}{unit}" if text or count else ""
     return f"{text}{_decimal(rest, 1_000_000_000)}s"
 

@@ -25,7 +25,9 @@
     │   ├── LocalProtocolError      ours to send: the caller asked for something illegal
     │   └── RemoteProtocolError     theirs: the peer sent something illegal
     ├── JetStreamError              the server answered a JetStream request with an error
-    │   └── NotFoundError           the stream, consumer or message is not there
+    │   ├── NotFoundError           the stream, consumer or message is not there
+    │   └── ConditionError          what a message expects of its stream is not so; it is not stored
+    ├── MonitorError                a server answered a question about itself with an error
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     ├── ChunksError                 a payload that travels in chunks
     │   ├── AssemblyError           it could not be put together; `reason` says why
@@ -217,6 +219,27 @@ class JetStreamError(PenstockError, fault="server"):
 
 class NotFoundError(JetStreamError, fault="caller"):
     """The stream, the consumer or the message is not there."""
+
+
+class ConditionError(JetStreamError, fault="nobody"):
+    """A message, or its whole atomic batch, is not stored: its stream does not end with what it expects.
+
+    `expected` and `actual` are the last sequence of `subject`, or of the whole stream if that is None, or the id of the
+    stream's last message; a sequence of 0 stands for no message. `actual` is None if the server cannot tell, because
+    another write is under way, and `expected` if the server does not say which of several conditions failed.
+    """
+
+    subject: str | None
+    expected: int | str | None
+    actual: int | str | None
+
+
+class MonitorError(PenstockError, fault="server"):
+    """A server answered a question of its system account with an error: `code` as in HTTP."""
+
+    server: str | None
+    code: int | None
+    description: str | None
 
 
 class PublishError(PenstockError, fault="server"):

@@ -18,7 +18,7 @@ from penstock.wire.jetstream.answers import number, part, text
 if TYPE_CHECKING:
     from penstock.model import Consumer, Stream
 
-__all__ = ["ConsumerInfo", "Copy", "GroupInfo", "Placed", "SequenceInfo", "StreamInfo"]
+__all__ = ["Alternate", "ConsumerInfo", "Copy", "GroupInfo", "Placed", "Replica", "SequenceInfo", "StreamInfo"]
 
 __getattr__ = exports(__name__, {}, deprecated={"Position": "penstock.info.SequenceInfo"})[0]
 
@@ -43,6 +43,13 @@ def _parts(content: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return found
 
 
+def _numbers(content: dict[str, Any], name: str) -> tuple[int, ...]:
+    found = content.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(item, int) and not isinstance(item, bool) for item in found):
+        raise RemoteProtocolError(f"The field {name!r} of JetStream's answer is no list of numbers.")
+    return tuple(found)
+
+
 def _part(content: dict[str, Any], name: str) -> dict[str, Any]:
     return part(content, name) if content.get(name) is not None else {}
 
@@ -56,6 +63,39 @@ def _seconds(content: dict[str, Any], name: str) -> float | None:
 
 
 @dataclass(frozen=True)
+class Replica:
+    """A server that carries a stream or a consumer beside the one that leads."""
+
+    name: str
+    """The server's name."""
+    current: bool
+    """Whether it was seen lately, and is up to date."""
+    offline: bool
+    """Whether it was not seen lately."""
+    active: float | None
+    """Seconds since it was last seen; None where it was not yet."""
+    lag: int
+    """How many operations it is behind."""
+    id: str
+    """The server's id in its group."""
+    pending: bool
+    """Whether it is to join the group, and has not yet."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Read one of `replicas` of an answer."""
+        return cls(
+            name=text(content, "name"),
+            current=bool(content.get("current")),
+            offline=bool(content.get("offline")),
+            active=_seconds(content, "active"),
+            lag=number(content, "lag", 0),
+            id=text(content, "peer", ""),
+            pending=bool(content.get("pending")),
+        )
+
+
+@dataclass(frozen=True)
 class Placed:
     """Which servers carry a stream or a consumer."""
 
@@ -64,12 +104,32 @@ class Placed:
     replicas: tuple[tuple[str, bool], ...]
     """The other servers, and whether each is up to date."""
     cluster: str | None
+    """The cluster's name; None for a lone server."""
+    others: tuple[Replica, ...] = ()
+    """The other servers, with all that is known of each."""
+    leader_since: datetime | None = None
+    """When it became the leader."""
+    group: str | None = None
+    """The name of the group that keeps it."""
+    system_account: bool = False
+    """Whether the group talks over the system account."""
+    traffic_account: str | None = None
+    """The account that the group talks over."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read the `cluster` object of an answer; a lone server has none."""
-        others = tuple((text(item, "name"), bool(item.get("current"))) for item in _parts(content, "replicas"))
-        return cls(text(content, "leader", "") or None, others, text(content, "name", "") or None)
+        others = tuple(Replica.from_json(item) for item in _parts(content, "replicas"))
+        return cls(
+            leader=text(content, "leader", "") or None,
+            replicas=tuple((item.name, item.current) for item in others),
+            cluster=text(content, "name", "") or None,
+            others=others,
+            leader_since=_time(content, "leader_since"),
+            group=text(content, "raft_group", "") or None,
+            system_account=bool(content.get("system_account")),
+            traffic_account=text(content, "traffic_account", "") or None,
+        )
 
 
 @dataclass(frozen=True)
@@ -77,43 +137,98 @@ class Copy:
     """How far a mirror or source is behind what it copies."""
 
     name: str
+    """The stream that is copied."""
     lag: int
+    """How many messages are still to be copied."""
     active: float | None
     """Seconds since the last contact; None where there was none yet."""
     error: str = ""
     """What keeps it from copying, in the server's words."""
+    filter_subject: str | None = None
+    """The subjects that are copied; all where nothing is given."""
+    transforms: tuple[tuple[str, str], ...] = ()
+    """How subjects are renamed on the way, from and to."""
+    external: str | None = None
+    """The prefix of the other side's JetStream API, if the stream is in another account or domain."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read an object of `sources`, or `mirror`, of an answer."""
-        error = text(_part(content, "error"), "description", "")
-        return cls(text(content, "name"), number(content, "lag", 0), _seconds(content, "active"), error)
+        renamed = [(text(item, "src", ""), text(item, "dest", "")) for item in _parts(content, "subject_transforms")]
+        return cls(
+            name=text(content, "name"),
+            lag=number(content, "lag", 0),
+            active=_seconds(content, "active"),
+            error=text(_part(content, "error"), "description", ""),
+            filter_subject=text(content, "filter_subject", "") or None,
+            transforms=tuple(renamed),
+            external=text(_part(content, "external"), "api", "") or None,
+        )
+
+
+@dataclass(frozen=True)
+class Alternate:
+    """A stream that can be read in place of another one: that one itself, or a mirror of it."""
+
+    name: str
+    """Its name."""
+    cluster: str
+    """The cluster that has it."""
+    domain: str | None
+    """The JetStream domain that has it."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Read one of `alternates` of an answer."""
+        return cls(text(content, "name"), text(content, "cluster", ""), text(content, "domain", "") or None)
 
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """A stream as the server holds it."""
+    """A stream as the server holds it; what it says beyond this is in `raw`."""
 
     name: str
+    """Its name."""
     created: datetime | None
+    """When it was made: another stream of the same name has another time."""
     messages: int
+    """How many messages it holds."""
     bytes: int
+    """How many bytes they take."""
     first_sequence: int
+    """The sequence of its first message; that of the next one if it is empty and was not always."""
     first_time: datetime | None
+    """When its first message was stored."""
     last_sequence: int
+    """The sequence of the last message that it stored, also of one that is gone."""
     last_time: datetime | None
+    """When that was stored."""
     consumers: int
+    """How many consumers it has."""
     subjects: int
     """How many different subjects it holds."""
     deleted: int
     """How many messages are missing between the first and the last."""
     placed: Placed
+    """Which servers carry it."""
     copies: tuple[Copy, ...] = ()
+    """What it copies, sources and mirror, and how far it is."""
     lost: int = 0
     """How many messages the server found damaged, and could not read any more."""
     lost_bytes: int = 0
+    """How many bytes they took."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
+    time: datetime | None = None
+    """When the server said all this, by its own clock."""
+    domain: str | None = None
+    """The JetStream domain that it is in."""
+    alternates: tuple[Alternate, ...] = ()
+    """Itself and its mirrors, the nearest to the server that was asked first; empty if it has no mirror."""
+    held: dict[str, int] = field(default_factory=dict, repr=False)
+    """How many messages it holds of each subject, if that was asked for."""
+    gaps: tuple[int, ...] = field(default=(), repr=False)
+    """The sequences that are missing between the first and the last, if that was asked for."""
 
     @cached_property
     def config(self) -> Stream:
@@ -147,9 +262,14 @@ class StreamInfo:
             deleted=number(state, "num_deleted", 0),
             placed=Placed.from_json(_part(content, "cluster")),
             copies=tuple(Copy.from_json(item) for item in copies),
-            lost=len(lost.get("msgs") or ()),
+            lost=len(_numbers(lost, "msgs")),
             lost_bytes=number(lost, "bytes", 0),
             raw=content,
+            time=_time(content, "ts"),
+            domain=text(content, "domain", "") or None,
+            alternates=tuple(Alternate.from_json(item) for item in _parts(content, "alternates")),
+            held={subject: number(held, subject) for held in (_part(state, "subjects"),) for subject in held},
+            gaps=_numbers(state, "deleted"),
         )
 
 
@@ -158,8 +278,11 @@ class SequenceInfo:
     """A place in a consumer's deliveries: its own count, and the stream's sequence."""
 
     consumer: int
+    """How many deliveries there were so far, repeats included."""
     stream: int
+    """The sequence in the stream."""
     last: datetime | None
+    """When that happened; None where it did not yet."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -184,13 +307,18 @@ class GroupInfo:
 
 @dataclass(frozen=True)
 class ConsumerInfo:
-    """A consumer as the server holds it."""
+    """A consumer as the server holds it; what it says beyond this is in `raw`."""
 
     stream: str
+    """The stream that it reads."""
     name: str
+    """Its name."""
     created: datetime | None
+    """When it was made: another consumer of the same name has another time."""
     delivered: SequenceInfo
+    """Where the last delivery was."""
     ack_floor: SequenceInfo
+    """Up to where everything is acknowledged."""
     ack_pending: int
     """Deliveries that wait for their ack."""
     redelivered: int
@@ -202,12 +330,17 @@ class ConsumerInfo:
     push_bound: bool
     """Whether somebody listens on the deliver subject."""
     paused: bool
+    """Whether it delivers nothing for the time being."""
     pause_remaining: float | None
+    """For how many seconds more."""
     placed: Placed
+    """Which servers carry it."""
     groups: tuple[GroupInfo, ...] = ()
     """The priority groups; the server tells of the first one."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
+    time: datetime | None = None
+    """When the server said all this, by its own clock."""
 
     @cached_property
     def config(self) -> Consumer:
@@ -246,4 +379,5 @@ class ConsumerInfo:
             placed=Placed.from_json(_part(content, "cluster")),
             groups=tuple(GroupInfo.from_json(item) for item in _parts(content, "priority_groups")),
             raw=content,
+            time=_time(content, "ts"),
         )

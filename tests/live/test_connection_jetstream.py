@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -22,12 +22,6 @@ from tests.live.connecting import plain
 from tests.support import eventually
 
 Unique = Callable[..., str]
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    async with await connect(server.url) as made:
-        yield made
 
 
 @pytest.fixture
@@ -52,6 +46,14 @@ async def test_the_life_of_a_stream(js: JetStream, unique: Unique):
         await js.find_stream_name_by_subject(unique("nothing"))
     for number in range(4):
         await js.publish(f"{name}.{number % 2}", b"%d" % number)
+    whole = await js.stream_info(name, subjects_filter=">", deleted_details=True)
+    assert (whole.held, whole.gaps) == ({f"{name}.0": 2, f"{name}.1": 2}, ())
+    assert (await js.stream_info(name, f"{name}.1")).held == {f"{name}.1": 2}
+    assert (await js.stream_info(name)).held == {}
+    assert whole.time is not None
+    assert await js.delete_msg(name, 2)
+    assert (await js.stream_info(name, deleted_details=True)).gaps == (2,)
+    await js.publish(f"{name}.1", b"4")
     assert await js.purge_stream(name, subject=f"{name}.0") == 2
     assert await js.purge_stream(name, keep=1) == 1
     assert (await js.stream_info(name)).messages == 1
@@ -96,6 +98,77 @@ async def test_single_messages(js: JetStream, unique: Unique):
         await js.get_msg(name, 2)
     with pytest.raises(NotFoundError):
         await js.get_last_msg(name, f"{name}.c")
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_messages_that_are_looked_for(js: JetStream, unique: Unique, direct: bool, allowed: bool):
+    """By sequence, as the last or the next of a subject, the same from the leader and by direct get, allowed or not."""
+    name = unique("G")
+    await js.add_stream(name=name, subjects=[f"{name}.*"], allow_direct=allowed)
+    await js.publish(f"{name}.a", b"1", headers={"Many": ["x", "y"], "Nats-Stream": "mine", "Nats-Num-Pending": "7"})
+    await js.publish(f"{name}.b", b"2")
+    await js.publish(f"{name}.a", b"3")
+    first = await js.get_msg(name, 1, direct=direct)
+    assert (first.subject, first.data, first.sequence, first.stream) == (f"{name}.a", b"1", 1, name)
+    assert first.headers == {"Many": ["x", "y"], "Nats-Stream": ["mine"], "Nats-Num-Pending": ["7"]}
+    assert first == await js.get_msg(name, 1, direct=not direct)
+    assert (await js.get_last_msg(name, f"{name}.a", direct=direct)).data == b"3"
+    assert (await js.get_last_msg(name, f"{name}.*", direct=direct)).data == b"3"
+    assert (await js.get_msg(name, 2, f"{name}.a", direct=direct, next=True)).data == b"3"
+    assert (await js.get_msg(name, subject=f"{name}.b", direct=direct, next=True)).data == b"2"
+    assert (await js.get_msg(name, 2, direct=direct, next=True)).data == b"2"
+    for missing in ({"seq": 9}, {"subject": f"{name}.c"}, {"seq": 3, "subject": f"{name}.b", "next": True}):
+        with pytest.raises(NotFoundError) as caught:
+            await js.get_msg(name, direct=direct, **missing)
+        assert (caught.value.code, caught.value.err_code) == (404, 10037)
+    with pytest.raises(NotFoundError, match="stream not found"):
+        await js.get_msg(unique("nothing"), 1, direct=direct)
+    last = {message.subject: message async for message in js.get_last_msgs(name, [">", f"{name}.a"], direct=direct)}
+    assert {subject: message.data for subject, message in last.items()} == {f"{name}.a": b"3", f"{name}.b": b"2"}
+    assert last[f"{name}.a"] == await js.get_last_msg(name, f"{name}.a")
+    listed = [message.data async for message in js.get_last_msgs(name, [f"{name}.b", f"{name}.c"], direct=direct)]
+    assert listed == [b"2"]
+    assert [message async for message in js.get_last_msgs(name, f"{name}.c", direct=direct)] == []
+    for wrong in ({}, {"seq": 0}, {"seq": 1, "subject": "a"}, {"subject": "a..b"}, {"seq": "1"}):
+        with pytest.raises(InputError):
+            await js.get_msg(name, direct=direct, **wrong)
+    with pytest.raises(InputError):
+        [message async for message in js.get_last_msgs(name, [f"{name}.a", "a b"], direct=direct)]
+
+
+async def test_the_last_messages_of_many_subjects(nc: Connection, js: JetStream, unique: Unique):
+    """More subjects than the server gives at once, and more bytes, come all the same, each once."""
+    name = unique("L")
+    await js.add_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+    for number in range(2100):
+        await nc.publish(f"{name}.{number}", b"old")
+    for number in range(2100):
+        await nc.publish(f"{name}.{number}", b"%d" % number)
+    await nc.flush()
+    subjects = [f"{name}.{number}" for number in range(2100)]
+    for asked in (f"{name}.*", subjects):
+        found = [(message.subject, message.data) async for message in js.get_last_msgs(name, asked)]
+        assert sorted(found) == sorted((subject, b"%d" % number) for number, subject in enumerate(subjects))
+
+
+async def test_a_mirror_does_not_answer_for_its_origin(js: JetStream, unique: Unique):
+    """What a mirror says of its origin is not taken: it may hold less, and nothing says that it is up to date."""
+    name = unique("O")
+    await js.add_stream(name=name, subjects=[f"{name}.*"])
+    for number in range(6):
+        await js.publish(f"{name}.{number % 3}", b"%d" % number)
+    await js.add_stream(name=f"{name}-M", mirror={"name": name, "filter_subject": f"{name}.1"}, mirror_direct=True)
+
+    async def copied() -> bool:
+        return (await js.stream_info(f"{name}-M")).messages == 2
+
+    await eventually(copied, "the mirror's copy")
+    for _ in range(12):  # the server picks who answers by chance
+        assert (await js.get_msg(name, 1, direct=True)).data == b"0"
+        assert (await js.get_last_msg(name, f"{name}.2", direct=True)).data == b"5"
+        found = [message.data async for message in js.get_last_msgs(name, [">"])]
+        assert sorted(found) == [b"3", b"4", b"5"]
 
 
 async def test_the_life_of_a_consumer(js: JetStream, unique: Unique):
@@ -144,6 +217,8 @@ async def test_the_domain_of_the_connection_is_used():
                 await js.add_stream(name="HUB", subjects=["hub"])
                 assert (await js.publish("hub", b"x")).domain == "hub"
                 assert (await js.account_info())["domain"] == "hub"
+                assert (await js.get_msg("HUB", 1, direct=True)).data == b"x"
+                assert [message.data async for message in js.get_last_msgs("HUB", ">")] == [b"x"]
                 await js.delete_stream("HUB")
         async with await connect(plain(server), domain="elsewhere") as nc:
             with pytest.raises(NoRespondersError, match=r"\$JS\.elsewhere\.API\.STREAM\.INFO\.HUB"):

@@ -410,6 +410,14 @@ def test_apply(run: Callable[..., Done], unique: Callable[..., str], tmp_path: P
     assert f"? consumer {name} > c is not in the file" in run("apply", str(file)).stdout
     run("apply", str(file), "--prune", stdin="n\n", status=2)
     assert "1 deleted" in run("apply", str(file), "--prune", "-f").stdout
+    (tmp_path / "t.yaml").write_text(f'streams: {{{name}: {{subjects: ["{name}.>"], max_msgs: 2}}}}')
+    assert "Nothing to change." in run("apply", str(tmp_path / "t.yaml"), "--dry-run").stdout
+    (tmp_path / "t.json").write_text(json.dumps({"streams": {name: {"description": "\x1b[2J", "max_msgs": 2}}}))
+    assert "description: nothing -> \\x1b[2J" in run("apply", str(tmp_path / "t.json"), "--plan").stdout
+    (tmp_path / "t.yaml").write_text(f"streams:\n  {name}:\n    sealed: no\n")
+    assert "t.yaml: 'no' can be read in several ways (at line 3, column 13). Write true or false" in " ".join(
+        run("apply", str(tmp_path / "t.yaml"), status=2).stderr.split()
+    )
     file.write_text("[streams.A]\nmax_mgs = 5")
     assert (
         "t.toml: Stream: there is no field 'max_mgs', did you mean 'max_msgs'?"

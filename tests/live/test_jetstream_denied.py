@@ -20,7 +20,7 @@ authorization { users: [
     { user: all, password: p }
     { user: mute, password: p, permissions: { publish: { deny: ["$JS.ACK.>", "$JS.API.CONSUMER.UNPIN.>"] } } }
     { user: some, password: p, permissions: {
-        publish: { deny: ["S.secret.>", "$JS.API.CONSUMER.MSG.NEXT.>"] }
+        publish: { deny: ["S.secret.>", "$JS.API.CONSUMER.MSG.NEXT.>", "$JS.API.DIRECT.GET.>"] }
         subscribe: { deny: ["$JS.EVENT.ADVISORY.>"] }
     } }
 ] }
@@ -69,6 +69,20 @@ async def test_a_batch(nc: Connection, how: str, count: int):
         with pytest.raises(DeniedError, match=r"S\.secret\.x"):
             await publisher.publish_batch([Outgoing("S.secret.x", b"x")] * count, how)
     assert (await assets.stream_info(nc, "S")).last_sequence == before
+
+
+async def test_stored_messages(nc: Connection):
+    """Who may not read directly is told at once, and is given by the leader what may be read there."""
+    js = nc.jetstream()
+    ack = await js.publish("S.open", b"1")
+    async with asyncio.timeout(AT_ONCE):
+        with pytest.raises(DeniedError, match=r"DIRECT\.GET\.S"):
+            await js.get_last_msg("S", "S.open", direct=True)
+        with pytest.raises(DeniedError, match=r"DIRECT\.GET\.S"):
+            [message async for message in js.get_last_msgs("S", ["S.open"])]
+        assert (await js.get_last_msg("S", "S.open")).sequence == ack.sequence
+        found = [message.sequence async for message in js.get_last_msgs("S", ["S.open"], direct=False)]
+        assert found == [ack.sequence]
 
 
 async def test_deliveries(nc: Connection):

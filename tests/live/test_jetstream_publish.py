@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.connection import Connection, connect
-from penstock.errors import DeadlineError, DisconnectedError, InputError, JetStreamError
+from penstock.errors import ConditionError, DeadlineError, DisconnectedError, InputError, JetStreamError
 from penstock.jetstream import Outgoing, Publisher, assets
 from penstock.model import Stream
 from penstock.server import Server
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    client = await connect(server.url)
-    yield client
-    await client.close()
 
 
 @pytest.fixture
@@ -135,6 +128,11 @@ async def test_acks_come_in_order(nc: Connection, stream: str):
 
     async with Publisher(nc, stream) as publisher:
         assert [ack.sequence async for ack in publisher.publish_all(some())] == list(range(1, 301))
+        mixed = (f"{stream}.x" if number == 2 else Outgoing(f"{stream}.x") for number in range(4))
+        with pytest.raises(InputError, match=r"Message 2 \(counted from 0\): A message is given as str"):
+            [ack async for ack in publisher.publish_all(mixed)]
+        await publisher.flush()
+    assert (await assets.stream_info(nc, stream)).last_sequence == 302, "what came before it is stored"
 
 
 @pytest.mark.parametrize("order", ["strict", "chained"])
@@ -164,15 +162,32 @@ async def test_conditions_are_the_servers_to_check(nc: Connection, stream: str):
         await publisher.publish(y, b"c", expect_last_subject_sequence=0)
         await publisher.publish(x, b"d", expect_last_subject_sequence=2, id="four")
         await publisher.publish(x, b"e", expect_last_id="four")
-        for wrong in ({"expect_last_sequence": 1}, {"expect_last_subject_sequence": 1}):
-            with pytest.raises(JetStreamError) as caught:
+        await publisher.publish(y, b"f", id="six")
+        for wrong, code, subject, expected, actual in (
+            ({"expect_last_sequence": 1}, 10071, None, 1, 6),
+            ({"expect_last_subject_sequence": 1}, 10071, x, 1, 5),
+            ({"expect_last_sequence": 6, "expect_last_subject_sequence": 1}, 10071, None, None, 5),
+            ({"expect_last_id": "one"}, 10070, None, "one", "six"),
+        ):
+            with pytest.raises(ConditionError) as caught:
                 await publisher.publish(x, b"no", **wrong)
-            assert caught.value.err_code == 10071
-        with pytest.raises(JetStreamError) as caught:
-            await publisher.publish(x, b"no", expect_last_id="one")
-        assert caught.value.err_code == 10070
-        await publisher.publish(x, b"f")
-    assert b"".join(await bodies(nc, stream)) == b"abcdef"
+            error = caught.value
+            assert (error.err_code, error.subject, error.expected, error.actual) == (code, subject, expected, actual)
+            assert expected is None or "the message was not stored" in str(error)
+        with pytest.raises(ConditionError, match="ends with sequence 5, and no message was expected"):
+            [ack async for ack in publisher.publish_all([Outgoing(x, b"no", expect_last_subject_sequence=0)])]
+        await publisher.publish(x, b"g")
+    assert b"".join(await bodies(nc, stream)) == b"abcdefg"
+
+
+async def test_all_values_of_a_header_are_stored(nc: Connection, stream: str):
+    """A header with several values is stored with all of them, one by one and in both kinds of batches."""
+    out = Outgoing(f"{stream}.x", b"x", headers={"K": ["v", "w"], "L": "x"})
+    async with Publisher(nc, stream) as publisher:
+        for how in ("plain", "atomic", "fast"):
+            ack = await publisher.publish_batch([out], how)
+            stored = (await assets.get_message(nc, stream, ack.sequence)).headers
+            assert (stored["K"], stored["L"]) == (["v", "w"], ["x"])
 
 
 async def test_a_condition_survives_a_lost_ack(nc: Connection, stream: str):
@@ -287,6 +302,23 @@ async def test_bad_input_is_refused_before_it_is_sent(nc: Connection, stream: st
             await publisher.publish_batch([Outgoing(f"{stream}.x")], "slow")
         with pytest.raises(InputError, match="does not capture"):
             await publisher.publish_batch([Outgoing(f"{stream}.x"), Outgoing("other.x")], "atomic")
+        good = Outgoing(f"{stream}.x", b"x")
+        for bad, says in (
+            (Outgoing("other.x"), "Message 1 .counted from 0.: Stream .* does not capture the subject other.x"),
+            (Outgoing(f"{stream}.x", b"x" * (nc.max_payload + 1)), "Message 1 .*Send it in chunks"),
+            ((f"{stream}.x", b"x"), "Message 1 .*given as tuple. Give penstock.jetstream.Outgoing"),
+            ("text", "Message 1 .*given as str"),
+        ):
+            with pytest.raises(InputError, match=says):
+                [ack async for ack in publisher.publish_all([good, bad])]
+            for how in ("plain", "atomic", "fast", None):
+                with pytest.raises(InputError, match=says):
+                    await publisher.publish_batch([good, bad], how)
+        for many in (good, 7, None):
+            with pytest.raises(InputError, match=r"Messages are given as .* Give a list of Outgoing"):
+                [ack async for ack in publisher.publish_all(many)]
+            with pytest.raises(InputError, match="Messages are given as"):
+                await publisher.publish_batch(many)
     for options in (
         {"in_flight": 0},
         {"order": "any"},
@@ -314,16 +346,19 @@ async def test_an_atomic_batch_is_all_or_nothing(nc: Connection, stream: str):
     async with Publisher(nc, stream) as publisher:
         ack = await publisher.publish_batch([Outgoing(x, b"a", id="1"), Outgoing(x, b"b")], "atomic")
         assert (ack.how, ack.count, ack.sequence, ack.duplicates) == ("atomic", 2, 2, 0)
-        with pytest.raises(JetStreamError) as caught:
+        with pytest.raises(ConditionError, match="The stream ends with sequence 2, and 9 was expected") as caught:
             await publisher.publish_batch([Outgoing(x, b"c", expect_last_sequence=9), Outgoing(x, b"d")], "atomic")
-        assert caught.value.err_code == 10071
+        assert (caught.value.err_code, caught.value.expected, caught.value.actual) == (10071, 9, 2)
+        with pytest.raises(ConditionError, match=r"and 9 was expected.* The 1 messages before it are stored") as caught:
+            await publisher.publish_batch([Outgoing(x, b"e"), Outgoing(x, b"f", expect_last_sequence=9)], "fast")
+        assert (caught.value.err_code, caught.value.expected, caught.value.actual) == (10071, 9, 3)
         with pytest.raises(JetStreamError) as caught:
             await publisher.publish_batch([Outgoing(x, b"c"), Outgoing(x, b"d", id="1")], "atomic")
         assert caught.value.err_code == 10201
         with pytest.raises(InputError, match="the same id"):
             await publisher.publish_batch([Outgoing(x, id="z"), Outgoing(x, id="z")], "atomic")
         await publisher.publish(x, b"after")
-    assert await bodies(nc, stream) == [b"a", b"b", b"after"]
+    assert await bodies(nc, stream) == [b"a", b"b", b"e", b"after"]
 
 
 async def test_an_atomic_batch_survives_a_lost_ack(nc: Connection, stream: str):

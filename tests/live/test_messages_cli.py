@@ -264,6 +264,7 @@ def test_sub_ends_when_it_is_told_to(run: Callable[..., Done], unique: Callable[
         ["a", "-t", "-d"],
         ["a", "--raw", "--dump", "-"],
         ["a", "--dump", ""],
+        ["a", "--raw", "--headers-only"],
         ["a", "--raw", "--report-subjects"],
         ["a", "--report-subjects", "--report-top", "0"],
         ["a", "--translate", "no-such-program"],

@@ -112,7 +112,8 @@ def test_an_error_answer():
     payload = b'{"type":"x","error":{"code":400,"err_code":10071,"description":"wrong last sequence: 3"}}'
     with pytest.raises(JetStreamError, match=r"The server refused: wrong last sequence: 3 \(10071\)") as caught:
         read_answer(payload)
-    assert caught.value.facts == {"code": 400, "err_code": 10071, "description": "wrong last sequence: 3"}
+    facts = {"code": 400, "err_code": 10071, "description": "wrong last sequence: 3"}
+    assert caught.value.facts == {**facts, "subject": None, "expected": None, "actual": 3}
     missing = api_error({"code": 404, "err_code": 10059, "description": "stream not found"})
     assert type(missing) is NotFoundError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import InputError, RemoteProtocolError
-from penstock.info import ConsumerInfo, StreamInfo
+from penstock.info import Alternate, ConsumerInfo, Replica, StreamInfo
 
 STREAM: dict[str, Any] = {
     "config": {"name": "S", "subjects": ["s.>"], "description": "Orders."},
@@ -25,9 +25,36 @@ STREAM: dict[str, Any] = {
         "consumer_count": 1,
         "num_subjects": 2,
         "num_deleted": 1,
+        "deleted": [4],
+        "lost": {"msgs": [3], "bytes": 7},
+        "subjects": {"s.a": 2, "s.b": 1},
     },
-    "cluster": {"name": "C", "leader": "n1", "replicas": [{"name": "n2", "current": True}, {"name": "n3"}]},
-    "sources": [{"name": "A", "lag": 7, "active": 1_500_000_000}, {"name": "B", "lag": 0, "active": -1}],
+    "cluster": {
+        "name": "C",
+        "leader": "n1",
+        "leader_since": "2026-01-31T23:59:59Z",
+        "raft_group": "S-R3F-x",
+        "system_account": True,
+        "traffic_account": "A",
+        "replicas": [
+            {"name": "n2", "current": True, "active": 1_500_000_000, "peer": "p2"},
+            {"name": "n3", "offline": True, "lag": 7, "pending": True},
+        ],
+    },
+    "ts": "2026-01-31T23:59:59Z",
+    "domain": "hub",
+    "alternates": [{"name": "S", "cluster": "C"}, {"name": "M", "cluster": "D", "domain": "leaf"}],
+    "sources": [
+        {"name": "A", "lag": 7, "active": 1_500_000_000, "error": {"code": 404, "description": "no such stream"}},
+        {
+            "name": "B",
+            "lag": 0,
+            "active": -1,
+            "filter_subject": "b.>",
+            "subject_transforms": [{"src": "b.>", "dest": "c.>"}],
+            "external": {"api": "$JS.leaf.API"},
+        },
+    ],
     "mirror": {"name": "M", "lag": 1},
 }
 CONSUMER: dict[str, Any] = {
@@ -46,6 +73,7 @@ CONSUMER: dict[str, Any] = {
     "paused": True,
     "pause_remaining": 2_500_000_000,
     "cluster": {"name": "C", "leader": "n1"},
+    "ts": "2026-01-31T23:59:59Z",
 }
 WRONG = ["text", -7, 1.5, True, [7], {"a": 1}, 10**30, float("nan")]
 
@@ -81,6 +109,29 @@ def test_a_stream() -> None:
         ("M", 1, None),
     ]
     assert info.config.subjects == ["s.>"]
+    assert [(item.error, item.filter_subject, item.transforms, item.external) for item in info.copies] == [
+        ("no such stream", None, (), None),
+        ("", "b.>", (("b.>", "c.>"),), "$JS.leaf.API"),
+        ("", None, (), None),
+    ]
+    assert (info.lost, info.lost_bytes) == (1, 7)
+    moment = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
+    assert (info.time, info.domain, info.held, info.gaps) == (moment, "hub", {"s.a": 2, "s.b": 1}, (4,))
+    assert info.alternates == (Alternate("S", "C", None), Alternate("M", "D", "leaf"))
+    placed = info.placed
+    assert (placed.leader_since, placed.group, placed.system_account) == (moment, "S-R3F-x", True)
+    assert placed.traffic_account == "A"
+    assert placed.others == (
+        Replica(name="n2", current=True, offline=False, active=1.5, lag=0, id="p2", pending=False),
+        Replica(name="n3", current=False, offline=True, active=None, lag=7, id="", pending=True),
+    )
+
+
+@pytest.mark.parametrize("kind", [StreamInfo, ConsumerInfo])
+def test_what_a_newer_server_says_is_kept(kind: Any) -> None:
+    """Fields that this version does not know, of any depth, stand in `raw`."""
+    content = {**(STREAM if kind is StreamInfo else CONSUMER), "of_tomorrow": {"a": 1}}
+    assert kind.from_json(content).raw["of_tomorrow"] == {"a": 1}
 
 
 def test_a_consumer() -> None:
@@ -95,6 +146,7 @@ def test_a_consumer() -> None:
     (group,) = info.groups
     assert (group.name, group.pin, group.since) == ("g", "pin1", datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC))
     assert not info.is_sourcing
+    assert info.time == info.created
 
 
 def test_what_is_left_out() -> None:

@@ -298,7 +298,13 @@ def test_estimates():
         ({"headers": {"A b": "c"}}, "cannot be sent"),
         ({"headers": {"A": "b\r\nc"}}, "cannot be sent"),
         ({"headers": {"Nats-Msg-Id": "1"}}, "Use id, ttl"),
+        ({"headers": {"A": ["b", "c\nd"]}}, "cannot be sent"),
+        ({"headers": {"A": 7}}, "Give text, or a list of texts"),
+        ({"headers": {"A": ["b", 7]}}, "Give text, or a list of texts"),
+        ({"headers": {"A": b"b"}}, "Give text, or a list of texts"),
         ({"id": " "}, "id is empty"),
+        ({"expect_last_id": "a\nb"}, "cannot be sent"),
+        ({"expect_last_sequence": "3"}, "expect_last_sequence is '3'"),
         ({"id": "a\nb"}, "cannot be sent"),
         ({"ttl": "500ms"}, "shortest is a second"),
         ({"expect_last_sequence": -1}, "expect_last_sequence is -1"),
@@ -322,3 +328,12 @@ def test_what_a_message_says_to_the_server():
         "Nats-Expected-Last-Msg-Id": "7",
     }
     assert not Outgoing("a").expects
+    assert Outgoing("a", ttl="never").wire_headers("9")["Nats-TTL"] == "never"
+
+
+def test_a_header_may_have_several_values():
+    """All values of a repeated header are sent, in order, however often the message is; an iterator is read once."""
+    out = Outgoing("a", headers={"K": iter(["v", "w"]), "L": "x", "None": []})
+    lines = b"NATS/1.0\r\nK: v\r\nK: w\r\nL: x\r\nNats-Msg-Id: 1\r\n\r\n"
+    assert [out.header_block("1"), out.header_block("1")] == [lines, lines]
+    assert out.size == len("a" + "Kv" + "Kw" + "Lx")

@@ -59,12 +59,14 @@ def test_a_file_and_python_say_the_same():
 
 
 def test_the_topologies_of_the_docs_can_be_read():
-    """Every TOML block in the pages is a topology."""
-    docs = Path(__file__).resolve().parents[2] / "docs"
-    found = [block for page in docs.rglob("*.md") for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.S)]
-    assert found
-    for block in found:
-        Topology.parse(block)
+    """Every TOML block in the pages is a topology, and so is every YAML block with streams."""
+    pages = (Path(__file__).resolve().parents[2] / "docs").rglob("*.md")
+    found = [block for page in pages for block in re.findall(r"```(toml|yaml)\n(.*?)```", page.read_text(), re.S)]
+    forms = {form for form, text in found if form == "toml" or text.startswith("streams:")}
+    assert forms == {"toml", "yaml"}
+    for form, text in found:
+        if form in forms:
+            Topology.parse(text, form)
 
 
 def test_limits_of_consumers_are_written_as_people_do():

@@ -11,6 +11,7 @@ from penstock.cli.flags import Json, argument, flag
 from penstock.cli.output import print_json
 from penstock.cli.questions import confirm
 from penstock.cli.running import connected
+from penstock.cli.tables import plain
 
 if TYPE_CHECKING:
     from penstock.jetstream.changes import Plan
@@ -22,8 +23,8 @@ _MARKS = {"create": "+", "update": "~", "delete": "-", "none": "="}
 
 async def apply(
     ctx: typer.Context,
-    file: Annotated[Path, argument("TOML file that declares streams and consumers.", "FILE")],
-    plan: Annotated[bool, flag("Show what would change, and change nothing.")] = False,
+    file: Annotated[Path, argument("File that declares streams and consumers: TOML, YAML or JSON.", "FILE")],
+    plan: Annotated[bool, flag("Show what would change, and change nothing.", "--plan", "--dry-run")] = False,
     prune: Annotated[bool, flag("Delete consumers of these streams that the file does not name.")] = False,
     may_lose_data: Annotated[bool, flag("Allow changes that drop messages.")] = False,
     force: Annotated[bool, flag("Do not ask before --prune deletes.", "-f", "--force")] = False,
@@ -55,10 +56,10 @@ async def apply(
 
 def _show(plan: Plan) -> None:
     for step in plan.steps:
-        typer.echo(f"{_MARKS[step.action]} {step.title}")
+        typer.echo(plain(f"{_MARKS[step.action]} {step.title}"))
         for change in step.changes:
-            typer.echo(f"    {change}")
+            typer.echo(plain(f"    {change}"))
     for name in plan.undeclared:
-        typer.echo(f"? consumer {name} is not in the file, and is left alone")
+        typer.echo(plain(f"? consumer {name} is not in the file, and is left alone"))
     if plan.empty:
         typer.echo("Nothing to change.")

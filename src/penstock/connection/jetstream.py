@@ -6,18 +6,20 @@ flight and in order, consuming with acks, declarations that are planned and appl
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from penstock.connection import stored
 from penstock.connection.asking import api_request
 from penstock.connection.messages import HeaderValues
-from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
+from penstock.errors import ConditionError, JetStreamError, NotFoundError, PenstockError, RemoteProtocolError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Consumer, Message, PubAck, Stream
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import in_domain
-from penstock.wire.jetstream.answers import number, read_ack, texts
-from penstock.wire.jetstream.direct import question, read_headers, read_message
+from penstock.wire.jetstream.answers import number, part, read_ack, texts
+from penstock.wire.jetstream.conditions import explained
 from penstock.wire.protocol import decode_status
 
 if TYPE_CHECKING:
@@ -48,13 +50,17 @@ class JetStream:
 
         What says so is stored with the message, and refuses it in other streams if it is published again as it is.
         The ack says which stream, and whether it had the id already (`duplicate`), so that nothing was stored. On a
-        connection with a domain, an ack of another one is a JetStreamError.
+        connection with a domain, an ack of another one is a JetStreamError. A condition that does not hold, given by
+        one of the headers `Nats-Expected-…`, is a ConditionError.
         """
         if stream is not None:
             headers = {**(headers or {}), names.EXPECTED_STREAM: stream}
         wait = timeout if timeout is not None else self._timeout
         _, _, answer, block = await self._connection.ask(subject, payload, wait, headers)
-        ack = read_ack(answer, None if block is None else decode_status(block)[0])
+        try:
+            ack = read_ack(answer, None if block is None else decode_status(block)[0])
+        except ConditionError as error:
+            raise explained(error, subject, headers or {}) from None
         return in_domain(ack, self._connection.options.domain)
 
     async def account_info(self) -> dict[str, Any]:
@@ -99,9 +105,27 @@ class JetStream:
             **error.facts,
         )
 
-    async def stream_info(self, name: str) -> StreamInfo:
-        """Ask how a stream stands."""
-        return StreamInfo.from_json(await self._ask(names.stream_info(name)))
+    async def stream_info(
+        self, name: str, subjects_filter: str | None = None, *, deleted_details: bool = False
+    ) -> StreamInfo:
+        """Ask how a stream stands.
+
+        With `subjects_filter`, `held` says how many messages it holds of each subject that matches; with
+        `deleted_details`, `gaps` says which sequences are missing.
+        """
+        asked: dict[str, Any] = {"deleted_details": True} if deleted_details else {}
+        if subjects_filter is not None:
+            asked |= {"subjects_filter": subjects_filter}
+        answer = await self._ask(names.stream_info(name), asked or None)
+        held: dict[str, Any] = {}
+        while subjects_filter is not None and (page := part(answer, "state").get("subjects")):
+            held |= page  # a page has up to 100,000
+            if len(held) >= number(answer, "total", 0):
+                break
+            answer = await self._ask(names.stream_info(name), {**asked, "offset": len(held)})
+        if held:
+            answer["state"]["subjects"] = held
+        return StreamInfo.from_json(answer)
 
     async def find_stream_name_by_subject(self, subject: str) -> str:
         """Give the name of the stream that captures a subject."""
@@ -121,14 +145,32 @@ class JetStream:
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    async def get_msg(self, stream: str, seq: int | None = None, subject: str | None = None) -> Message:
-        """Read one stored message: by its sequence, or the last of a subject."""
-        body = question(seq, last=None if seq is not None else subject)
-        return stored_message(stream, await self._ask(names.message_get(stream), body))
+    async def get_msg(
+        self, stream: str, seq: int | None = None, subject: str | None = None, direct: bool = False, next: bool = False
+    ) -> Message:
+        """Read one stored message: by its sequence, the last of a subject, or the `next` of one from a sequence on.
 
-    async def get_last_msg(self, stream: str, subject: str) -> Message:
-        """Read the last message of a subject."""
-        return await self.get_msg(stream, subject=subject)
+        The stream's leader gives it. With `direct` any replica may, if the stream allows it, which is faster; on a
+        replicated stream that may be a moment old. Neither what a mirror says of its origin is taken, nor is anything
+        believed to be gone: then the leader is asked. A subject may be a pattern. NotFoundError if there is none.
+        """
+        return await stored.get(self._connection, stream, stored.wanted(seq, subject, next), direct, self._timeout)
+
+    async def get_last_msg(self, stream: str, subject: str, direct: bool = False) -> Message:
+        """Read the last message of a subject; `direct` as in `get_msg`."""
+        return await self.get_msg(stream, subject=subject, direct=direct)
+
+    def get_last_msgs(
+        self, stream: str, subjects: str | Iterable[str], *, direct: bool = True
+    ) -> AsyncIterator[Message]:
+        """Give the last message of each subject that matches, in no particular order; what has none is left out.
+
+        They come many at a time by direct get, if the stream allows it. On a replicated stream that may be a moment
+        old; `direct=False` has the leader give each of them.
+        """
+        names.check_name(stream)
+        listed = [subjects] if isinstance(subjects, str) else list(subjects)
+        return stored.last_of_each(self._connection, stream, listed, direct, self._timeout)
 
     async def delete_msg(self, stream: str, seq: int) -> bool:
         """Delete one message."""
@@ -165,14 +207,3 @@ def _declared(kind: type[Any], config: Any, fields: dict[str, Any]) -> Any:
     if config is None:
         return kind(**fields)
     return config.model_copy(update=fields) if fields else config
-
-
-def stored_message(stream: str, answer: dict[str, Any]) -> Message:
-    """Read a message as STREAM.MSG.GET gives it."""
-    found = read_message(answer)
-    fields = {"subject": found.subject, "sequence": found.sequence, "time": found.time, "stream": stream}
-    fields |= {"data": answer["message"].get("data") or "", "headers": read_headers(found.header)}
-    try:
-        return Message.from_json(fields)
-    except InputError:
-        raise RemoteProtocolError(f"Message {found.sequence} of {stream} has the time {found.time[:40]!r}.") from None

@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from penstock.jetstream.samples import Advisory as Advisory
     from penstock.jetstream.samples import Figures as Figures
     from penstock.jetstream.samples import Samples as Samples
+    from penstock.jetstream.schedule import Schedule as Schedule
+    from penstock.jetstream.schedules import Scheduled as Scheduled
+    from penstock.jetstream.schedules import Schedules as Schedules
     from penstock.jetstream.size import record_size as record_size
     from penstock.jetstream.topology import Topology as Topology
     from penstock.jetstream.topology import apply as apply
     from penstock.jetstream.topology import plan as plan
     from penstock.jetstream.worker import Reject as Reject
     from penstock.jetstream.worker import Worker as Worker
+    from penstock.jetstream.worker import WorkerCounts as WorkerCounts
 
 _MODULES = {
     "penstock.info": ("ConsumerInfo", "StreamInfo"),
@@ -45,9 +49,11 @@ _MODULES = {
     "penstock.jetstream.outgoing": ("Outgoing",),
     "penstock.jetstream.publish": ("Publisher",),
     "penstock.jetstream.samples": ("AckSample", "Advisory", "Figures", "Samples"),
+    "penstock.jetstream.schedule": ("Schedule",),
+    "penstock.jetstream.schedules": ("Scheduled", "Schedules"),
     "penstock.jetstream.size": ("record_size",),
     "penstock.jetstream.topology": ("Topology", "apply", "plan"),
-    "penstock.jetstream.worker": ("Reject", "Worker"),
+    "penstock.jetstream.worker": ("Reject", "Worker", "WorkerCounts"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -157,7 +157,7 @@ async def get_message(
     since: datetime | None = None,
 ) -> Message:
     """Read one stored message: by sequence, the last of a subject, or the next from a sequence or time on."""
-    from penstock.connection.jetstream import stored_message  # brings the model with it
+    from penstock.connection.stored import stored_message  # brings the model with it
 
     found = await get_stored(client, stream, sequence, last_for=last_for, next_for=next_for, since=since)
     return stored_message(stream, {"message": found})

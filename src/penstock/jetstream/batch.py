@@ -21,6 +21,7 @@ from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.answers import PubAck
 from penstock.wire.jetstream.atomic import MOST, Attempts, marks
+from penstock.wire.jetstream.conditions import explained
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
 from penstock.wire.jetstream.verdicts import Verdict, may_ask_again
 from penstock.wire.patience import Patience
@@ -126,7 +127,10 @@ async def publish_atomic(route: Route, given: Iterable[Outgoing]) -> BatchAck:
             if verdict is Verdict.STORED:  # by an earlier attempt, whose answer was lost
                 ack = await route.find(messages[-1], ids[-1])
             if verdict is Verdict.REFUSED:
-                raise
+                asking = [out for out in messages if out.expects]
+                if len(asking) == 1:  # of several the server does not say which
+                    error = explained(error, asking[0].subject, asking[0].wire_headers(""))
+                raise error
             if ack is None:
                 await _wait_out(route, patience, error, f"An atomic batch of {len(messages):,} messages")
         if ack is not None:
@@ -155,6 +159,8 @@ async def publish_fast(route: Route, messages: Iterable[Outgoing]) -> BatchAck:
     refuse_empty(ingest.kept)
     while (error := await ingest.run()) is not None:
         if not may_ask_again(error):
+            out, message_id = ingest.kept[0]
+            error = explained(error, out.subject, out.wire_headers(message_id))
             error.remedy = f"The {ingest.done:,} messages before it are stored."
             raise error
         await _wait_out(route, ingest.patience, error, "A fast batch")

@@ -119,6 +119,7 @@ class Plan:
     """All steps, in the order in which they are taken, and what is there without being declared."""
 
     steps: tuple[Step, ...]
+    """What becomes of each stream and consumer."""
     undeclared: tuple[str, ...] = ()
     """Consumers of declared streams that the declaration does not name; they are left alone."""
 

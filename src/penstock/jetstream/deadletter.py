@@ -68,6 +68,7 @@ class DeadLetter:
     died: datetime | None
     """When it became a dead letter."""
     data: bytes
+    """The payload."""
     headers: dict[str, list[str]]
     """The headers it was published with."""
 

@@ -42,6 +42,7 @@ from penstock.model import PubAck, Stream
 from penstock.wire import protocol
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import Window
+from penstock.wire.jetstream.conditions import explained
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 
 if TYPE_CHECKING:
@@ -346,6 +347,7 @@ class InFlight:
         self._tell(item, error)
 
     def _tell(self, item: Pending, error: PenstockError) -> None:
+        error = explained(error, item.out.subject, item.out.wire_headers(item.id))
         if not item.awaited:
             self._note(error)
         if not item.future.done():

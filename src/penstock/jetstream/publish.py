@@ -20,7 +20,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.durations import parse_duration
@@ -30,6 +30,7 @@ from penstock.jetstream.batch import BatchAck, Route, publish_atomic, publish_fa
 from penstock.jetstream.in_flight import InFlight
 from penstock.jetstream.outgoing import Outgoing
 from penstock.jetstream.pending import Pending
+from penstock.jetstream.schedule import check_taken
 from penstock.model import PubAck, Stream
 from penstock.wire.jetstream.acked import no_window
 from penstock.wire.jetstream.atomic import MOST
@@ -189,12 +190,24 @@ class Publisher:
     async def publish_all(self, messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> AsyncIterator[PubAck]:
         """Publish many messages, and give their acks in order.
 
-        The first failure is raised, and ends it; what becomes of those that were sent behind it, `flush` tells.
+        `messages` are values of `Outgoing`: a list or a tuple, or any iterable, also an asynchronous one, which is read
+        as there is room. A list or tuple is checked whole before anything of it is sent, what comes from elsewhere when
+        it comes: a message that cannot be sent is an InputError that says which one, counted from 0. The first failure
+        is raised, and ends it; what becomes of those that were sent behind it, `flush` tells.
         """
+        self._check_open()
+        _check_many(messages)
+        if isinstance(messages, Sequence):
+            await self._check_all(messages)
         waiting: deque[Pending] = deque()
+        number = -1
         try:
             async for out in _each(messages):
-                waiting.append(await self._send(out, awaited=True))
+                number += 1
+                try:
+                    waiting.append(await self._send(out, awaited=True))
+                except InputError as error:
+                    raise _numbered(number, error) from None
                 while waiting and (waiting[0].future.done() or len(waiting) >= self._most):
                     yield await self._ack(waiting)
             while waiting:
@@ -202,6 +215,22 @@ class Publisher:
         finally:
             for item in waiting:
                 self._in_flight.abandon(item)
+
+    async def _check_all(self, messages: Sequence[Outgoing]) -> None:
+        """Refuse messages of which one cannot be sent."""
+        if not all(isinstance(out, Outgoing) and self._captures(out.subject) for out in messages):
+            await self._look()  # the stream may have been edited
+        for _ in self._checked(messages):
+            pass
+
+    def _checked(self, messages: Iterable[Outgoing]) -> Iterator[Outgoing]:
+        """Give messages, each once it is known that it can be sent."""
+        for number, out in enumerate(messages):
+            try:
+                self._check(out)
+            except InputError as error:
+                raise _numbered(number, error) from None
+            yield out
 
     async def _ack(self, waiting: deque[Pending]) -> PubAck:
         try:
@@ -215,12 +244,18 @@ class Publisher:
     ) -> BatchAck:
         """Publish messages together: all or none (`atomic`), by fast ingest (`fast`), or one by one (`plain`).
 
+        A list or tuple is checked whole before anything of it is sent, as `publish_all` does, and so is what is stored
+        all or none.
         Without `how` the stream decides: atomic if it allows that and there are at most 1,000, or fast, or else plain.
         Messages of an atomic batch keep its headers: published again with them, by a stream that does so (`republish`)
         or by anybody, they are taken for part of a batch. So such a stream gets none unless it is asked for.
         """
         self._check_open()
+        _check_many(messages)
         await self._look()
+        if isinstance(messages, Sequence) or how in (None, "atomic"):
+            messages = list(messages)
+            await self._check_all(messages)
         if how is None:
             messages = list(messages)
             fits = self._config.allow_atomic and len(messages) <= MOST and self._config.republish is None
@@ -237,7 +272,7 @@ class Publisher:
             raise InputError(f"Stream {self.stream} takes no {how} batches.", remedy=remedy)
         route = Route(self._client, self.stream, self._ack_timeout, self._patience, self._checked_id)
         async with self._in_flight.quiet():
-            return await publish(route, messages)
+            return await publish(route, self._checked(messages))
 
     async def flush(self) -> None:
         """Wait until everything sent has met its fate; raise the first failure of what was only sent."""
@@ -248,7 +283,7 @@ class Publisher:
 
     def _send(self, out: Outgoing, *, awaited: bool) -> Coroutine[Any, Any, Pending]:
         self._check_open()
-        if not self._captures(out.subject):
+        if isinstance(out, Outgoing) and not self._captures(out.subject):
             return self._look_and_send(out, awaited=awaited)
         return self._in_flight.send(out, self._checked_id(out), awaited=awaited)
 
@@ -269,8 +304,12 @@ class Publisher:
             self._captured.add(subject)
         return True
 
-    def _checked_id(self, out: Outgoing) -> str:
-        """Refuse what the stream cannot take, before it is sent, and give the message's id."""
+    def _check(self, out: Outgoing) -> None:
+        """Refuse what the stream cannot take before it is sent."""
+        given: object = out
+        if not isinstance(given, Outgoing):
+            what = f"A message is given as {type(out).__name__}."
+            raise InputError(what, remedy="Give penstock.jetstream.Outgoing(subject, data).")
         if not self._captures(out.subject):  # nobody would ever answer
             what = f"Stream {self.stream} does not capture the subject {out.subject}."
             raise InputError(what, remedy=f"It captures {', '.join(self._config.subjects) or 'nothing'}.")
@@ -278,6 +317,12 @@ class Publisher:
         if len(out.data) > most:
             what = f"The message for {out.subject} has {len(out.data):,} bytes; the server takes {most:,}."
             raise InputError(what, remedy="Send it in chunks (penstock.chunks), or raise max_payload at the server.")
+        if out.schedule is not None:
+            check_taken(out.schedule, out.subject, self._config)
+
+    def _checked_id(self, out: Outgoing) -> str:
+        """Give the id of a message that can be sent."""
+        self._check(out)
         if out.id is not None:
             return out.id
         if self._ids is None:
@@ -287,6 +332,15 @@ class Publisher:
         if not isinstance(made, str) or not made.strip():
             raise InputError(f"ids gave {made!r} for a message.", remedy="It gives some text for each message.")
         return made
+
+
+def _check_many(messages: object) -> None:
+    if not isinstance(messages, Iterable | AsyncIterable):
+        raise InputError(f"Messages are given as {type(messages).__name__}.", remedy="Give a list of Outgoing.")
+
+
+def _numbered(number: int, error: InputError) -> InputError:
+    return InputError(f"Message {number} (counted from 0): {error.what}", remedy=error.remedy)
 
 
 async def _each(messages: Iterable[Outgoing] | AsyncIterable[Outgoing]) -> AsyncIterator[Outgoing]:

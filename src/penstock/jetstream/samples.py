@@ -41,15 +41,19 @@ class AckSample:
     """One sampled ack."""
 
     stream: str
+    """The stream of the message."""
     consumer: str
+    """The consumer that delivered it."""
     sequence: int
     """The message's sequence in the stream."""
     consumer_sequence: int
+    """The number of the delivery that was acknowledged, as the consumer counts."""
     deliveries: int
     """How often the message was delivered until it was acknowledged."""
     ack_time: float
     """Seconds from the delivery to the ack."""
     time: datetime
+    """When the server got the ack."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,11 @@ class Advisory:
     kind: str
     """What happened, such as "max_deliver", "nak", "terminated", "consumer_action"."""
     stream: str | None
+    """The stream that it is about."""
     consumer: str | None
+    """The consumer that it is about."""
     time: datetime
+    """When it happened."""
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
     """Everything the server said."""
 
@@ -109,6 +116,7 @@ class Figures:
     exceeded: int = 0
     """Messages that ran out of deliveries."""
     last: datetime | None = None
+    """When the last event was."""
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
     """Seconds from delivery to ack of the last samples."""
 
@@ -162,7 +170,7 @@ class Samples:
     async def __aenter__(self) -> Self:
         about = [names.METRIC_ACK, *([f"{names.ADVISORY}.CONSUMER.*"] if self._advisories else [])]
         for subject in about:
-            heard = f"{subject}.{self.stream}.{self.consumer}"
+            heard = self._client.options.event_subject(f"{subject}.{self.stream}.{self.consumer}")
             self._subscriptions.append(await self._client.subscribe(heard, cb=self._heard))
         await served(*self._subscriptions)
         return self

@@ -1,4 +1,4 @@
-"""Streams and consumers declared as data: `Topology`, from Python or from a TOML file; `plan` and `apply`.
+"""Streams and consumers declared as data: `Topology`, from Python or from a file; `plan` and `apply`.
 
 ::
 
@@ -11,8 +11,9 @@
     filter_subjects = ["ORDERS.processed"]
     ack_wait = "30s"
 
-The keys are the fields of `penstock.model.Stream` and `Consumer`. A consumer's name is its key, and it is durable
-unless it says `ephemeral = true`. Everything is checked before anything is sent.
+So in TOML; in YAML and JSON the same tables. The keys are the fields of `penstock.model.Stream` and `Consumer`. A
+consumer's name is its key, and it is durable unless it says `ephemeral = true`. Everything is checked before anything
+is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from __future__ import annotations
 import difflib
 import itertools
 import logging
-import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ from penstock.jetstream.rules import (
     check_streams_together,
     idle_filters,
 )
+from penstock.jetstream.topology_forms import Form, form_of, read_form
 from penstock.model import Consumer, Stream
 from penstock.sizes import parse_size
 
@@ -58,6 +59,7 @@ class Topology:
     """Streams and their consumers as they are meant to be; checked whole when it is made."""
 
     streams: dict[str, Stream]
+    """By name."""
     consumers: dict[str, dict[str, Consumer]]
     """By stream, and by name."""
 
@@ -100,29 +102,25 @@ class Topology:
 
     @classmethod
     def load(cls, path: str | Path) -> Topology:
-        """Read a TOML file."""
+        """Read a file: YAML or JSON if its name ends so (.yaml, .yml, .json), TOML otherwise."""
         try:
-            text = Path(path).read_text()
+            text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"{path} cannot be read: {reason}.", remedy="Check the path.") from None
         try:
-            return cls.parse(text)
+            return cls.parse(text, form_of(Path(path)))
         except InputError as error:
             raise InputError(f"{path}: {error.what}", remedy=error.remedy) from None
 
     @classmethod
-    def parse(cls, text: str) -> Topology:
-        """Read TOML text."""
-        try:
-            content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"This is not TOML: {error}.", remedy="See https://toml.io.") from None
-        return cls.from_dict(content)
+    def parse(cls, text: str, form: Form = "toml") -> Topology:
+        """Read text in a form: `toml`, `yaml` or `json`."""
+        return cls.from_dict(read_form(text, form))
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Topology:
-        """Read what a TOML file holds."""
+        """Read what a file holds, as tables."""
         if other := [key for key in content if key != "streams"]:
             near = difflib.get_close_matches(other[0], ["streams"])
             remedy = f"Did you mean {near[0]!r}?" if near else "Known: streams."
@@ -142,7 +140,8 @@ class Topology:
 
 def _tables(where: str, value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
-        raise InputError(f"{where} is not a table of tables.", remedy=f"Write [{where}.NAME] above its fields.")
+        what = f"{where} is not a table of tables."
+        raise InputError(what, remedy=f"Write [{where}.NAME] above its fields, or in YAML and JSON a table by name.")
     return value
 
 

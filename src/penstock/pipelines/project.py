@@ -115,7 +115,7 @@ def _find(path: Path) -> Path:
 
 def _read(spec: Path) -> dict[str, Any]:
     try:
-        import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
+        import yaml
     except ImportError:
         what = "Pipelines need pyspark with its pipelines extra."
         raise InputError(what, remedy="Run: pip install 'penstock[spark]'.") from None

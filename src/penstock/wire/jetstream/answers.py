@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import JetStreamError, NoRespondersError, NotFoundError, RemoteProtocolError
+from penstock.errors import ConditionError, JetStreamError, NoRespondersError, NotFoundError, RemoteProtocolError
+from penstock.wire.jetstream import conditions
 from penstock.wire.jetstream.verdicts import Verdict
 
 __all__ = [
@@ -63,13 +64,11 @@ def api_error(error: object) -> JetStreamError:
     code, err_code = _code(fields.get("code")), _code(fields.get("err_code"))
     said = fields.get("description")
     description = _printable(said) if isinstance(said, str) else "no description"
-    kind = NotFoundError if code == 404 else JetStreamError
-    return kind(
-        f"The server refused: {description} ({err_code or code}).",
-        code=code,
-        err_code=err_code,
-        description=description,
-    )
+    what = f"The server refused: {description} ({err_code or code})."
+    facts: dict[str, Any] = {"code": code, "err_code": err_code, "description": description}
+    if err_code in conditions.FAILED:
+        return ConditionError(what, actual=conditions.read_actual(err_code, description), **facts)
+    return (NotFoundError if code == 404 else JetStreamError)(what, **facts)
 
 
 def _code(value: object) -> int | None:

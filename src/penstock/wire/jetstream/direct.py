@@ -34,6 +34,7 @@ __all__ = [
     "answers_for",
     "leader_question",
     "nanoseconds",
+    "published_headers",
     "question",
     "read_found",
     "read_headers",
@@ -45,6 +46,8 @@ __all__ = [
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING = (
     f"\r\n{name}:".encode() for name in (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME, names.NUM_PENDING)
 )
+_TOLD = (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME)
+_TOLD_OF_MANY = (names.NUM_PENDING, names.LAST_SEQUENCE)
 _DIGITS = 20
 
 
@@ -102,6 +105,20 @@ def read_headers(block: bytes) -> dict[str, list[str]]:
         name, colon, said = line.partition(":")
         if colon:
             headers.setdefault(name, []).append(said.strip(" \t"))
+    return headers
+
+
+def published_headers(block: bytes, *, many: bool = False) -> dict[str, list[str]]:
+    """Read the publisher's headers of a message that answers a direct get, for one or for many, without the server's.
+
+    The server's stand behind them, and may have the same names.
+    """
+    headers = read_headers(block)
+    for name in (*_TOLD, *(_TOLD_OF_MANY if many else ())):
+        if name in headers and not headers[name][:-1]:
+            del headers[name]
+        elif name in headers:
+            headers[name].pop()
     return headers
 
 

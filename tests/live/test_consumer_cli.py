@@ -85,13 +85,17 @@ def test_add_without_a_server(tmp_path: Path):
 
 
 def test_a_configuration_goes_round(run: Run, stream: str, tmp_path: Path):
-    """What `info --json` prints is a --config of `add`, under the same or another name, and flags win over it."""
+    """What `info --json` prints is a --config of `add`, for the same or another name, and flags win over it."""
     run("add", stream, "one", "--max-deliver", "7", "--description", "from one", "--defaults")
     file = tmp_path / "one.json"
     file.write_text(run("info", stream, "one", "--json").stdout)
     made = read(run("add", stream, "two", "--config", str(file), "--max-deliver", "8", "--json"))["config"]
     assert (made["durable_name"], made["max_deliver"], made["description"]) == ("two", 8, "from one")
-    assert "has a consumer one already" in run("add", stream, "--config", str(file), status=2).stderr
+    assert (
+        "has another consumer one already"
+        in run("add", stream, "--config", str(file), "--max-deliver", "9", status=2).stderr
+    )
+    assert read(run("add", stream, "--config", str(file), "--json"))["config"]["max_deliver"] == 7
 
 
 def test_a_name_of_the_servers_own(run: Run, stream: str):
@@ -109,7 +113,7 @@ def test_add_refuses_what_cannot_be(run: Run, stream: str):
     error = run("add", stream, "c", "--filter", f"{stream}.a,{stream}.>", status=2).stderr
     assert "overlap" in error
     run("add", stream, "c", "--defaults")
-    assert "has a consumer c already" in run("add", stream, "c", "--ack", "none", status=2).stderr
+    assert "has another consumer c already" in run("add", stream, "c", "--ack", "none", status=2).stderr
     assert run("ls", stream, "-n").stdout == "c\n"
 
 

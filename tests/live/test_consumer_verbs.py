@@ -64,7 +64,7 @@ def test_copy_takes_all_but_what_flags_say(run: Run, stream: str):
     assert "Description: the first" in shown
     made = read(run("cp", stream, "c", "e", "--ephemeral", "--deliver", "2", "--json"))
     assert (made["config"].get("durable_name"), made["config"]["opt_start_seq"], made["num_pending"]) == (None, 2, 2)
-    assert "has a consumer d already" in run("copy", stream, "c", "d", status=2).stderr
+    assert "has another consumer d already" in run("copy", stream, "c", "d", status=2).stderr
     assert "There is no consumer NOPE" in run("copy", stream, "NOPE", "x", status=1).stderr
     assert run("next", stream, "d", "--raw").stdout == "1\n"
 

@@ -263,7 +263,7 @@ def test_every_flag_of_a_consumer_reaches_the_server(run: Callable[..., Done], s
     run("consumer", "add", stream, "copy", "--max-deliver", "3", "--output", str(file))
     run("consumer", "add", stream, "--config", str(file))
     assert "Maximum Deliveries: 3" in squeezed(run("c", "i", stream, "copy"))
-    assert "has a consumer copy already" in run("consumer", "add", stream, "copy", status=2).stderr
+    assert "has another consumer copy already" in run("consumer", "add", stream, "copy", status=2).stderr
 
 
 @pytest.mark.parametrize("start", ["all", "last", "new", "subject", "10", "2m", "2026-01-31T12:00:00Z"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -12,10 +13,12 @@ from penstock.errors import DeniedError
 from penstock.jetstream import Deliveries, Outgoing, Publisher, Samples, assets
 from penstock.model import Consumer, Stream
 from penstock.server import Server
+from tests.live.inprocess import invoke
 
 CONFIG = """
 authorization { users: [
     { user: all, password: p }
+    { user: mute, password: p, permissions: { publish: { deny: ["$JS.ACK.>", "$JS.API.CONSUMER.UNPIN.>"] } } }
     { user: some, password: p, permissions: {
         publish: { deny: ["S.secret.>", "$JS.API.CONSUMER.MSG.NEXT.>", "$JS.API.DIRECT.GET.>"] }
         subscribe: { deny: ["$JS.EVENT.ADVISORY.>"] }
@@ -95,3 +98,29 @@ async def test_samples(nc: Connection):
         with pytest.raises(DeniedError, match=r"\$JS\.EVENT\.ADVISORY"):
             async with Samples(nc, "S", "c"):
                 pass
+
+
+def test_commands_say_so_at_once(guarded: str):
+    """Who may not pull, or not ack, is told in a sentence and without a longer wait; nothing ends with 0."""
+    admin = f"nats://all:p@{guarded}"
+    for words in (
+        ["stream", "add", "CLI", "--subjects", "CLI.>", "--defaults"],
+        ["consumer", "add", "CLI", "c", "--defaults"],
+        ["consumer", "add", "CLI", "sole", "--pinned-groups", "g", "--defaults"],
+        ["pub", "CLI.x", "hello"],
+    ):
+        assert invoke(admin, *words).status == 0
+    for user, denied, words in (
+        ("some", "CONSUMER.MSG.NEXT.CLI.c", ["next", "CLI", "c"]),
+        ("some", "CONSUMER.MSG.NEXT.CLI.c", ["sub", "CLI", "c"]),
+        ("mute", "$JS.ACK.CLI.c", ["next", "CLI", "c"]),
+        ("mute", "$JS.ACK.CLI.c", ["sub", "CLI", "c", "--count", "1"]),
+        ("mute", "$JS.ACK.CLI.sole", ["next", "CLI", "sole", "--group", "g"]),
+    ):
+        invoke(admin, "consumer", "reset", "CLI", "c", "-f")
+        began = time.monotonic()
+        done = invoke(f"nats://{user}:p@{guarded}", "consumer", *words)
+        assert time.monotonic() - began < AT_ONCE
+        assert done.status == 1, words
+        assert denied in done.stderr.splitlines()[-1]
+        assert done.stderr.count("Permissions Violation") <= 2, done.stderr

@@ -66,6 +66,7 @@ CONSUMER: dict[str, Any] = {
     "ack_floor": {"consumer_seq": 2, "stream_seq": 3},
     "num_ack_pending": 2,
     "num_redelivered": 1,
+    "priority_groups": [{"group": "g", "pinned_client_id": "pin1", "pinned_ts": "2026-01-31T23:59:59Z"}],
     "num_waiting": 6,
     "num_pending": 7,
     "push_bound": True,
@@ -142,6 +143,9 @@ def test_a_consumer() -> None:
     assert info.delivered.last == datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
     assert (info.ack_floor.consumer, info.ack_floor.stream, info.ack_floor.last) == (2, 3, None)
     assert (info.placed.leader, info.placed.replicas, info.config.durable) == ("n1", (), "c")
+    (group,) = info.groups
+    assert (group.name, group.pin, group.since) == ("g", "pin1", datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC))
+    assert not info.is_sourcing
     assert info.time == info.created
 
 

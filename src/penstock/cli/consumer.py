@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "copy", "edit", "pause", "reset", "resume", "rm", "unpin"]
 
+_NAME_TAKEN = 10148  # the server's code for a consumer that is there, and another one
+
 
 # -- creating and changing -------------------------------------------------------------------------------------------
 
@@ -58,21 +60,25 @@ async def add(
 
 
 async def _create(client: Connection, stream: str, consumer: Consumer) -> ConsumerInfo:
-    """Create a consumer that fits its stream and what else is there; another one of its name is left as it is."""
+    """Create a consumer that fits its stream and what else is there; another one of its name is left as it is.
+
+    The same one again is no error.
+    """
     name = consumer.durable or consumer.name
     there = (await assets.stream_info(client, stream)).config
     rules.check_consumer(consumer, there)
     others = {info.name: info.config for info in await assets.consumers(client, stream) if not info.is_sourcing}
-    if name in others:
-        raise InputError(
-            f"Stream {stream} has a consumer {name} already.",
-            remedy=f"Change it with `penstock consumer edit {stream} {name}`.",
-        )
     rules.check_consumers_together(there, {**others, name or "(new)": consumer})
     for item in rules.idle_filters(consumer, there):
         subjects = ", ".join(rules.stream_subjects(there))
         typer.echo(plain(f"The filter {item} matches none of the subjects of stream {stream}: {subjects}."), err=True)
-    return await assets.add_consumer(client, stream, consumer)
+    try:
+        return await assets.add_consumer(client, stream, consumer)
+    except JetStreamError as error:
+        if error.err_code != _NAME_TAKEN:
+            raise
+        what = f"Stream {stream} has another consumer {name} already."
+        raise InputError(what, remedy=f"Change it with `penstock consumer edit {stream} {name}`.") from None
 
 
 async def edit(
@@ -120,7 +126,7 @@ async def rm(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = N
         info = await picked_consumer(client, stream, name)
         confirm(f"Really delete Consumer {info.stream} > {info.name}", force)
         await assets.delete_consumer(client, info.stream, info.name)
-    typer.echo(f"Consumer {info.stream} > {info.name} was deleted.")
+    typer.echo(plain(f"Consumer {info.stream} > {info.name} was deleted."))
 
 
 # -- setting back, pausing, pinning ----------------------------------------------------------------------------------
@@ -152,13 +158,15 @@ async def pause(
     json: Json = False,
 ) -> None:
     """Let a consumer deliver nothing for a while."""
-    if until is None:
-        if not asking():
-            raise InputError("UNTIL is missing.", remedy="Give a time, or a duration such as 1h.")
-        until = ask("Pause until (time or duration)", "1h", accepted(parse_until, option="UNTIL"))
-    end = parse_until(until, "UNTIL")
+    if until is not None:
+        parse_until(until, "UNTIL")
+    elif not asking():
+        raise InputError("UNTIL is missing.", remedy="Give a time, or a duration such as 1h.")
     async with connected(ctx) as client:
         info = await picked_consumer(client, stream, name)
+        if until is None:
+            until = ask("Pause until (time or duration)", "1h", accepted(parse_until, option="UNTIL"))
+        end = parse_until(until, "UNTIL")
         confirm(f"Really pause Consumer {info.stream} > {info.name} until {local(end)}", force)
         answer = await assets.pause_consumer(client, info.stream, info.name, end)
     if not answer.get("paused"):
@@ -166,7 +174,7 @@ async def pause(
     if json:
         print_json(answer)
     else:
-        typer.echo(f"Paused Consumer {info.stream} > {info.name} until {local(end)}.")
+        typer.echo(plain(f"Paused Consumer {info.stream} > {info.name} until {local(end)}."))
 
 
 async def resume(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = None, force: Force = False) -> None:
@@ -179,7 +187,7 @@ async def resume(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer
         answer = await assets.pause_consumer(client, info.stream, info.name, None)
     if answer.get("paused"):
         raise JetStreamError(f"Consumer {info.stream} > {info.name} is still paused.", remedy="Try again.")
-    typer.echo(f"Consumer {info.stream} > {info.name} goes on.")
+    typer.echo(plain(f"Consumer {info.stream} > {info.name} goes on."))
 
 
 async def unpin(

@@ -86,7 +86,7 @@ async def ls(
         _print_names(found, json)
         return
     if not found:
-        typer.echo(f"No Consumers are defined for stream {stream}")
+        typer.echo(plain(f"No Consumers are defined for stream {stream}"))
         return
     columns = ("Name", "~Description", "Created", "#Ack Pending", "#Unprocessed", "#Last Delivery")
     rows = [
@@ -146,7 +146,7 @@ class Criteria:
             lambda one: len(one.placed.replicas) + 1 <= (self.replicas or 0): self.replicas,
             lambda one: one.placed.leader == self.leader: self.leader,
             _is_pinned: self.pinned,
-            lambda one: int(api_level(one.config.metadata)) >= (self.api_level or 0): self.api_level,
+            lambda one: _level(one) >= (self.api_level or 0): self.api_level,
         }
         return [holds for holds, wanted in found.items() if wanted]
 
@@ -157,6 +157,11 @@ class Criteria:
 
 def _is_pinned(one: ConsumerInfo) -> bool:
     return one.config.priority_policy == "pinned_client" and all(group.pin for group in one.groups)
+
+
+def _level(one: ConsumerInfo) -> int:
+    said = api_level(one.config.metadata)
+    return int(said) if said.isdecimal() else 0
 
 
 async def find(ctx: typer.Context, criteria: Criteria, stream: AnyStream = None, json: Json = False) -> None:

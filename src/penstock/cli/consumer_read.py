@@ -33,7 +33,7 @@ from penstock.cli.late import assets
 from penstock.cli.output import counts, local, print_json
 from penstock.cli.questions import confirm, picked_consumer
 from penstock.cli.running import connected, first, until_signal
-from penstock.cli.tables import make_table, print_table
+from penstock.cli.tables import make_table, plain, print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError
@@ -139,7 +139,6 @@ async def sub(
             config, whose = found.config, f"{found.stream} > {found.name}"
             answer = "ack" if ack else "none"
             reader = _Reader(client, found.stream, found.name, answer, count, raw, Sieve(everything))
-            typer.echo(f"Reading {whose}", err=True)
             if found.is_sourcing or config.ack_policy == "flow_control":
                 raise InputError(f"{whose} feeds another stream, which would miss what is read here.", remedy=_OTHER)
             pushed = config.deliver_subject is not None
@@ -147,6 +146,7 @@ async def sub(
                 raise InputError(f"{whose} is a pull consumer and has no deliver group.", remedy="Leave it out.")
             if options and pushed:
                 raise InputError(f"{whose} is a push consumer and has no priority groups.", remedy="Leave --group out.")
+            typer.echo(plain(f"Reading {whose}"), err=True)
             reading = (
                 reader.pushed(config, deliver_group, silence) if pushed else reader.pulled(wait=silence, **options)
             )
@@ -368,7 +368,7 @@ async def _print(events: AsyncIterator[AckSample | Advisory], json: bool) -> Non
             text = f"ack of {event.sequence} after {event.ack_time * 1000:.3f}ms, delivered {event.deliveries} times"
         else:
             text = f"{event.kind}: {event.summary}"
-        typer.echo(f"[{local(event.time)}] {event.stream} > {event.consumer}: {text}")
+        typer.echo(plain(f"[{local(event.time)}] {event.stream} > {event.consumer}: {text}"))
 
 
 def _rows(events: Samples) -> list[tuple[str, ...]]:

@@ -40,7 +40,7 @@ log = logging.getLogger("penstock.jetstream")
 
 _ACK = f"{ACK}.".encode()
 _PAUSE = 0.25  # between attempts while the server is in trouble
-_LEAVING = 2.0  # seconds that a server has to send what is on its way to a reader that leaves
+_LEAVING = 2.0  # seconds that a reader that leaves waits for what is on its way, and to give up a pin
 
 
 class Deliveries:
@@ -90,6 +90,7 @@ class Deliveries:
         about = {"group": group, "min_pending": min_pending, "min_ack_pending": min_ack_pending, "priority": priority}
         self._about: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
         _check_about(self._about)
+        self._pinned = False
         self._queue: deque[Delivery] = deque()
         self._given = 0
         self._fresh = 0  # deliveries that `_pulls` does not know of yet: it is told of many at once
@@ -137,9 +138,9 @@ class Deliveries:
             about=self._about,
             pinned=config.priority_policy == "pinned_client",
         )
+        self._pinned = self._pulls.pinned
         self._next = f"{self._client.options.js_prefix}.{consumer_next(self.stream, self.consumer)}"
         self._inbox = f"{self._client.new_inbox()}."
-        self._grouped = "group" in self._about
         self._subscription = await self._client.tap(f"{self._inbox}*", self._heard)
         self._denial.enter_context(self._client.expecting(self._next, self._deny))
         self._tasks.append(asyncio.ensure_future(self._watch()))
@@ -175,15 +176,17 @@ class Deliveries:
     @property
     def pin(self) -> str | None:
         """The id under which the server delivers to this client in a pinned group; None while it does not."""
-        return self._pulls.pin if self.info is not None and self._grouped else None
+        return self._pulls.pin if self._pinned else None
 
     async def _give_up_pin(self) -> None:
         """Let another client of the group go on now, and not when the pin runs out; nobody else's pin is touched."""
         pin, self._pulls.about = self.pin, {}
-        there = await assets.consumer_info(self._client, self.stream, self.consumer)
-        for group in there.groups:
-            if group.pin == pin:
-                await assets.unpin_consumer(self._client, self.stream, self.consumer, group.name)
+        with suppress(TimeoutError):  # then it runs out
+            async with asyncio.timeout(_LEAVING):
+                there = await assets.consumer_info(self._client, self.stream, self.consumer)
+                for group in there.groups:
+                    if group.pin == pin:
+                        await assets.unpin_consumer(self._client, self.stream, self.consumer, group.name)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -282,7 +285,7 @@ class Deliveries:
             else:
                 size = len(subject) + len(reply) + len(payload) + len(block or b"")
                 self._pulls.came(self._loop.time(), size=size)
-            if self._pulls.pinned and (pin := delivery.headers.get(PIN_ID)):
+            if self._pinned and (pin := delivery.headers.get(PIN_ID)):
                 self._pulls.about["id"] = pin
             if self._waiter is not None:
                 self._wake()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["NAME"]
+from penstock.errors import InputError
+
+__all__ = ["NAME", "checked"]
 
 # A name is a token of API subjects and a folder in the store.
 NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
+
+
+def checked(name: str, what: str) -> str:
+    """Give a name back that can be part of an API subject; refuse any other."""
+    if not NAME.fullmatch(name):
+        remedy = "A name has no dots, spaces, wildcards or slashes, and is not empty."
+        raise InputError(f"{name!r} cannot be the name of a {what}.", remedy=remedy)
+    return name

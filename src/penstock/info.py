@@ -18,7 +18,7 @@ from penstock.wire.jetstream.answers import number, part, text
 if TYPE_CHECKING:
     from penstock.model import Consumer, Stream
 
-__all__ = ["Alternate", "ConsumerInfo", "Copy", "Placed", "Replica", "SequenceInfo", "StreamInfo"]
+__all__ = ["Alternate", "ConsumerInfo", "Copy", "GroupInfo", "Placed", "Replica", "SequenceInfo", "StreamInfo"]
 
 __getattr__ = exports(__name__, {}, deprecated={"Position": "penstock.info.SequenceInfo"})[0]
 
@@ -291,6 +291,23 @@ class SequenceInfo:
 
 
 @dataclass(frozen=True)
+class GroupInfo:
+    """A priority group of a consumer, and which client it is pinned to."""
+
+    name: str
+    """Its name."""
+    pin: str | None
+    """The id that the server gave the client that it delivers to; None while there is none, and for other policies."""
+    since: datetime | None
+    """Since when it is pinned to that client."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Read one of `priority_groups` of an answer."""
+        return cls(text(content, "group"), text(content, "pinned_client_id", "") or None, _time(content, "pinned_ts"))
+
+
+@dataclass(frozen=True)
 class ConsumerInfo:
     """A consumer as the server holds it; what it says beyond this is in `raw`."""
 
@@ -320,6 +337,8 @@ class ConsumerInfo:
     """For how many seconds more."""
     placed: Placed
     """Which servers carry it."""
+    groups: tuple[GroupInfo, ...] = ()
+    """The priority groups; the server tells of the first one."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
     """The server's whole answer."""
     time: datetime | None = None
@@ -336,6 +355,11 @@ class ConsumerInfo:
     def description(self) -> str:
         """A sentence for people, or nothing."""
         return self.raw["config"].get("description") or ""
+
+    @property
+    def is_sourcing(self) -> bool:
+        """Whether a server made it, to feed a stream that copies this one."""
+        return bool(self.raw["config"].get("sourcing"))
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -355,6 +379,7 @@ class ConsumerInfo:
             paused=bool(content.get("paused")),
             pause_remaining=_seconds(content, "pause_remaining"),
             placed=Placed.from_json(_part(content, "cluster")),
+            groups=tuple(GroupInfo.from_json(item) for item in _parts(content, "priority_groups")),
             raw=content,
             time=_time(content, "ts"),
         )

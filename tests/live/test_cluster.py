@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from penstock.errors import PenstockError, StoreDamagedError
 from penstock.info import StreamInfo
 from penstock.server import Node, Server
 from tests.live.browser import Browser
+from tests.live.inprocess import Done, invoke
 
 Eventually = Callable[..., Any]
 
@@ -190,6 +193,36 @@ async def test_a_paused_leader_is_replaced(cluster: Server, unique: Callable[...
         assert await count(client, name, 1) == 1
     finally:
         await client.close()
+
+
+def test_another_server_leads_a_consumer(cluster: Server, unique: Callable[..., str]) -> None:
+    """`consumer cluster step-down` waits until another server leads, the one that is wished for if one is."""
+    name = unique("CC")
+
+    def run(*words: str, status: int = 0) -> Done:
+        done = invoke(cluster.url, *words)
+        assert done.status == status, done.stderr
+        return done
+
+    run("stream", "add", name, "--subjects", f"{name}.>", "--replicas", "3", "--defaults")
+    run("consumer", "add", name, "c", "--defaults")
+    run("consumer", "add", name, "lone", "--replicas", "1", "--defaults")
+    old = json.loads(run("consumer", "info", name, "c", "--json").stdout)["cluster"]["leader"]
+    now = json.loads(run("consumer", "cluster", "step-down", name, "c", "--json", "--timeout", "20s").stdout)["cluster"]
+    assert now["leader"] not in ("", old)
+    wished = next(peer["name"] for peer in now["replicas"])
+    shown = run("con", "c", "elect", name, "c", "--preferred", wished, "--timeout", "20s").stdout
+    assert f"Leader: {wished}" in shown
+    assert "kept by one server alone" in run("con", "c", "down", name, "lone", status=2).stderr
+    assert "does not carry" in run("con", "c", "d", name, "c", "--preferred", "nobody", status=2).stderr
+    led = run("consumer", "report", name, "--leaders").stdout
+    assert re.search(rf"│ {wished} +│ +[12] │", led)
+    assert run("con", "c", "balance", name, "--pull").stdout.endswith("Balanced 0 of 2 consumers.\n")
+    here = json.loads(run("consumer", "info", name, "lone", "--json").stdout)["cluster"]["leader"]
+    assert "Really move" in run("con", "c", "evacuate", name, "lone", here, status=2).stderr
+    moved = run("con", "c", "evacuate", name, "lone", here, "-f").stdout
+    assert moved.startswith(f"Consumer {name} > lone is on ")
+    assert here not in moved
 
 
 def test_all_nodes_down_and_up(cluster: Server) -> None:

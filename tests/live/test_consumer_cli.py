@@ -192,12 +192,11 @@ def test_lists_and_reports(run: Run, stream: str, peer: Peer):
     table = run("list", stream).stdout
     assert re.search(r"│ b +│ what it is for +│ .* │ +1 │ +1 │", table)
     assert run("ls", stream, "--names").stdout == "a\nb\n"
-    assert read(run("ls", stream, "--names", "--json")) == ["a", "b"]
-    assert [item["name"] for item in read(run("ls", stream, "--json"))] == ["a", "b"]
+    assert read(run("ls", stream, "--names", "--json")) == read(run("ls", stream, "--json")) == ["a", "b"]
     shown = run("report", stream).stdout
     assert "with 2 consumers" in " ".join(shown.split())
     assert re.search(r"│ a +│ Push │ None +│ +0s │", shown)
-    assert re.search(r"│ b +│ Pull │ Explicit +│ +30s │ +1 │ +0 │ +1 │ +0 │", shown)
+    assert re.search(r"│ b +│ Pull │ Explicit +│ +30s │ +1 │ +0 │ +1 / 50% │ +0 │ +0 │", shown)
     assert [item["num_ack_pending"] for item in read(run("report", stream, "--json"))] == [0, 1]
 
 
@@ -264,16 +263,27 @@ def test_a_stream_that_is_not_there(run: Run, arguments: str):
     ("arguments", "words"),
     [
         (["add", "S"], "no name"),
-        (["add", "S", "a.b"], "a name has no dots"),
+        (["add", "S", "a.b"], "A name has no dots"),
         (["add", "S", "c", "--ack", "some"], "ack_policy"),
         (["add", "S", "c", "--replay", "fast"], "replay_policy"),
+        (["add", "S", "c", "--sample", "101"], "--sample"),
         (["add", "S", "c", "--max-deliver", "x"], "--max-deliver"),
         (["add", "S", "c", "--heartbeat", "1s"], "push consumers"),
         (["add", "S", "c", "--target", "a b"], "deliver_subject"),
         (["add", "S", "c", "--filter", "a..b"], "empty token"),
         (["add", "S", "c", "--overflow-groups", "a", "--pinned-groups", "b"], "--overflow-groups and --pinned-groups"),
         (["add", "S", "c", "--pause", "99999y"], "no calendar"),
-        (["edit", "S"], "CONSUMER"),
+        (["edit", "S", "a.b"], "cannot be the name of a consumer"),
+        (["info", "a b", "c"], "cannot be the name of a stream"),
+        (["info", "S", "--no-select"], "CONSUMER is missing"),
+        (["ls", "--no-select"], "STREAM is missing"),
+        (["copy", "S", "c"], "DESTINATION"),
+        (["find", "S", "--pull", "--push"], "given together"),
+        (["find", "S", "--idle", "x"], "--idle"),
+        (["find", "S", "--waiting", "0"], "--waiting"),
+        (["reset", "S", "c", "--sequence", "-1"], "--sequence"),
+        (["next", "S", "c", "--min-pending", "5"], "means nothing without a group"),
+        (["next", "S", "c", "--group", "g", "--priority", "10"], "--priority"),
         (["edit", "S", "c", "--config", "/nowhere"], "/nowhere"),
         (["pause", "S", "c"], "UNTIL"),
         (["pause", "S", "c", "soon", "-f"], "UNTIL"),

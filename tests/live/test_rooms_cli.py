@@ -150,7 +150,7 @@ def test_server_info(run: Run, server: Server):
         ("[streams.A]\nmax_msgs = -9\nsubjects = ['a']\n", "max_msgs"),
         ("[streams.'a.b']\nsubjects = ['a']\n", "a name has no dots"),
         ("[streams.A]\nsubjects = ['a']\n[streams.B]\nsubjects = ['a']\n", "overlap"),
-        ("[streams.A]\nsubjects = ['a']\n[streams.A.consumers.c]\nfilter_subject = 'b'\n", "matches none"),
+        ("[streams.A]\nsubjects = ['a']\n[streams.A.consumers.c]\nfilter_subject = 'a..b'\n", "empty token"),
         ("[strems.A]\nsubjects = ['a']\n", "strems"),
     ],
 )

@@ -22,6 +22,8 @@ from penstock.cli.stream_flags import Removing, StreamFlags, ask_for_stream, str
 from penstock.errors import InputError, OptionError
 from penstock.model import Consumer, Placement, SourceConsumer, Stream, StreamSource
 
+NO_START = {"opt_start_seq": None, "opt_start_time": None}
+
 
 class Typist(io.StringIO):
     """A terminal at which somebody has typed these lines."""
@@ -195,7 +197,7 @@ def test_every_flag_is_used(kind: type[StreamFlags] | type[ConsumerFlags]):
         ({"backoff": "1s, 2m"}, {"backoff": [1.0, 120.0]}),
         (
             {"backoff": "linear", "backoff_steps": 2, "backoff_min": "1s", "backoff_max": "9s"},
-            {"backoff": [1.0, 9.0]},
+            {"backoff": [1.0, 5.0]},
         ),
         ({"heartbeat": "-1"}, {"idle_heartbeat": None}),
         ({"heartbeat": "5s"}, {"idle_heartbeat": 5.0}),
@@ -205,8 +207,9 @@ def test_every_flag_is_used(kind: type[StreamFlags] | type[ConsumerFlags]):
         ({"overflow_groups": ["a,b"]}, {"priority_policy": "overflow", "priority_groups": ["a", "b"]}),
         ({"prioritized_groups": ["a"]}, {"priority_policy": "prioritized", "priority_groups": ["a"]}),
         ({"metadata": ["a=b"]}, {"metadata": {"a": "b"}}),
-        ({"deliver": "subject"}, {"deliver_policy": "last_per_subject"}),
-        ({"deliver": "7"}, {"deliver_policy": "by_start_sequence", "opt_start_seq": 7}),
+        ({"deliver": "subject"}, {"deliver_policy": "last_per_subject", **NO_START}),
+        ({"deliver": "next"}, {"deliver_policy": "new", **NO_START}),
+        ({"deliver": "7"}, {"deliver_policy": "by_start_sequence", **NO_START, "opt_start_seq": 7}),
     ],
 )
 def test_flags_of_a_consumer(flags: dict[str, Any], fields: dict[str, Any]):
@@ -215,16 +218,18 @@ def test_flags_of_a_consumer(flags: dict[str, Any], fields: dict[str, Any]):
 
 
 def test_a_linear_backoff_has_ten_even_steps():
-    """Without more flags a linear backoff goes from one minute to twenty in ten steps."""
+    """Without more flags a linear backoff goes from one minute towards twenty in ten steps, as with `nats`."""
     steps = consumer_flags.fields_from(ConsumerFlags(backoff="linear"))["backoff"]
-    assert (len(steps), steps[0], steps[-1]) == (10, 60.0, 1200.0)
+    assert (len(steps), steps[0], steps[-1]) == (10, 60.0, 1086.0)
     assert len({round(after - before, 6) for before, after in itertools.pairwise(steps)}) == 1
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"backoff": "linear", "backoff_steps": 1}, "is none"),
+        ({"backoff": "linear", "backoff_steps": 0}, "is none"),
+        ({"sample": "101"}, "--sample is '101'"),
+        ({"sample": "some"}, "--sample is 'some'"),
         ({"backoff": "linear", "backoff_min": "2m", "backoff_max": "1m"}, "is none"),
         ({"backoff": "linear", "backoff_max": "x"}, "--backoff-max"),
         ({"backoff": "1s,x"}, "--backoff is 'x'"),

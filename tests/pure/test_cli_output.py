@@ -15,7 +15,16 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import asset_show, doctor, message_parts, output, running, standard_input, tables
+from penstock.cli import (
+    asset_show,
+    consumer_show,
+    doctor,
+    message_parts,
+    output,
+    running,
+    standard_input,
+    tables,
+)
 from penstock.cli.chunks import _Part, file_name
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo
@@ -303,7 +312,7 @@ def consumer_info(config: dict[str, Any], **further: Any) -> ConsumerInfo:
 )
 def test_a_consumer_is_shown(capsys: Captured, config: dict[str, Any], further: dict[str, Any], words: list[str]):
     """What a consumer was told to do, and how far it is, in lines that name it."""
-    asset_show.show_consumer(consumer_info(config, **further))
+    consumer_show.show_consumer(consumer_info(config, **further))
     said = " ".join(capsys.readouterr().out.split())
     assert "Information for Consumer S > c" in said
     assert "Consumer sequence: 3 Stream sequence: 9 Last delivery: " in said
@@ -314,7 +323,7 @@ def test_a_consumer_is_shown(capsys: Captured, config: dict[str, Any], further: 
 
 def test_without_acks_nothing_is_said_of_them(capsys: Captured):
     """A consumer without acks has no floor, no outstanding acks and no wait."""
-    asset_show.show_consumer(consumer_info({"ack_policy": "none", "ack_wait": 10**9}))
+    consumer_show.show_consumer(consumer_info({"ack_policy": "none", "ack_wait": 10**9}))
     said = capsys.readouterr().out
     for words in ("Acknowledgment Floor", "Outstanding Acks", "Redelivered", "Ack Wait"):
         assert words not in said

@@ -1,4 +1,4 @@
-"""`penstock consumer`: consumers, with the words of the `nats` command."""
+"""`penstock consumer add|edit|copy|rm|reset|pause|resume|unpin`: consumers, with the words of the `nats` command."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.asset_commands import Adding, Editing, fields_of, read_config
-from penstock.cli.asset_show import show_consumer
+from penstock.cli.asset_show import info_json
 from penstock.cli.consumer_flags import ConsumerFlags, ask_for_consumer, consumer_from
-from penstock.cli.flags import AnyConsumer, AnyStream, ConsumerName, Force, Json, Names, StreamName, argument
+from penstock.cli.consumer_show import show_consumer
+from penstock.cli.flags import AnyConsumer, AnyStream, Force, Json, StreamName, argument, consumer_name, flag
 from penstock.cli.late import assets, changes, model, rules
-from penstock.cli.output import ago, counts, local, print_json, print_listed
-from penstock.cli.questions import ask, asking, confirm, pick, picked_stream
+from penstock.cli.output import local, print_json
+from penstock.cli.questions import accepted, ask, asking, confirm, pick, picked_consumer, picked_stream
 from penstock.cli.running import connected
-from penstock.cli.tables import print_table
+from penstock.cli.tables import plain
 from penstock.cli.values import parse_until
-from penstock.durations import format_duration
-from penstock.errors import InputError, NotFoundError
+from penstock.errors import InputError, JetStreamError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import ConsumerInfo
+    from penstock.model import Consumer
 
-__all__ = ["add", "edit", "info", "ls", "pause", "report", "resume", "rm"]
+__all__ = ["add", "copy", "edit", "pause", "reset", "resume", "rm", "unpin"]
 
 
 # -- creating and changing -------------------------------------------------------------------------------------------
@@ -33,7 +34,7 @@ __all__ = ["add", "edit", "info", "ls", "pause", "report", "resume", "rm"]
 async def add(
     ctx: typer.Context,
     stream: AnyStream = None,
-    name: Annotated[str | None, argument("Name of the new consumer.", "CONSUMER")] = None,
+    name: Annotated[str | None, argument("Name of the new consumer.", "CONSUMER", callback=consumer_name)] = None,
     *,
     adding: Adding,
     flags: ConsumerFlags,
@@ -47,143 +48,157 @@ async def add(
         name = ask("Consumer name", "", str)
     if adding.config is None and asking(adding.defaults):
         flags = ask_for_consumer(flags)
-    consumer = consumer_from(name, flags, base)
+    consumer = consumer_from(name, flags, {**base, "metadata": changes.own_metadata(base.get("metadata") or {})})
     rules.check_consumer(consumer)
     if adding.only_shows(consumer, f"Consumer {name or ''}"):
         return
     async with connected(ctx) as client:
-        stream = await picked_stream(client, stream)
-        there = await assets.stream_info(client, stream)
-        rules.check_consumer(consumer, there.config)
-        others = {info.name: info.config for info in await assets.consumers(client, stream)}
-        if name in others:
-            raise InputError(
-                f"Stream {stream} has a consumer {name} already.",
-                remedy=f"Change it with `penstock consumer edit {stream} {name}`.",
-            )
-        rules.check_consumers_together(there.config, {**others, name or "(new)": consumer})
-        info = await assets.add_consumer(client, stream, consumer)
-    print_json(info.raw) if adding.json else show_consumer(info)
+        info = await _create(client, await picked_stream(client, stream), consumer)
+    print_json(info_json(info)) if adding.json else show_consumer(info)
+
+
+async def _create(client: Connection, stream: str, consumer: Consumer) -> ConsumerInfo:
+    """Create a consumer that fits its stream and what else is there; another one of its name is left as it is."""
+    name = consumer.durable or consumer.name
+    there = (await assets.stream_info(client, stream)).config
+    rules.check_consumer(consumer, there)
+    others = {info.name: info.config for info in await assets.consumers(client, stream) if not info.is_sourcing}
+    if name in others:
+        raise InputError(
+            f"Stream {stream} has a consumer {name} already.",
+            remedy=f"Change it with `penstock consumer edit {stream} {name}`.",
+        )
+    rules.check_consumers_together(there, {**others, name or "(new)": consumer})
+    for item in rules.idle_filters(consumer, there):
+        subjects = ", ".join(rules.stream_subjects(there))
+        typer.echo(plain(f"The filter {item} matches none of the subjects of stream {stream}: {subjects}."), err=True)
+    return await assets.add_consumer(client, stream, consumer)
 
 
 async def edit(
-    ctx: typer.Context, stream: StreamName, name: ConsumerName, editing: Editing, flags: ConsumerFlags
+    ctx: typer.Context,
+    stream: AnyStream = None,
+    name: AnyConsumer = None,
+    *,
+    editing: Editing,
+    flags: ConsumerFlags,
 ) -> None:
     """Change a consumer; shows what would change, and asks."""
-    base = None if editing.config is None else read_config(model.Consumer, editing.config)
+    if editing.config is not None:
+        read_config(model.Consumer, editing.config)  # a file that says nonsense needs no server
     async with connected(ctx) as client:
-        there = await assets.consumer_info(client, stream, name)
-        wanted = consumer_from(name, flags, fields_of(base or there.config))
-        rules.check_consumer(wanted, (await assets.stream_info(client, stream)).config)
-        step = changes.consumer_step(stream, name, wanted, there)
-        change = functools.partial(assets.edit_consumer, client, stream)
-        info = await editing.carry_out(step, there, change, f"Really edit Consumer {stream} > {name}?")
+        there = await picked_consumer(client, stream, name)
+        wanted = consumer_from(there.name, flags, fields_of(await editing.base(there.config)))
+        rules.check_consumer(wanted, (await assets.stream_info(client, there.stream)).config)
+        step = changes.consumer_step(there.stream, there.name, wanted, there)
+        change = functools.partial(assets.edit_consumer, client, there.stream)
+        info = await editing.carry_out(step, there, change, f"Really edit Consumer {there.stream} > {there.name}?")
     if info is not None:
         show_consumer(info)
+
+
+async def copy(
+    ctx: typer.Context,
+    stream: StreamName,
+    source: Annotated[str, argument("The consumer to copy.", "SOURCE", callback=consumer_name)],
+    destination: Annotated[str, argument("Name of the new consumer.", "DESTINATION", callback=consumer_name)],
+    json: Json = False,
+    *,
+    flags: ConsumerFlags,
+) -> None:
+    """Create a consumer with the configuration of another one, but for what flags say; it begins anew."""
+    async with connected(ctx) as client:
+        config = (await assets.consumer_info(client, stream, source)).config
+        base = fields_of(config) | {"name": None, "durable": None, "metadata": changes.own_metadata(config.metadata)}
+        info = await _create(client, stream, consumer_from(destination, flags, base))
+    print_json(info_json(info)) if json else show_consumer(info)
 
 
 async def rm(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = None, force: Force = False) -> None:
     """Delete a consumer, and what it knows of deliveries and acks."""
     async with connected(ctx) as client:
-        info = await _picked(client, stream, name)
+        info = await picked_consumer(client, stream, name)
         confirm(f"Really delete Consumer {info.stream} > {info.name}", force)
         await assets.delete_consumer(client, info.stream, info.name)
     typer.echo(f"Consumer {info.stream} > {info.name} was deleted.")
 
 
-async def _picked(client: Connection, stream: str | None, name: str | None) -> ConsumerInfo:
-    """Look at the consumer that was named, or let somebody choose."""
-    stream = await picked_stream(client, stream)
-    if name is None:
-        name = pick(f"{stream} consumer", [info.name for info in await assets.consumers(client, stream)])
-    return await assets.consumer_info(client, stream, name)
+# -- setting back, pausing, pinning ----------------------------------------------------------------------------------
+
+
+async def reset(
+    ctx: typer.Context,
+    stream: AnyStream = None,
+    name: AnyConsumer = None,
+    sequence: Annotated[int | None, flag("Begin again at this sequence; behind the ack floor without.", min=0)] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Set a consumer back, to deliver again what was not acknowledged, or everything from a sequence on."""
+    async with connected(ctx) as client:
+        there = await picked_consumer(client, stream, name)
+        start = sequence or there.ack_floor.stream + 1
+        confirm(f"Really reset Consumer {there.stream} > {there.name} to sequence {start:,}", force)
+        info = await assets.reset_consumer(client, there.stream, there.name, sequence or None)
+    print_json(info_json(info)) if json else show_consumer(info, state_only=True)
 
 
 async def pause(
     ctx: typer.Context,
-    stream: StreamName,
-    name: ConsumerName,
-    until: Annotated[str, argument("A time, or a duration from now.", "UNTIL")],
+    stream: AnyStream = None,
+    name: AnyConsumer = None,
+    until: Annotated[str | None, argument("A time, or a duration from now.", "UNTIL")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Let a consumer deliver nothing for a while."""
+    if until is None:
+        if not asking():
+            raise InputError("UNTIL is missing.", remedy="Give a time, or a duration such as 1h.")
+        until = ask("Pause until (time or duration)", "1h", accepted(parse_until, option="UNTIL"))
     end = parse_until(until, "UNTIL")
     async with connected(ctx) as client:
-        await assets.consumer_info(client, stream, name)
-        confirm(f"Really pause Consumer {stream} > {name} until {local(end)}", force)
-        answer = await assets.pause_consumer(client, stream, name, end)
+        info = await picked_consumer(client, stream, name)
+        confirm(f"Really pause Consumer {info.stream} > {info.name} until {local(end)}", force)
+        answer = await assets.pause_consumer(client, info.stream, info.name, end)
     if not answer.get("paused"):
         raise InputError(f"The consumer is not paused: {local(end)} is past.", remedy="Give a time to come.")
     if json:
         print_json(answer)
     else:
-        typer.echo(f"Paused Consumer {stream} > {name} until {local(end)}.")
+        typer.echo(f"Paused Consumer {info.stream} > {info.name} until {local(end)}.")
 
 
-async def resume(ctx: typer.Context, stream: StreamName, name: ConsumerName, force: Force = False) -> None:
+async def resume(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = None, force: Force = False) -> None:
     """Let a paused consumer go on."""
     async with connected(ctx) as client:
-        info = await assets.consumer_info(client, stream, name)
+        info = await picked_consumer(client, stream, name)
         if not info.paused:
-            raise InputError(f"Consumer {stream} > {name} is not paused.", remedy="Nothing is to be done.")
-        confirm(f"Really resume Consumer {stream} > {name}", force)
-        await assets.pause_consumer(client, stream, name, None)
-    typer.echo(f"Consumer {stream} > {name} goes on.")
+            raise InputError(f"Consumer {info.stream} > {info.name} is not paused.", remedy="Nothing is to be done.")
+        confirm(f"Really resume Consumer {info.stream} > {info.name}", force)
+        answer = await assets.pause_consumer(client, info.stream, info.name, None)
+    if answer.get("paused"):
+        raise JetStreamError(f"Consumer {info.stream} > {info.name} is still paused.", remedy="Try again.")
+    typer.echo(f"Consumer {info.stream} > {info.name} goes on.")
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
-
-
-async def info(ctx: typer.Context, stream: AnyStream = None, name: AnyConsumer = None, json: Json = False) -> None:
-    """Show a consumer: configuration and state."""
+async def unpin(
+    ctx: typer.Context,
+    stream: AnyStream = None,
+    name: AnyConsumer = None,
+    group: Annotated[str | None, argument("The priority group.", "GROUP")] = None,
+    force: Force = False,
+) -> None:
+    """Take the pin of a priority group from the client that holds it, so that another one gets messages."""
     async with connected(ctx) as client:
-        found = await _picked(client, stream, name)
-    print_json(found.raw) if json else show_consumer(found)
-
-
-async def _found(ctx: typer.Context, stream: str | None) -> tuple[str, list[ConsumerInfo]]:
-
-    async with connected(ctx) as client:
-        stream = await picked_stream(client, stream)
-        try:
-            return stream, await assets.consumers(client, stream)
-        except NotFoundError:
-            raise NotFoundError(f"There is no stream {stream}.", remedy="See `penstock stream ls`.") from None
-
-
-async def ls(ctx: typer.Context, stream: AnyStream = None, names: Names = False, json: Json = False) -> None:
-    """List the consumers of a stream."""
-    stream, found = await _found(ctx, stream)
-    if print_listed(found, json, names):
-        return
-    if not found:
-        typer.echo(f"No Consumers are defined for stream {stream}")
-        return
-    columns = ("Name", "~Description", "Created", "#Ack Pending", "#Unprocessed", "#Last Delivery")
-    rows = [
-        (one.name, one.description, local(one.created), *counts(one.ack_pending, one.pending), ago(one.delivered.last))
-        for one in found
-    ]
-    print_table(f"Consumers of {stream}", columns, rows)
-
-
-async def report(ctx: typer.Context, stream: AnyStream = None, json: Json = False) -> None:
-    """Report on the consumers of a stream: how they ack, and how far they are."""
-    stream, found = await _found(ctx, stream)
-    if print_listed(found, json):
-        return
-    columns = ("Consumer", "Mode", "Ack Policy", "#Ack Wait", "#Ack Pending", "#Redelivered", "#Unprocessed")
-    rows = [
-        (
-            one.name,
-            "Push" if one.config.deliver_subject else "Pull",
-            one.config.ack_policy.capitalize(),
-            format_duration(one.config.ack_wait or 0),
-            *counts(one.ack_pending, one.redelivered, one.pending, one.ack_floor.stream),
-            one.placed.leader or "",
-        )
-        for one in found
-    ]
-    title = f"Consumer report for {stream} with {len(found)} consumers"
-    print_table(title, (*columns, "#Ack Floor", "Leader"), rows)
+        info = await picked_consumer(client, stream, name)
+        whose = f"Consumer {info.stream} > {info.name}"
+        if info.config.priority_policy != "pinned_client":
+            raise InputError(f"{whose} pins no clients.", remedy="That is for consumers with --pinned-groups.")
+        pinned = {state.name: state.pin for state in info.groups if state.pin}
+        if not pinned or (group is not None and group not in pinned):
+            raise InputError(f"No client holds the pin of {group or whose}.", remedy="Nothing is to be done.")
+        group = group or pick("pinned group", list(pinned))
+        confirm(f"Really take the pin of {info.stream} > {info.name} > {group} from its client", force)
+        await assets.unpin_consumer(client, info.stream, info.name, group)
+    typer.echo(plain(f"Client {pinned[group]} lost the pin of {info.stream} > {info.name} > {group}."))

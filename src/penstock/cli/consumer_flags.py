@@ -16,7 +16,25 @@ from penstock.sizes import parse_size
 
 __all__ = ["ConsumerFlags", "ask_for_consumer", "consumer_from"]
 
-_START = {"all": "all", "last": "last", "new": "new", "subject": "last_per_subject"}
+_START = {
+    "all": "all",
+    "last": "last",
+    "new": "new",
+    "next": "new",
+    "subject": "last_per_subject",
+    "last_per_subject": "last_per_subject",
+}
+# What only one kind of consumer has, and a copy of the other kind does not take over.
+_PUSHING = ("deliver_subject", "deliver_group", "flow_control", "idle_heartbeat", "rate_limit_bps")
+_PULLING = (
+    "max_waiting",
+    "max_batch",
+    "max_expires",
+    "max_bytes",
+    "priority_policy",
+    "priority_groups",
+    "priority_timeout",
+)
 _GROUPS = {"overflow_groups": "overflow", "pinned_groups": "pinned_client", "prioritized_groups": "prioritized"}
 
 
@@ -25,14 +43,17 @@ def _time(text: str, option: str) -> float | None:
 
 
 def _share(text: str, option: str) -> str | None:
-    return text if text not in ("0", "-1") else None
+    share = text.removesuffix("%")
+    if text != "-1" and (not share.isdecimal() or not share.isascii() or int(share) > 100):
+        raise OptionError(f"{option} is {text!r}.", remedy="Give a percentage, 0 to 100.", option=option, value=text)
+    return share if share not in ("0", "-1") else None
 
 
 @flag_table
 class ConsumerFlags:
     """What was said on the command line; None where nothing was."""
 
-    ack: str | None = table_flag("How messages are acked.", "explicit|all|none", to="ack_policy")
+    ack: str | None = table_flag("How messages are acked.", "explicit|all|none|flow_control", to="ack_policy")
     bps: int | None = table_flag("Most bits a second to push.", to="rate_limit_bps")
     backoff: str | None = table_flag("Waits before repeats: linear, or such as 1s,5s,1m.", "linear|none|LIST", to="")
     backoff_steps: int = table_flag("Steps of a linear backoff; 10 by default.", default=10, show_default=False, to="")
@@ -40,7 +61,7 @@ class ConsumerFlags:
         "Its shortest wait; 1m by default.", "DURATION", default="1m", show_default=False, to=""
     )
     backoff_max: str = table_flag(
-        "Its longest wait; 20m by default.", "DURATION", default="20m", show_default=False, to=""
+        "Where it leads to; 20m by default.", "DURATION", default="20m", show_default=False, to=""
     )
     deliver: str | None = table_flag(
         "Where to begin: all, new, last, subject, a sequence, 1h, a time.", "POLICY", to=""
@@ -82,10 +103,11 @@ class ConsumerFlags:
 
 def start_from(text: str, option: str = "--deliver") -> dict[str, Any]:
     """Turn --deliver into fields: a policy, a sequence, a duration back from now, or a time."""
+    nothing = {"opt_start_seq": None, "opt_start_time": None}
     if text in _START:
-        return {"deliver_policy": _START[text]}
+        return {**nothing, "deliver_policy": _START[text]}
     if text.isdecimal():
-        return {"deliver_policy": "by_start_sequence", "opt_start_seq": int(text)}
+        return {**nothing, "deliver_policy": "by_start_sequence", "opt_start_seq": int(text)}
     from penstock.times import parse_time
 
     try:
@@ -100,7 +122,7 @@ def start_from(text: str, option: str = "--deliver") -> dict[str, Any]:
             option=option,
             value=text,
         ) from None
-    return {"deliver_policy": "by_start_time", "opt_start_time": begin}
+    return {**nothing, "deliver_policy": "by_start_time", "opt_start_time": begin}
 
 
 def _backoff(flags: ConsumerFlags) -> list[float]:
@@ -110,12 +132,14 @@ def _backoff(flags: ConsumerFlags) -> list[float]:
         return [parse_duration(text, option="--backoff") for text in words([str(flags.backoff)])]
     low = parse_duration(flags.backoff_min, option="--backoff-min")
     high = parse_duration(flags.backoff_max, option="--backoff-max")
-    if flags.backoff_steps < 2 or high < low:
+    if flags.backoff_steps < 1 or high < low or not low:
         raise InputError(
             f"A linear backoff of {flags.backoff_steps} steps from {flags.backoff_min} to {flags.backoff_max} is none.",
-            remedy="Give two steps or more, and the longest wait last.",
+            remedy="Give a step or more, and the longest wait last.",
         )
-    return [low + (high - low) * step / (flags.backoff_steps - 1) for step in range(flags.backoff_steps)]
+    # As the `nats` command has it: the longest wait is where the steps lead to, and none of them.
+    width = (high - low) / flags.backoff_steps
+    return [round(low + step * width, 3) for step in range(flags.backoff_steps)]
 
 
 def fields_from(flags: ConsumerFlags) -> dict[str, Any]:
@@ -143,7 +167,11 @@ def fields_from(flags: ConsumerFlags) -> dict[str, Any]:
 
 def consumer_from(name: str | None, flags: ConsumerFlags, base: dict[str, Any] | None = None) -> model.Consumer:
     """Make a consumer of the flags, over a configuration that is there."""
-    fields = {**(base or {}), **fields_from(flags)}
+    begun, given = base or {}, fields_from(flags)
+    other_kind = _PULLING if flags.target else _PUSHING if flags.pull else ()
+    fields = {**{name: value for name, value in begun.items() if name not in other_kind}, **given}
+    if fields.get("deliver_policy") == "last_per_subject" and not fields.get("filter_subjects"):
+        fields["filter_subject"] = fields.get("filter_subject") or ">"  # the server wants to be told
     if name is not None:
         ephemeral = flags.ephemeral or bool(base and base.get("name") and not base.get("durable"))
         fields |= {"name": name, "durable": None} if ephemeral else {"durable": name, "name": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,15 +11,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.asset_show import Sieve, delivery_json, show_delivery
-from penstock.cli.flags import All, ConsumerName, Force, Json, Raw, StopAfter, StreamName, Wait, argument, flag
+from penstock.cli.flags import (
+    All,
+    AnyConsumer,
+    AnyStream,
+    ConsumerName,
+    Force,
+    Json,
+    Raw,
+    StopAfter,
+    StreamName,
+    Wait,
+    argument,
+    consumer_name,
+    flag,
+    flag_table,
+    option_name,
+    table_flag,
+)
 from penstock.cli.late import assets
 from penstock.cli.output import counts, local, print_json
-from penstock.cli.questions import confirm
+from penstock.cli.questions import confirm, picked_consumer
 from penstock.cli.running import connected, first, until_signal
 from penstock.cli.tables import make_table, print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
-from penstock.errors import DeadlineError, DisconnectedError, InputError
+from penstock.errors import DeadlineError, DeniedError, DisconnectedError, InputError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Msg
@@ -29,6 +47,26 @@ if TYPE_CHECKING:
 __all__ = ["next_", "redeliver", "samples", "sub"]
 
 Ack = Annotated[bool, flag("Acknowledge what is shown.")]
+
+
+@flag_table
+class GroupFlags:
+    """How a consumer with priority groups is read."""
+
+    group: str | None = table_flag("Read in this priority group.", "GROUP")
+    min_pending: int | None = table_flag("Only if so many messages wait (overflow).", "COUNT", min=1)
+    min_ack_pending: int | None = table_flag("Only if so many wait for acks (overflow).", "COUNT", min=1)
+    priority: int | None = table_flag("Before those with a higher number (prioritized).", "0-9", min=0, max=9)
+
+    def options(self) -> dict[str, Any]:
+        """Give what was said as options of `Deliveries`."""
+        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        if given and self.group is None:
+            raise InputError(f"{option_name(next(iter(given)))} means nothing without a group.", remedy="Give --group.")
+        return given
+
+
+_OTHER = "Make a consumer of your own."
 
 
 # -- next and sub ----------------------------------------------------------------------------------------------------
@@ -46,29 +84,36 @@ async def next_(
     raw: Raw = False,
     everything: All = False,
     json: Json = False,
+    *,
+    group: GroupFlags,
 ) -> None:
     """Take the next messages of a pull consumer, and acknowledge them."""
     refuse_both("--nak", nak, "--term", term)
     answer = "nak" if nak else "term" if term else "ack" if ack else "none"
     seconds = parse_duration(wait, option="--wait") if wait else ctx.obj.seconds
-    expires = max(seconds, 1.0)
+    expires, options, holder = max(seconds, 1.0), group.options(), None
     async with connected(ctx) as client:
         reader = _Reader(client, stream, name, answer, count, raw, Sieve(everything), confirmed=True, json=json)
-        await reader.pulled(wait=seconds, expires=expires, heartbeat=min(5.0, expires / 2))
+        await reader.pulled(wait=seconds, expires=expires, heartbeat=min(5.0, expires / 2), patience=seconds, **options)
+        if options and not reader.shown:
+            groups = (await assets.consumer_info(client, stream, name)).groups
+            holder = next((state.pin for state in groups if state.name == group.group), None)
     reader.sieve.tell()
     if json:
         print_json([delivery_json(delivery) for delivery in reader.kept])
     if reader.shown < count:
-        raise DeadlineError(
-            f"{'No' if not reader.shown else f'Only {reader.shown} of {count}'} messages came in {seconds:g} s.",
-            remedy=f"`penstock consumer info {stream} {name}` tells what waits.",
-        )
+        what = f"{'No' if not reader.shown else f'Only {reader.shown} of {count}'} messages came in {seconds:g} s"
+        remedy = f"`penstock consumer info {stream} {name}` tells what waits."
+        if holder is not None:
+            what = f"{what}: client {holder} holds the pin of group {group.group}"
+            remedy = f"`penstock consumer unpin {stream} {name} {group.group}` takes it away."
+        raise DeadlineError(f"{what}.", remedy=remedy)
 
 
 async def sub(
     ctx: typer.Context,
-    stream: StreamName,
-    name: ConsumerName,
+    stream: AnyStream = None,
+    name: AnyConsumer = None,
     ack: Ack = True,
     count: StopAfter = 0,
     deliver_group: Annotated[
@@ -77,19 +122,35 @@ async def sub(
     raw: Raw = False,
     wait: Wait = None,
     everything: All = False,
+    *,
+    group: GroupFlags,
 ) -> None:
     """Show what a consumer delivers, push or pull, until Ctrl-C."""
-    silence = parse_duration(wait, option="--wait") if wait else None
+    silence, options = parse_duration(wait, option="--wait") if wait else None, group.options()
+    refusal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def refused(error: Exception) -> None:
+        if isinstance(error, DeniedError) and not refusal.done():  # such as an ack: it would all come again
+            refusal.set_exception(error)
+
     with until_signal() as stop:
-        async with connected(ctx) as client:
-            config = (await assets.consumer_info(client, stream, name)).config
-            reader = _Reader(client, stream, name, "ack" if ack else "none", count, raw, Sieve(everything))
-            typer.echo(f"Reading {stream} > {name}", err=True)
-            if deliver_group and not config.deliver_subject:
-                raise InputError(f"{name} is a pull consumer and has no deliver group.", remedy="Leave it out.")
+        async with connected(ctx, on_error=refused) as client:
+            found = await picked_consumer(client, stream, name)
+            config, whose = found.config, f"{found.stream} > {found.name}"
+            answer = "ack" if ack else "none"
+            reader = _Reader(client, found.stream, found.name, answer, count, raw, Sieve(everything))
+            typer.echo(f"Reading {whose}", err=True)
+            if found.is_sourcing or config.ack_policy == "flow_control":
+                raise InputError(f"{whose} feeds another stream, which would miss what is read here.", remedy=_OTHER)
             pushed = config.deliver_subject is not None
-            reading = reader.pushed(config, deliver_group, silence) if pushed else reader.pulled(wait=silence)
-            await first(stop.wait(), reading)
+            if deliver_group and not pushed:
+                raise InputError(f"{whose} is a pull consumer and has no deliver group.", remedy="Leave it out.")
+            if options and pushed:
+                raise InputError(f"{whose} is a push consumer and has no priority groups.", remedy="Leave --group out.")
+            reading = (
+                reader.pushed(config, deliver_group, silence) if pushed else reader.pulled(wait=silence, **options)
+            )
+            await first(stop.wait(), refusal, reading)
     reader.sieve.tell()
 
 
@@ -202,7 +263,9 @@ class _Reader:
 async def redeliver(
     ctx: typer.Context,
     stream: StreamName,
-    name: Annotated[str | None, argument("Only what this consumer gave up.", "CONSUMER")] = None,
+    name: Annotated[
+        str | None, argument("Only what this consumer gave up.", "CONSUMER", callback=consumer_name)
+    ] = None,
     seq: Annotated[list[int] | None, flag("Only these of the stream; repeat.", "SEQUENCE")] = None,
     dead: Annotated[str | None, flag("Dead-letter stream, if not STREAM-DEAD.", "STREAM")] = None,
     show: Annotated[bool, flag("Show the dead letters, and put nothing back.", "--list")] = False,

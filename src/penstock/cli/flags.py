@@ -15,6 +15,8 @@ from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_t
 import typer
 from typer.models import OptionInfo
 
+from penstock.asset_names import checked
+
 __all__ = ["argument", "as_command", "flag", "flag_table", "given_fields", "option_name", "table_flag"]
 
 Table = TypeVar("Table")
@@ -45,11 +47,22 @@ StopAfter = Annotated[int, flag("Stop after so many; 0 for never.", "--count", m
 Wait = Annotated[str | None, flag("Stop when nothing came for so long.", "DURATION")]
 Headers = Annotated[list[str] | None, flag("Header to send; may be repeated.", "KEY:VALUE", "-H", "--header")]
 
-StreamName = Annotated[str, argument("The stream.", "STREAM")]
-ConsumerName = Annotated[str, argument("The consumer.", "CONSUMER")]
-AnyStream = Annotated[str | None, argument("The stream.", "STREAM")]
+
+def stream_name(name: str | None) -> str | None:
+    """Refuse what cannot be the name of a stream before there is a connection."""
+    return None if name is None else checked(name, "stream")
+
+
+def consumer_name(name: str | None) -> str | None:
+    """Refuse what cannot be the name of a consumer."""
+    return None if name is None else checked(name, "consumer")
+
+
+StreamName = Annotated[str, argument("The stream.", "STREAM", callback=stream_name)]
+ConsumerName = Annotated[str, argument("The consumer.", "CONSUMER", callback=consumer_name)]
+AnyStream = Annotated[str | None, argument("The stream.", "STREAM", callback=stream_name)]
 """A stream that a terminal is asked for if it is not named."""
-AnyConsumer = Annotated[str | None, argument("The consumer.", "CONSUMER")]
+AnyConsumer = Annotated[str | None, argument("The consumer.", "CONSUMER", callback=consumer_name)]
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------

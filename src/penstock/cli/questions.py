@@ -13,8 +13,21 @@ from penstock.errors import InputError
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
+    from penstock.info import ConsumerInfo
 
-__all__ = ["accepted", "ask", "ask_missing", "asking", "confirm", "number", "one_of", "pick", "picked_stream", "yes"]
+__all__ = [
+    "accepted",
+    "ask",
+    "ask_missing",
+    "asking",
+    "confirm",
+    "number",
+    "one_of",
+    "pick",
+    "picked_consumer",
+    "picked_stream",
+    "yes",
+]
 
 Answer = TypeVar("Answer")
 
@@ -73,6 +86,14 @@ async def picked_stream(client: Connection, name: str | None, *, everything: boo
 
     names = [info.name for info in await assets.streams(client)]
     return pick("stream", [name for name in names if everything or not is_internal(name)])
+
+
+async def picked_consumer(client: Connection, stream: str | None, name: str | None) -> ConsumerInfo:
+    """Look at the consumer that was named, or let somebody choose."""
+    stream = await picked_stream(client, stream)
+    if name is None:
+        name = pick(f"{stream} consumer", [info.name for info in await assets.consumers(client, stream)])
+    return await assets.consumer_info(client, stream, name)
 
 
 def ask_missing(flags: Any, *questions: tuple[str, str, str, Callable[[str], Any]]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ async def _show(message: Message, translation: Translation, *, raw: bool = False
 
 
 def _read(stream: str, found: dict[str, Any]) -> Message:
-    from penstock.connection.jetstream import stored_message
+    from penstock.connection.stored import stored_message
 
     return stored_message(stream, {"message": found})
 

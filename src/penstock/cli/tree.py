@@ -124,8 +124,33 @@ COMMANDS: dict[str, Entry | Group] = {
     ),
     "consumer": Group(
         "Consumers: create, look at, read from, pause.",
-        {"consumer": "add edit rm pause resume info ls report", "consumer_read": "next_ sub redeliver samples"},
-        {"add": "create new", "edit": "update", "ls": "list", "info": "nfo i", "rm": "delete del"},
+        {
+            "consumer": "add edit copy rm reset pause resume unpin",
+            "consumer_look": "info state ls find report",
+            "consumer_read": "next_ sub redeliver samples",
+        },
+        {
+            "add": "create new",
+            "edit": "update",
+            "copy": "cp",
+            "rm": "delete del",
+            "info": "nfo i",
+            "ls": "list",
+            "find": "query",
+            "cluster": "c",
+        },
+        {
+            "cluster": Group(
+                "Which servers carry a consumer, and which one leads.",
+                {"consumer_cluster": "step_down balance evacuate"},
+                {"step-down": "elect down d"},
+            )
+        },
+    ),
+    "counter": Group(
+        "Counters: whole numbers that streams keep.",
+        {"counter": "get view increment decrement list_"},
+        {"get": "g", "view": "v", "increment": "incr inc i", "decrement": "decr dec d", "list": "l ls"},
     ),
     "apply": Entry(
         "apply.apply",
@@ -172,7 +197,9 @@ HIDDEN = {
     "ms": "stream",
     "s": "stream",
     "con": "consumer",
+    "obs": "consumer",
     "c": "consumer",
+    "ctr": "counter",
     "publish": "pub",
     "subscribe": "sub",
     "request": "req",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.jetstream.batch import BatchAck as BatchAck
     from penstock.jetstream.changes import Plan as Plan
     from penstock.jetstream.consume import Deliveries as Deliveries
+    from penstock.jetstream.counters import Counter as Counter
+    from penstock.jetstream.counters import Counters as Counters
     from penstock.jetstream.deadletter import DeadLetter as DeadLetter
     from penstock.jetstream.deadletter import DeadLetters as DeadLetters
     from penstock.jetstream.delivery import Delivery as Delivery
@@ -41,6 +43,7 @@ _MODULES = {
     "penstock.jetstream.batch": ("BatchAck",),
     "penstock.jetstream.changes": ("Plan",),
     "penstock.jetstream.consume": ("Deliveries",),
+    "penstock.jetstream.counters": ("Counter", "Counters"),
     "penstock.jetstream.deadletter": ("DeadLetter", "DeadLetters"),
     "penstock.jetstream.delivery": ("Delivery",),
     "penstock.jetstream.outgoing": ("Outgoing",),

@@ -7,13 +7,13 @@ and the model are imported where they are needed, because a list needs neither.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.asset_names import NAME
+from penstock.asset_names import checked
 from penstock.connection import api_request
-from penstock.errors import InputError, NotFoundError
+from penstock.errors import InputError, NoRespondersError, NotFoundError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.times import format_time
 from penstock.wire.jetstream import names
@@ -28,6 +28,7 @@ __all__ = [
     "account_info",
     "add_consumer",
     "add_stream",
+    "checked",
     "consumer_info",
     "consumers",
     "delete_consumer",
@@ -39,21 +40,15 @@ __all__ = [
     "get_stored",
     "pause_consumer",
     "purge_stream",
+    "reset_consumer",
     "stream_info",
     "stream_subjects_held",
     "streams",
+    "unpin_consumer",
 ]
 
 
 log = logging.getLogger("penstock.jetstream")
-
-
-def checked(name: str, what: str) -> str:
-    """Give a name back that can be part of an API subject; refuse any other."""
-    if not NAME.fullmatch(name):
-        remedy = "A name has no dots, spaces, wildcards or slashes, and is not empty."
-        raise InputError(f"{name!r} cannot be the name of a {what}.", remedy=remedy)
-    return name
 
 
 async def _pages(
@@ -243,5 +238,32 @@ async def delete_consumer(client: Connection, stream: str, name: str) -> None:
 async def pause_consumer(client: Connection, stream: str, name: str, until: datetime | None) -> dict[str, Any]:
     """Let a consumer deliver nothing until then; None lets it go on."""
     body = {"pause_until": format_time(until)} if until else {}
-    method = f"CONSUMER.PAUSE.{checked(stream, 'stream')}.{checked(name, 'consumer')}"
-    return dict(await api_request(client, method, body))
+    return dict(await api_request(client, _consumer(names.consumer_pause, stream, name), body))
+
+
+async def reset_consumer(client: Connection, stream: str, name: str, sequence: int | None = None) -> ConsumerInfo:
+    """Set a consumer back to its ack floor, or to a sequence: what follows is delivered as if for the first time.
+
+    Only a consumer that begins with all messages goes to any sequence; one that begins with a sequence or a time goes
+    to none before that.
+    """
+    if sequence is not None and sequence < 1:
+        raise InputError(f"The sequence is {sequence}.", remedy="Sequences begin with 1.")
+    try:
+        body = None if sequence is None else {"seq": sequence}
+        return ConsumerInfo.from_json(await api_request(client, _consumer(names.consumer_reset, stream, name), body))
+    except NoRespondersError as error:
+        await consumer_info(client, stream, name)  # says what is not there, if that is why
+        what = f"Nobody resets consumer {name} of stream {stream}."
+        raise NoRespondersError(
+            what, remedy="Is the server older than 2.14, or a leader missing?", **error.facts
+        ) from None
+
+
+async def unpin_consumer(client: Connection, stream: str, name: str, group: str) -> None:
+    """Take the pin of a priority group from the client that holds it; the next one that pulls gets it."""
+    await api_request(client, _consumer(names.consumer_unpin, stream, name), {"group": group})
+
+
+def _consumer(method: Callable[..., str], stream: str, name: str) -> str:
+    return method(checked(stream, "stream"), checked(name, "consumer"))

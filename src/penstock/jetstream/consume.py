@@ -4,7 +4,8 @@ Pull requests are ours, on an inbox of our own: a batch, a time after which it e
 long as a request is out, the server says something at least every heartbeat. Where it does not, or where it says that
 leadership moved, we ask whether the consumer is still there and pull anew; a consumer that is gone is an error at
 once, and a server that stays away is one after `patience`. What waits here, unread, is kept alive with progress acks,
-and given back when reading ends.
+and given back when reading ends. So is the pin of a priority group, and another client goes on at once; one that is
+lost is logged, and taken up again when it is free.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -47,6 +48,11 @@ class Deliveries:
     `batch` and `max_bytes` bound what is asked for and held. `heartbeat` is how often the server shows that it is
     alive; `expires` how long one request lasts. `limit` ends the iteration after so many; `wait` ends it when nothing
     came for so long. `keep_alive` sends progress acks for what waits here, and for the one that is being worked on.
+
+    A consumer with priority groups is read in one of them, `group`. If its policy is `pinned_client`, one client at a
+    time gets messages (`pin` says whether it is this one), and the others wait. If it is `overflow`, a client with
+    `min_pending` or `min_ack_pending` gets messages only if so many wait, or wait for acks. If it is `prioritized`,
+    those with the lowest `priority`, 0 to 9, come first.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class Deliveries:
         self._batch, self._max_bytes, self._limit, self._keep_alive = batch, max_bytes, limit, keep_alive
         about = {"group": group, "min_pending": min_pending, "min_ack_pending": min_ack_pending, "priority": priority}
         self._about: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
+        _check_about(self._about)
         self._queue: deque[Delivery] = deque()
         self._given = 0
         self._fresh = 0  # deliveries that `_pulls` does not know of yet: it is told of many at once
@@ -114,6 +121,7 @@ class Deliveries:
         if config.deliver_subject:
             what = f"Consumer {self.consumer} of {self.stream} is a push consumer."
             raise InputError(what, remedy=f"Subscribe to {config.deliver_subject}, or use a pull consumer.")
+        _check_group(self._about, self.info)
         self._loop = asyncio.get_running_loop()
         expires = min(self._expires, config.max_expires or self._expires)
         self._pulls = Pulls(
@@ -126,6 +134,7 @@ class Deliveries:
             max_bytes=self._max_bytes,
             limit=self._limit,
             about=self._about,
+            pinned=config.priority_policy == "pinned_client",
         )
         self._next = f"{self._client.options.js_prefix}.{consumer_next(self.stream, self.consumer)}"
         self._inbox = f"{self._client.new_inbox()}."
@@ -148,6 +157,8 @@ class Deliveries:
                 if self.info is not None and self.info.config.ack_policy != "none":
                     for delivery in self._queue:
                         await self._give_back(delivery, self.info.config.max_deliver)
+                if self.pin is not None:
+                    await self._give_up_pin()
         self._subscription = None
         self._queue.clear()
 
@@ -156,6 +167,19 @@ class Deliveries:
         if 0 < most <= delivery.delivered:  # each delivery counts, also one that nobody read
             self.given_up += 1
             log.error("%r was not read, and this was its last delivery: max_deliver is %d.", delivery, most)
+
+    @property
+    def pin(self) -> str | None:
+        """The id under which the server delivers to this client in a pinned group; None while it does not."""
+        return self._pulls.pin if self.info is not None and self._grouped else None
+
+    async def _give_up_pin(self) -> None:
+        """Let another client of the group go on now, and not when the pin runs out; nobody else's pin is touched."""
+        pin, self._pulls.about = self.pin, {}
+        there = await assets.consumer_info(self._client, self.stream, self.consumer)
+        for group in there.groups:
+            if group.pin == pin:
+                await assets.unpin_consumer(self._client, self.stream, self.consumer, group.name)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -250,7 +274,7 @@ class Deliveries:
             delivery = Delivery(self._client, subject, reply, payload, block)
             self._queue.append(delivery)
             self._fresh += 1
-            if self._grouped and (pin := delivery.headers.get(PIN_ID)):
+            if self._pulls.pinned and (pin := delivery.headers.get(PIN_ID)):
                 self._pulls.about["id"] = pin
             if self._waiter is not None:
                 self._wake()
@@ -260,8 +284,11 @@ class Deliveries:
         try:
             code, description = (0, "") if block is None else decode_status(block)
             number = number_behind(as_text(subject), self._inbox)
-            idle = not self._queue and self._current is None
+            idle, pin = not self._queue and self._current is None, self.pin
             self._pulls.told(number, read_status(code or 0, description), now, idle=idle)
+            if pin is not None and self.pin is None:
+                said = "The pin of group %s of consumer %s of %s was taken away; waiting for it."
+                log.warning(said, self._about["group"], self.consumer, self.stream)
         except RemoteProtocolError as error:
             self._pulls.fail(error)
         self._wake()
@@ -328,3 +355,30 @@ class Deliveries:
                 for delivery in held:
                     if not delivery.settled:
                         await self._client.publish(delivery.reply, b"+WPI")
+
+
+def _check_about(about: Mapping[str, Any]) -> None:
+    if about and "group" not in about:
+        raise InputError(f"{' and '.join(about)} mean nothing without a priority group.", remedy="Give group.")
+    if not 0 <= about.get("priority", 0) <= 9:
+        raise InputError(f"priority is {about['priority']}.", remedy="It is from 0, which comes first, to 9.")
+    for name in ("min_pending", "min_ack_pending"):
+        if about.get(name, 1) < 1:
+            raise InputError(f"{name} is {about[name]}.", remedy="It is at least 1.")
+
+
+def _check_group(about: Mapping[str, Any], info: ConsumerInfo) -> None:
+    """Refuse a group that the consumer does not serve, and what its policy gives no meaning to."""
+    policy, groups = info.config.priority_policy, ", ".join(info.config.priority_groups)
+    whose = f"Consumer {info.name} of {info.stream}"
+    if not groups:
+        if about:
+            raise InputError(f"{whose} serves no priority groups.", remedy="Leave group out.")
+        return
+    if "group" not in about:
+        raise InputError(f"{whose} serves priority groups.", remedy=f"Give group, one of {groups}.")
+    if about["group"] not in info.config.priority_groups:
+        raise InputError(f"{whose} serves no group {about['group']}.", remedy=f"Give one of {groups}.")
+    for name, needed in (("min_pending", "overflow"), ("min_ack_pending", "overflow"), ("priority", "prioritized")):
+        if name in about and policy != needed:
+            raise InputError(f"{whose} serves its groups as {policy}: {name} means nothing.", remedy="Leave it out.")

@@ -29,7 +29,7 @@ from penstock.errors import (
 )
 from penstock.wire.jetstream import pull
 from penstock.wire.jetstream.answers import StatusKind, read_status
-from penstock.wire.jetstream.names import ACK, MSG_ID
+from penstock.wire.jetstream.names import ACK, MSG_ID, PIN_ID
 from penstock.wire.jetstream.verdicts import Verdict
 from penstock.wire.patience import Deadline
 
@@ -160,18 +160,27 @@ class Delivery(Msg):
         body = b"+TERM" + (b" " + " ".join(reason.split()).encode() if reason else b"")
         await self._answer(body, timeout if sync else None)
 
-    async def ack_next(self, *, wait: str | float = 5.0, no_wait: bool = False) -> Delivery | None:
-        """Say that it is done and ask for the next message; None if none comes in time, or is there with `no_wait`."""
-        found = await self.ack_next_batch(1, wait=wait, no_wait=no_wait)
+    async def ack_next(
+        self, *, wait: str | float = 5.0, no_wait: bool = False, group: str | None = None
+    ) -> Delivery | None:
+        """Say that it is done and ask for the next message; None if none comes in time, or is there with `no_wait`.
+
+        A consumer with priority groups wants to know which `group` this is.
+        """
+        found = await self.ack_next_batch(1, wait=wait, no_wait=no_wait, group=group)
         return found[0] if found else None
 
-    async def ack_next_batch(self, count: int, *, wait: str | float = 5.0, no_wait: bool = False) -> list[Delivery]:
+    async def ack_next_batch(
+        self, count: int, *, wait: str | float = 5.0, no_wait: bool = False, group: str | None = None
+    ) -> list[Delivery]:
         """Say that it is done and ask for the next messages in one step; fewer where no more come in time."""
         seconds = parse_duration(wait, option="wait")
         if seconds <= 0 or count < 1:
             raise InputError("wait and count are more than zero.", remedy="Give some time, such as 5s.")
         self._settle()
-        body = pull.body(count, expires=None if no_wait else seconds, no_wait=no_wait)
+        about = {"group": group, "id": self.headers.get(PIN_ID)} if group is not None else {}
+        about = {name: value for name, value in about.items() if value is not None}
+        body = pull.body(count, expires=None if no_wait else seconds, no_wait=no_wait, about=about)
         inbox = self._connection.new_inbox()
         found: list[Delivery] = []
         subscription = await self._connection.subscribe(inbox)

@@ -1,32 +1,37 @@
-"""Which servers of a cluster carry a stream, and which one leads: elections, and peers that leave."""
+"""Which servers of a cluster carry a stream or a consumer, and which one leads: elections, and peers that leave."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.connection import api_request
 from penstock.errors import DeadlineError, InputError, JetStreamError, PenstockError
 from penstock.jetstream import assets
+from penstock.wire.jetstream import names
 from penstock.wire.patience import Deadline
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
-    from penstock.info import Placed, StreamInfo
+    from penstock.info import ConsumerInfo, Placed, StreamInfo
 
 __all__ = [
     "cancel_move",
     "check_clustered",
+    "evacuate_consumer_peer",
     "evacuate_peer",
     "leader_moves",
     "peers_of",
     "remove_peer",
     "step_down",
+    "step_down_consumer",
 ]
 
-_LOOK = 0.25  # seconds between looks at a stream that changes
+Info = TypeVar("Info", "StreamInfo", "ConsumerInfo")
+
+_LOOK = 0.25  # seconds between looks at what changes
 
 
 def peers_of(placed: Placed) -> list[str]:
@@ -34,34 +39,57 @@ def peers_of(placed: Placed) -> list[str]:
     return [*([placed.leader] if placed.leader else []), *(name for name, _ in placed.replicas)]
 
 
-def check_clustered(info: StreamInfo) -> None:
-    """Refuse a stream that has no other server to go to."""
+def check_clustered(info: StreamInfo | ConsumerInfo) -> None:
+    """Refuse a stream or a consumer that has no other server to go to."""
     if not info.placed.replicas:
-        what = f"Stream {info.name} is kept by one server alone."
-        raise InputError(what, remedy=f"Give it more: penstock stream edit {info.name} --replicas 3")
+        kind, names = _named(info)
+        what = f"{kind.capitalize()} {names} is kept by one server alone."
+        raise InputError(what, remedy=f"Give it more: penstock {kind} edit {names} --replicas 3")
+
+
+def _named(info: StreamInfo | ConsumerInfo) -> tuple[str, str]:
+    """Give the noun and the names that a command knows it by."""
+    stream = getattr(info, "stream", None)
+    return ("stream", info.name) if stream is None else ("consumer", f"{stream} {info.name}")
 
 
 async def step_down(
     client: Connection, stream: str, *, preferred: str | None = None, timeout: float = 5.0
 ) -> StreamInfo:
-    """Let the leader of a stream step down, and wait until another one, or the same, leads."""
-    before = await assets.stream_info(client, stream)
+    """Let the leader of a stream step down, and wait until another one leads."""
+    method = f"STREAM.LEADER.STEPDOWN.{assets.checked(stream, 'stream')}"
+    return await _elect(client, method, lambda: assets.stream_info(client, stream), preferred, timeout)
+
+
+async def step_down_consumer(
+    client: Connection, stream: str, name: str, *, preferred: str | None = None, timeout: float = 5.0
+) -> ConsumerInfo:
+    """Let the leader of a consumer step down, and wait until another one leads."""
+    method = names.consumer_step_down(stream, name)
+    return await _elect(client, method, lambda: assets.consumer_info(client, stream, name), preferred, timeout)
+
+
+async def _elect(
+    client: Connection, method: str, look: Callable[[], Awaitable[Info]], preferred: str | None, timeout: float
+) -> Info:
+    before = await look()
     check_clustered(before)
+    kind, whose = _named(before)
     if preferred is not None and preferred not in peers_of(before.placed):
         there = ", ".join(peers_of(before.placed))
-        raise InputError(f"{preferred} does not carry stream {stream}.", remedy=f"Those that do are {there}.")
-    body = {} if preferred is None else {"placement": {"preferred": preferred}}
-    await _ask(client, f"STREAM.LEADER.STEPDOWN.{assets.checked(stream, 'stream')}", body)
+        raise InputError(f"{preferred} does not carry {kind} {whose}.", remedy=f"Those that do are {there}.")
+    await _ask(client, method, {} if preferred is None else {"placement": {"preferred": preferred}})
 
-    def elected(now: StreamInfo) -> bool:
+    def elected(now: Info) -> bool:
         return now.placed.leader is not None and now.placed.leader != before.placed.leader
 
-    found = await _until(client, stream, elected, timeout)
+    found = await _until(look, elected, timeout)
     if found is not None:
         return found
+    old = before.placed.leader or "nobody"
     raise DeadlineError(
-        f"Stream {stream} has no new leader after {timeout:g} s; it was {before.placed.leader or 'nobody'}.",
-        remedy=f"See `penstock stream info {stream}`, and try again.",
+        f"{kind.capitalize()} {whose} has no new leader after {timeout:g} s; it was {old}.",
+        remedy=f"See `penstock {kind} info {whose}`, and try again.",
     )
 
 
@@ -72,13 +100,29 @@ async def remove_peer(client: Connection, stream: str, peer: str) -> None:
 
 async def evacuate_peer(client: Connection, stream: str, peer: str, *, timeout: float = 60.0) -> StreamInfo:
     """Move a stream away from a server, to another one if the cluster has one, and wait until it is done."""
-    await _ask(client, f"STREAM.PEER.EVACUATE.{assets.checked(stream, 'stream')}", {"peer": peer})
-    found = await _until(client, stream, lambda now: peer not in peers_of(now.placed), timeout)
+    method = f"STREAM.PEER.EVACUATE.{assets.checked(stream, 'stream')}"
+    return await _evacuate(client, method, lambda: assets.stream_info(client, stream), peer, timeout)
+
+
+async def evacuate_consumer_peer(
+    client: Connection, stream: str, name: str, peer: str, *, timeout: float = 60.0
+) -> ConsumerInfo:
+    """Move a consumer away from a server, and wait until it is done."""
+    method = names.consumer_evacuate(stream, name)
+    return await _evacuate(client, method, lambda: assets.consumer_info(client, stream, name), peer, timeout)
+
+
+async def _evacuate(
+    client: Connection, method: str, look: Callable[[], Awaitable[Info]], peer: str, timeout: float
+) -> Info:
+    kind, whose = _named(await look())
+    await _ask(client, method, {"peer": peer})
+    found = await _until(look, lambda now: peer not in peers_of(now.placed), timeout)
     if found is not None:
         return found
     raise DeadlineError(
-        f"Stream {stream} is still on {peer} after {timeout:g} s.",
-        remedy=f"The move goes on. See `penstock stream info {stream}`.",
+        f"{kind.capitalize()} {whose} is still on {peer} after {timeout:g} s.",
+        remedy=f"The move goes on. See `penstock {kind} info {whose}`.",
     )
 
 
@@ -87,14 +131,14 @@ async def cancel_move(client: Connection, stream: str) -> None:
     await api_request(client, f"STREAM.CANCEL_MOVE.{assets.checked(stream, 'stream')}")  # gives the stream
 
 
-def leader_moves(streams: Iterable[StreamInfo]) -> list[tuple[str, str, str]]:
-    """Say which streams should be led by another server, so that each leads about as many: stream, leader, new leader.
+def leader_moves(those: Iterable[StreamInfo] | Iterable[ConsumerInfo]) -> list[tuple[str, str, str]]:
+    """Say what should be led by another server, so that each leads about as many: the name, the leader, the new one.
 
-    Streams of one cluster are held against each other; a stream goes only to a server that carries it.
+    Those of one cluster are held against each other; each goes only to a server that carries it.
     """
     moves = []
-    by_cluster: dict[str, list[StreamInfo]] = {}
-    for info in streams:
+    by_cluster: dict[str, list[StreamInfo | ConsumerInfo]] = {}
+    for info in those:
         if info.placed.cluster and info.placed.leader and info.placed.replicas:
             by_cluster.setdefault(info.placed.cluster, []).append(info)
     for listed in by_cluster.values():
@@ -117,13 +161,11 @@ async def _ask(client: Connection, method: str, body: object) -> None:
         raise JetStreamError("The server did not do it, and says no more.", remedy="See its log.")
 
 
-async def _until(
-    client: Connection, stream: str, is_so: Callable[[StreamInfo], bool], timeout: float
-) -> StreamInfo | None:
+async def _until(look: Callable[[], Awaitable[Info]], is_so: Callable[[Info], bool], timeout: float) -> Info | None:
     deadline = Deadline(timeout)
     while deadline.left:
         try:
-            info = await assets.stream_info(client, stream)
+            info = await look()
             if is_so(info):
                 return info
         except PenstockError:  # nobody answers while there is no leader

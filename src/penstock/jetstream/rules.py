@@ -21,6 +21,7 @@ __all__ = [
     "check_stream",
     "check_streams_together",
     "filters",
+    "idle_filters",
     "stream_subjects",
 ]
 
@@ -171,3 +172,14 @@ def check_consumers_together(stream: Stream, consumers: Mapping[str, Consumer]) 
                 what = f"Consumers {one} and {other} of the work queue {stream.name} overlap: {a!r} and {b!r}."
                 remedy = "Give each consumer of a work queue subjects of its own, or let workers share one consumer."
                 raise InputError(what, remedy=remedy)
+
+
+def idle_filters(consumer: Consumer, stream: Stream) -> list[str]:
+    """Give the filters that match none of a stream's subjects: the server takes them, and nothing comes.
+
+    A stream that copies others may hold any subject.
+    """
+    if stream.mirror is not None or stream.sources:
+        return []
+    subjects = stream_subjects(stream)
+    return [item for item in filters(consumer) if not any(overlaps(item, subject) for subject in subjects)]

@@ -33,7 +33,7 @@ _REFUSALS = {
     10189: "Cron has six fields, seconds first, and must come true within five years; intervals are 1s or more.",
     10190: "The target is a plain subject that the stream captures, and not the one where the message waits.",
     10191: 'The ttl of the schedule is a second or more, or "never".',
-    10192: "Leave Nats-Rollup out of the headers: a message for later always replaces the one before it.",
+    10192: f"Leave {names.ROLLUP} out of the headers: a message for later always replaces the one before it.",
     10203: "The source is a plain subject that the stream captures, neither the target nor where the message waits.",
     10223: "Name a time zone that the server knows, such as Europe/Berlin.",
 }

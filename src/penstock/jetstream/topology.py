@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,13 @@ from penstock.errors import InputError, JetStreamError, NotFoundError, PenstockE
 from penstock.info import StreamInfo
 from penstock.jetstream import assets
 from penstock.jetstream.changes import Plan, Step, consumer_step, own_metadata, stream_step
-from penstock.jetstream.rules import check_consumer, check_consumers_together, check_stream, check_streams_together
+from penstock.jetstream.rules import (
+    check_consumer,
+    check_consumers_together,
+    check_stream,
+    check_streams_together,
+    idle_filters,
+)
 from penstock.jetstream.topology_forms import Form, form_of, read_form
 from penstock.model import Consumer, Stream
 from penstock.sizes import parse_size
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
 
 __all__ = ["Topology", "apply", "plan"]
+
+log = logging.getLogger("penstock.jetstream")
 
 _SIZES = {"max_bytes", "max_msg_size"}
 
@@ -81,6 +90,10 @@ class Topology:
             if name in known:
                 raise InputError(f"Consumer {name} of {stream_name} is declared twice.", remedy="Leave one out.")
             check_consumer(consumer, stream)
+            for item in idle_filters(consumer, stream):
+                log.warning(
+                    "Consumer %s: its filter %r matches none of the subjects of stream %s.", name, item, stream.name
+                )
             known[name] = consumer
         check_consumers_together(stream, known)
 
@@ -184,7 +197,8 @@ async def plan(client: Connection, topology: Topology, *, prune: bool = False) -
         first.append(stream_step(stream, there))
         known = {} if there is None else {info.name: info for info in await assets.consumers(client, name)}
         declared = topology.consumers[name]
-        others = {key: info for key, info in known.items() if key not in declared}
+        # What feeds another stream comes and goes with that one, and shares a work queue with anybody.
+        others = {key: info for key, info in known.items() if key not in declared and not info.is_sourcing}
         if prune:
             removed += [Step("consumer", name, key, "delete") for key in others]
         else:

@@ -15,6 +15,7 @@ __all__ = [
     "BATCH_SEQUENCE",
     "CONDITION_FAILED",
     "CONSUMER_STALLED",
+    "COUNTER_SOURCES",
     "DUPLICATE_IN_BATCH",
     "EXPECTED_LAST_ID",
     "EXPECTED_LAST_SEQUENCE",
@@ -25,11 +26,13 @@ __all__ = [
     "FAST_INGEST",
     "HEADER_PREFIX",
     "INCOMPLETE_BATCH",
+    "INCREMENT",
     "LAST_SEQUENCE",
     "MAX_DELIVERIES",
     "METRIC_ACK",
     "MSG_ID",
     "MSG_SIZE",
+    "NOT_A_COUNTER",
     "NO_MESSAGE",
     "NUM_PENDING",
     "PIN_ID",
@@ -54,8 +57,12 @@ __all__ = [
     "check_name",
     "consumer_create",
     "consumer_delete",
+    "consumer_evacuate",
     "consumer_info",
     "consumer_next",
+    "consumer_pause",
+    "consumer_reset",
+    "consumer_step_down",
     "consumer_unpin",
     "direct_get",
     "message_delete",
@@ -75,6 +82,7 @@ WRONG_LAST_ID = 10070
 WRONG_LAST_SEQUENCE = 10071
 SEQUENCE_IN_DOUBT = 10164  # another write of the subject is under way, so that nobody can tell yet
 CONDITION_FAILED = frozenset({WRONG_LAST_SEQUENCE, SEQUENCE_IN_DOUBT})
+NOT_A_COUNTER = 10168  # the stream counts nothing
 INCOMPLETE_BATCH = 10176
 DUPLICATE_IN_BATCH = 10201
 
@@ -98,6 +106,7 @@ SCHEDULE_TTL = "Nats-Schedule-TTL"
 SCHEDULE_ZONE = "Nats-Schedule-Time-Zone"
 SCHEDULE_ROLLUP = "Nats-Schedule-Rollup"
 ROLLUP = "Nats-Rollup"
+INCREMENT = "Nats-Incr"  # what a message adds to the counter that its subject is
 BATCH_PREFIX = "Nats-Batch-"
 BATCH_ID = "Nats-Batch-Id"
 BATCH_SEQUENCE = "Nats-Batch-Sequence"
@@ -111,6 +120,7 @@ TIME = "Nats-Time-Stamp"
 NUM_PENDING = "Nats-Num-Pending"
 LAST_SEQUENCE = "Nats-Last-Sequence"
 MSG_SIZE = "Nats-Msg-Size"
+COUNTER_SOURCES = "Nats-Counter-Sources"  # by stream and subject, what a counter has from others
 
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"
@@ -163,6 +173,10 @@ message_delete = _method("STREAM.MSG.DELETE")
 direct_get = _method("DIRECT.GET")  # messages, from any replica
 consumer_info = _method("CONSUMER.INFO")
 consumer_delete = _method("CONSUMER.DELETE")
+consumer_evacuate = _method("CONSUMER.PEER.EVACUATE")  # moves it away from a server
+consumer_pause = _method("CONSUMER.PAUSE")  # until a time; without one it goes on
+consumer_reset = _method("CONSUMER.RESET")  # to its ack floor, or to a sequence
+consumer_step_down = _method("CONSUMER.LEADER.STEPDOWN")
 consumer_unpin = _method("CONSUMER.UNPIN")  # takes the pin from the client that holds it
 consumer_next = _method("CONSUMER.MSG.NEXT")  # pulls messages
 

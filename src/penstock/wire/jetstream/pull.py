@@ -8,6 +8,9 @@ Messages come on subjects of their own and do not say whose they are, so they co
 comes on the reply subject. It ends its request, unless it is a heartbeat; as long as a request is out, something is
 heard at least every heartbeat. What is not heard, and what comes when a leader moves, is trouble: the driver finds out
 whether the consumer is there, and then asks anew (`restart`) or gives up (`error`).
+
+In a priority group that is pinned, the server delivers to one client. The first delivery says under which id; requests
+that name it are served, those that name none wait until the pin is free, and those that name an old one end with 423.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class Pulls:
     """The requests of one reader of a consumer.
 
     `batch` and `max_bytes` bound what is asked for and held, `limit` what is asked for in all. `expires` is how long
-    one request lasts, `heartbeat` how often the server shows that it is there.
+    one request lasts, `heartbeat` how often the server shows that it is there. `pinned` says that the group is pinned.
     """
 
     def __init__(
@@ -65,8 +68,9 @@ class Pulls:
         max_bytes: int | None = None,
         limit: int | None = None,
         about: dict[str, Any] | None = None,
+        pinned: bool = False,
     ) -> None:
-        self.stream, self.consumer = stream, consumer
+        self.stream, self.consumer, self.pinned = stream, consumer, pinned
         self.batch = batch if limit is None else min(batch, limit)
         self.expires, self.heartbeat = expires, heartbeat
         self.max_bytes, self.limit = max_bytes, limit
@@ -80,6 +84,11 @@ class Pulls:
         self._heard_at = now
 
     @property
+    def pin(self) -> str | None:
+        """The id under which the server delivers to us in a pinned group; None while it does not."""
+        return self.about.get("id")
+
+    @property
     def outstanding(self) -> int:
         """How many messages were asked for and may still come."""
         return sum(self._left.values())
@@ -88,7 +97,9 @@ class Pulls:
 
     def want(self, held: int) -> int:
         """Say how many messages to ask for, `held` of them waiting to be read: none until half of a batch was read."""
-        if self.trouble or self.error is not None or len(self._left) >= _AT_ONCE:
+        # Without a pin one request gets it, and others would wait for the time that they have left.
+        at_once = 1 if self.pinned and self.pin is None else _AT_ONCE
+        if self.trouble or self.error is not None or len(self._left) >= at_once:
             return 0
         here = held + self.outstanding
         want = self.batch - here
@@ -139,7 +150,9 @@ class Pulls:
         elif status.kind is StatusKind.DELETED:
             self.fail(NotFoundError(f"Consumer {self.consumer} of {self.stream} was deleted.", code=404))
         elif status.kind is StatusKind.PINNED:
-            self.about.pop("id", None)  # another client holds the pin now
+            if ours:  # all that is out names the same pin, which another client has now, or nobody
+                self.about.pop("id", None)
+                self._left.clear()
         elif status.kind in (StatusKind.NONE, StatusKind.EXPIRED, StatusKind.COMPLETED):
             pass  # it is over, and more may be asked for
         elif status.verdict is Verdict.PASSING:

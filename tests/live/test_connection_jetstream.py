@@ -143,7 +143,9 @@ async def test_messages_that_are_looked_for(js: JetStream, unique: Unique, direc
         [message async for message in js.get_last_msgs(name, [f"{name}.a", "a b"], direct=direct)]
 
 
-async def test_the_last_messages_of_many_subjects(nc: Connection, js: JetStream, unique: Unique):
+async def test_the_last_messages_of_many_subjects(
+    nc: Connection, js: JetStream, unique: Unique, monkeypatch: pytest.MonkeyPatch
+):
     """More subjects than the server gives at once, and more bytes, come all the same, each once."""
     name = unique("L")
     await js.add_stream(name=name, subjects=[f"{name}.>"], storage="memory")
@@ -156,6 +158,7 @@ async def test_the_last_messages_of_many_subjects(nc: Connection, js: JetStream,
     for asked in (f"{name}.*", subjects):
         found = [(message.subject, message.data) async for message in js.get_last_msgs(name, asked)]
         assert sorted(found) == sorted((subject, b"%d" % number) for number, subject in enumerate(subjects))
+        monkeypatch.setattr("penstock.connection.stored._PAGE_BYTES", 5000)
 
 
 async def test_a_mirror_does_not_answer_for_its_origin(js: JetStream, unique: Unique):

@@ -41,6 +41,7 @@ __all__ = ["get", "last_of_each", "stored_message", "wanted"]
 
 _MOST = 1000  # subjects, or messages, of one request; the server gives up at 1,024
 _MOST_BYTES = 256 * 1024  # of subjects in one request
+_PAGE_BYTES = 8 * 1024 * 1024  # of messages that are held at a time, or one message
 _TOO_MANY = 413
 
 
@@ -142,7 +143,7 @@ class _LastOfEach:
 
     async def _page(self, subjects: Sequence[str], start: int) -> list[Found] | None:
         """Ask for the last messages of these subjects from a sequence on; None if another stream answers."""
-        body = {"multi_last": list(subjects), "seq": start, "batch": _MOST}
+        body = {"multi_last": list(subjects), "seq": start, "batch": _MOST, "max_bytes": _PAGE_BYTES}
         getting = DirectGet(self._stream, body)
         subject = f"{self._connection.options.js_prefix}.{names.direct_get(self._stream)}"
 

@@ -16,6 +16,7 @@ from penstock.errors import (
     NotFoundError,
     PenstockError,
 )
+from penstock.jetstream import Schedule, Schedules
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 from tests.live.connecting import plain
@@ -267,9 +268,16 @@ async def test_odd_answers_are_our_errors(server: Server, unique: Unique, answer
 
         await nc.subscribe(f"{nc.options.js_prefix}.>", cb=odd)
         await nc.subscribe(subject := unique("subject"), cb=odd)
-        js = nc.jetstream(timeout=5)
+        js, quick = nc.jetstream(timeout=5), nc.jetstream(timeout=0.05)
         for call in (
             lambda: js.stream_info("S"),
+            lambda: js.stream_info("S", ">", deleted_details=True),
+            lambda: js.get_msg("S", 1, direct=True),
+            lambda: js.get_last_msg("S", "s", direct=True),
+            lambda: anext(quick.get_last_msgs("S", ">")),
+            lambda: anext(js.get_last_msgs("S", ">", direct=False)),
+            lambda: Schedules(nc, "S").put("s", b"", Schedule.after("1s", "t")),
+            lambda: Schedules(nc, "S").cancel("s"),
             lambda: js.add_stream(name="S", subjects=["s"]),
             lambda: js.update_stream(name="S", subjects=["s"]),
             lambda: js.purge_stream("S"),

@@ -176,7 +176,8 @@ class _LastOfEach:
             while True:
                 body = {"subjects_filter": pattern, "offset": offset}
                 info = await api_request(self._connection, names.stream_info(self._stream), body, timeout=self._timeout)
-                page = part(info, "state").get("subjects") or {}
+                state = part(info, "state")
+                page = part(state, "subjects") if state.get("subjects") else {}
                 found.update(dict.fromkeys(page))
                 offset += len(page)
                 if not page or offset >= number(info, "total", 0):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
@@ -22,14 +25,45 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
+@pytest.fixture(autouse=True)
+def log_handlers() -> Iterator[None]:
+    """Take away the log handler of a command that ran inside of this process: its stream is the test's, and ends."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+_LONGEST = ("tests/spark", "tests/pipelines")  # one unit each: two Sparks at once are enough for a machine
+
+
+def _unit(nodeid: str) -> str:
+    """Give what runs in one process: a file, or all that is on Spark, which has one session."""
+    file = nodeid.split("::", 1)[0]
+    return next((folder for folder in _LONGEST if file.startswith(f"{folder}/")), file)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests run side by side: what takes longest first, and what is quick, and pure, last of all."""
+    if hasattr(config, "workerinput"):
+        sizes = Counter(_unit(item.nodeid) for item in items)
+        items.sort(key=lambda item: _place(_unit(item.nodeid), sizes))
+
+
+def _place(unit: str, sizes: Counter[str]) -> tuple[bool, bool, int, str]:
+    return unit not in _LONGEST, unit.startswith("tests/pure/"), -sizes[unit], unit
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where tests run side by side: whole files, and everything on Spark in one process, which has one session."""
+    """Give out units in the order of the items."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Files(LoadScopeScheduling):
+    class Units(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::", 1)[0]
-            return "tests/spark" if file.startswith("tests/spark/") else file
+            return _unit(nodeid)
 
-    return Files(config, log)
+    config.option.loadscopereorder = False
+    return Units(config, log)

@@ -21,6 +21,7 @@ from typing import Any
 
 import connection_page
 import guarantees_page
+import nats_commands
 import typer.main
 
 from penstock import errors, model, options
@@ -37,6 +38,7 @@ def pages() -> dict[Path, str]:
     return {
         FOLDER / "api.md": public_names(),
         FOLDER / "commands.md": commands(),
+        FOLDER / "nats-commands.md": nats_commands.page(typer.main.get_command(app)),
         FOLDER / "errors.md": error_tree(),
         FOLDER / "connection.md": connection(),
         FOLDER / "model.md": models(),
@@ -72,6 +74,7 @@ PAGES_OF = {
     "penstock.options": "connection.md",
     "penstock.server": "server.md",
     "penstock.spark": "spark-source.md",
+    "penstock.system": "server.md",
     "penstock.wire.bulk": "wire.md",
 }
 
@@ -256,8 +259,8 @@ def connection() -> str:
                 "",
                 order,
                 "",
-                "A context is a file that `nats context add` writes: `NAME.json` in `$XDG_CONFIG_HOME/nats/context`.",
-                "We read contexts and never write them. Options that a context has no field for may stand in its field",
+                "A context is a file, `NAME.json` in `$XDG_CONFIG_HOME/nats/context`, that `penstock context add` and",
+                "`nats context add` write alike. Options that `nats` has no field for may stand in its field",
                 '`penstock`, by the names above: `"penstock": {"tls_hostname": "nats.example", "ping_interval": 5}`.',
                 "",
                 connection_page.sections(),

@@ -8,11 +8,11 @@ from penstock.errors import InputError
 
 __all__ = ["NAME", "checked"]
 
-# A name is a token of API subjects and a folder in the store.
-NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
+# A name is a token of API subjects and a folder in the store; halves of characters cannot be sent.
+NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f\ud800-\udfff]+")
 
 
-def checked(name: str, what: str) -> str:
+def checked(name: str, what: str = "stream or consumer") -> str:
     """Give a name back that can be part of an API subject; refuse any other."""
     if not NAME.fullmatch(name):
         remedy = "A name has no dots, spaces, wildcards or slashes, and is not empty."

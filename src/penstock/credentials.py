@@ -7,16 +7,18 @@ works with the other. Files are read here and nowhere else.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import ssl
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from penstock.errors import LoginError, TlsError
-from penstock.options import ConnectionOptions, is_hidden, is_seed, is_text
+from penstock.errors import InputError, LoginError, TlsError
+from penstock.options import ConnectionOptions, is_hidden, is_jwt, is_seed, is_text
 
-__all__ = ["Login", "inline", "login", "tls_context", "tls_reason"]
+__all__ = ["Login", "check", "claims", "find_seed", "inline", "login", "tls_context", "tls_reason"]
 
 _BLOCK = r"-+BEGIN {0}-+\s+(\S+)\s+-+END {0}-+"
 _JWT = re.compile(_BLOCK.format("NATS USER JWT"))
@@ -76,9 +78,45 @@ def login(options: ConnectionOptions) -> Login:
             what = f"credentials {_place(options.credentials)} hold no {'JWT' if jwt is None else 'seed'}."
             raise LoginError(what, remedy="Give a .creds file as `nsc generate creds` writes it, whole.")
         return Login(jwt=jwt.group(1), seed=_checked_seed(seed.group(1), "credentials"))
+    jwt_text = None if options.jwt is None else _find_jwt(_content(options.jwt, "jwt"), options.jwt)
     if options.nkey is not None:
-        return Login(seed=_checked_seed(_find_seed(_content(options.nkey, "nkey")), "nkey"))
+        return Login(jwt=jwt_text, seed=_checked_seed(find_seed(_content(options.nkey, "nkey")), "nkey"))
+    if jwt_text is not None:
+        return Login(jwt=jwt_text)
     return Login(token=options.token, user=options.user, password=options.password)
+
+
+def check(options: ConnectionOptions) -> None:
+    """Read whatever these options name, as connecting will; InputError if something is missing or cannot be used."""
+    try:
+        login(options)
+        if options.tls_ca or options.tls_cert:
+            tls_context(options)
+    except (LoginError, TlsError) as error:
+        raise InputError(error.what, remedy=error.remedy) from None
+
+
+def claims(credentials: str) -> dict[str, Any]:
+    """Read what the JWT of a credentials file says, signed as it must be; LoginError if it cannot be read."""
+    found = _JWT.search(_content(credentials, "credentials"))
+    if found is None:
+        what = f"credentials {_place(credentials)} hold no JWT."
+        raise LoginError(what, remedy="Give a .creds file as `nsc generate creds` writes it, whole.")
+    from nacl.signing import VerifyKey  # what nkeys signs with; it verifies nothing by a public key
+
+    try:
+        head, body, signature = found.group(1).split(".")
+        said = json.loads(_unpadded(body))
+        issuer = base64.b32decode(said["iss"] + "=" * (-len(said["iss"]) % 8))[1:-2]
+        VerifyKey(issuer).verify(f"{head}.{body}".encode(), _unpadded(signature))
+    except Exception:  # whatever is wrong with it, nobody can log in with it
+        remedy = "Make the file anew: `nsc generate creds`."
+        raise LoginError(f"The JWT in credentials {_place(credentials)} is damaged.", remedy=remedy) from None
+    return dict(said)
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def inline(options: ConnectionOptions) -> ConnectionOptions:
@@ -86,11 +124,13 @@ def inline(options: ConnectionOptions) -> ConnectionOptions:
     login(options)  # what is in the files is checked here, where they are, and not on another machine
     contents = {
         name: _content(value, name)
-        for name in ("credentials", "nkey", "tls_ca", "tls_cert", "tls_key")
+        for name in ("credentials", "nkey", "jwt", "tls_ca", "tls_cert", "tls_key")
         if (value := getattr(options, name)) is not None
     }
     if "nkey" in contents:
-        contents["nkey"] = _find_seed(contents["nkey"])
+        contents["nkey"] = find_seed(contents["nkey"])
+    if options.jwt is not None:
+        contents["jwt"] = _find_jwt(contents["jwt"], options.jwt)
     for name, content in contents.items():
         if name.startswith("tls") and not is_text(content):
             raise TlsError(f"{name} {_place(getattr(options, name))} holds no PEM.", remedy="Give a PEM file.")
@@ -107,14 +147,16 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
             _load_pair(context, _content(options.tls_cert, "tls_cert"), _content(options.tls_key, "tls_key"))
     except (ssl.SSLError, ValueError) as error:
         remedy = "tls_ca, tls_cert and tls_key must be PEM, and the key must belong to the certificate."
-        raise TlsError(f"The TLS certificates cannot be used: {_ssl_reason(error)}.", remedy=remedy) from None
+        raise TlsError(f"The TLS certificates cannot be used: {tls_reason(error)}.", remedy=remedy) from None
     return context
 
 
-def tls_reason(cause: ssl.SSLError) -> str:
-    """Give the reason why a handshake failed, in the words that the ssl module has for it."""
-    verify = str(getattr(cause, "verify_message", "")).rstrip(".")
-    return verify or str(cause.reason or cause).replace("_", " ").lower()
+def tls_reason(cause: Exception) -> str:
+    """Give the reason why a handshake failed, or a certificate is no use, in the words that the ssl module has."""
+    if verify := str(getattr(cause, "verify_message", "")):
+        return verify.rstrip(".")
+    reason = getattr(cause, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(cause)
 
 
 def _certificates(value: str) -> str:
@@ -123,11 +165,6 @@ def _certificates(value: str) -> str:
     if not blocks:
         raise TlsError(f"tls_ca {_place(value)} holds no certificate.", remedy="Give certificates as PEM.")
     return "\n".join(blocks) + "\n"
-
-
-def _ssl_reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    return str(reason).replace("_", " ").lower() if reason else str(error)
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
@@ -142,7 +179,7 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 
 def _content(value: str, option: str) -> str:
-    if is_text(value) or (option == "nkey" and is_seed(value)):
+    if is_text(value) or (option == "nkey" and is_seed(value)) or (option == "jwt" and is_jwt(value)):
         return value
     try:
         return Path(value).expanduser().read_text(encoding="utf-8")
@@ -157,7 +194,17 @@ def _place(value: str) -> str:
     return "given as text" if is_hidden(value) else f"file {value}"
 
 
-def _find_seed(text: str) -> str:
+def _find_jwt(text: str, given: str) -> str:
+    """Find the JWT in a text: alone, or between BEGIN and END lines."""
+    found = _JWT.search(text)
+    jwt = text.strip() if found is None else found.group(1)
+    if not is_jwt(jwt):
+        remedy = "Give a user's JWT, as `nsc describe user --raw` prints it."
+        raise LoginError(f"jwt {_place(given)} holds no JWT.", remedy=remedy)
+    return jwt
+
+
+def find_seed(text: str) -> str:
     """Find the seed in an nkey file: alone, beside its public key, or between BEGIN and END lines."""
     return next((line.strip() for line in text.splitlines() if is_seed(line)), text.strip())
 

@@ -27,6 +27,7 @@
     ├── JetStreamError              the server answered a JetStream request with an error
     │   ├── NotFoundError           the stream, consumer or message is not there
     │   └── ConditionError          what a message expects of its stream is not so; it is not stored
+    ├── MonitorError                a server answered a question about itself with an error
     ├── PublishError                rows that a bulk publish could not store; says which ones are stored
     ├── ChunksError                 a payload that travels in chunks
     │   ├── AssemblyError           it could not be put together; `reason` says why
@@ -231,6 +232,14 @@ class ConditionError(JetStreamError, fault="nobody"):
     subject: str | None
     expected: int | str | None
     actual: int | str | None
+
+
+class MonitorError(PenstockError, fault="server"):
+    """A server answered a question of its system account with an error: `code` as in HTTP."""
+
+    server: str | None
+    code: int | None
+    description: str | None
 
 
 class PublishError(PenstockError, fault="server"):

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.errors import OptionError
 
-# `is_hidden`, `is_seed` and `is_text` are for our own modules.
+# `SocksProxy`, `is_hidden`, `is_jwt`, `is_seed` and `is_text` are for our own modules.
 __all__ = ["DEFAULT_URL", "ConnectionOptions", "mask_url"]
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -28,6 +28,7 @@ _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _SEED = re.compile(r"S[A-Z2-7]{57}")
 # What a key looks like once its BEGIN line is lost, or in the middle of a text: a path seldom looks so.
 _KEY_MATERIAL = re.compile(r"[\r\n]|eyJ|[A-Za-z0-9+=_-]{40,}")
+_JWT = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+")
 _LOOSE_SECRETS = re.compile(r"\bS[UANOCX][A-Z2-7]{56}\b|\beyJ[\w-]+\.[\w-]+\.[\w-]+")
 _SUBJECT_PREFIX = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 
@@ -40,6 +41,11 @@ def is_text(value: str) -> bool:
 def is_seed(value: str) -> bool:
     """Tell an nkey seed from the path of a file that holds one."""
     return _SEED.fullmatch(value.strip()) is not None
+
+
+def is_jwt(value: str) -> bool:
+    """Tell a JWT from the path of a file that holds one."""
+    return _JWT.fullmatch(value.strip()) is not None
 
 
 def mask_url(text: str) -> str:
@@ -56,7 +62,7 @@ def is_hidden(value: str) -> bool:
 
 
 # Secrets that may be given as the path of a file, which is none.
-_FILES = ("nkey", "credentials", "tls_key")
+_FILES = ("nkey", "jwt", "credentials", "tls_key")
 
 
 def _secret(default: str | None = None) -> Any:
@@ -81,6 +87,9 @@ class ConnectionOptions:
     """The password of `user`."""
     nkey: str | None = _secret()
     """An nkey seed, or the path of a file that holds one."""
+    jwt: str | None = _secret()
+    """A user JWT, or the path of a file that holds one; signed with the seed in `nkey`, which a bearer JWT does
+    without."""
     credentials: str | None = _secret()
     """User credentials (a JWT and its seed): the text of a `.creds` file, or its path."""
     tls_ca: str | None = None
@@ -93,10 +102,15 @@ class ConnectionOptions:
     """Shake hands before the server speaks, for servers configured with `handshake_first`."""
     tls_hostname: str | None = None
     """The name that the server's certificate must carry, where it differs from the address."""
+    socks_proxy: str | None = _secret()
+    """A SOCKS5 proxy that every connection goes through: `socks5://host:port`, with `user:password@` if it wants
+    a login. The proxy looks up host names."""
     domain: str | None = None
     """The JetStream domain; mutually exclusive with `api_prefix`."""
     api_prefix: str | None = None
     """The subject prefix of the JetStream API, `$JS.API` where nothing is given."""
+    event_prefix: str | None = None
+    """The subject prefix of JetStream's advisories and metrics, `$JS.EVENT` where nothing is given."""
     inbox_prefix: str = "_INBOX"
     """The first tokens of every reply subject; change it where permissions ask for it."""
     connect_timeout: float = 5.0
@@ -121,6 +135,7 @@ class ConnectionOptions:
         self._lift_urls()
         self._check_login()
         self._check_tls()
+        self._check_proxy()
         self._check_prefixes()
         self._check_numbers()
 
@@ -144,10 +159,21 @@ class ConnectionOptions:
             return self.api_prefix
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
+    def event_subject(self, subject: str) -> str:
+        """Give the subject on which we hear an advisory or metric that JetStream tells on `$JS.EVENT…`."""
+        return subject if self.event_prefix is None else self.event_prefix + subject.removeprefix("$JS.EVENT")
+
+    @property
+    def proxy(self) -> SocksProxy | None:
+        """The SOCKS proxy, read."""
+        return None if self.socks_proxy is None else SocksProxy.parse(self.socks_proxy)
+
     @property
     def secrets(self) -> tuple[str, ...]:
         """Every secret text in these options; paths of files are no secrets."""
-        return tuple(str(getattr(self, item.name)) for item in dataclasses.fields(self) if self._hides(item))
+        found = [str(getattr(self, item.name)) for item in dataclasses.fields(self) if self._hides(item)]
+        proxy = self.proxy
+        return (*found, proxy.password) if proxy is not None and proxy.password else tuple(found)
 
     def scrub(self, text: str) -> str:
         """Take every secret of these options, and any user information in a URL, out of a text."""
@@ -175,6 +201,8 @@ class ConnectionOptions:
         value = getattr(self, item.name)
         if value is None or not item.metadata.get("secret"):
             return False
+        if item.name == "socks_proxy":
+            return "@" in value
         return item.name not in _FILES or is_hidden(value)
 
     def _set(self, name: str, value: Any) -> None:
@@ -222,7 +250,9 @@ class ConnectionOptions:
                 self._set(name, value)
 
     def _check_login(self) -> None:
-        ways = [name for name in ("token", "user", "nkey", "credentials") if getattr(self, name) is not None]
+        ways = [name for name in ("token", "user", "jwt", "nkey", "credentials") if getattr(self, name) is not None]
+        if "jwt" in ways and "nkey" in ways:
+            ways.remove("nkey")  # its seed
         if len(ways) > 1:
             remedy = "A connection logs in one way: leave the others out."
             raise _wrong(ways[1], f"{' and '.join(ways)} are given together.", remedy)
@@ -233,6 +263,9 @@ class ConnectionOptions:
             remedy = "Give what `nsc generate creds` writes, BEGIN and END lines included, or its path."
             what = "credentials are neither the path of a file nor the whole text of one."
             raise _wrong("credentials", what, remedy)
+        if self.jwt and not is_text(self.jwt) and self.jwt.strip().startswith("eyJ") and not is_jwt(self.jwt):
+            remedy = "A JWT has three parts, joined by dots; give it whole, or the path of its file."
+            raise _wrong("jwt", "jwt looks like a JWT, but is not a whole one.", remedy)
         for one, other in (("user", "password"), ("tls_cert", "tls_key")):
             if (getattr(self, one) is None) != (getattr(self, other) is None):
                 missing, present = (one, other) if getattr(self, one) is None else (other, one)
@@ -247,6 +280,11 @@ class ConnectionOptions:
             name = "tls_first" if self.tls_first else "tls_hostname"
             raise _wrong(name, f"{name} cannot be used with wss://.", "Leave it out.")
 
+    def _check_proxy(self) -> None:
+        if self.socks_proxy is not None:
+            self._set("socks_proxy", self.socks_proxy.strip())
+            SocksProxy.parse(self.socks_proxy or "")
+
     def _check_prefixes(self) -> None:
         if self.domain and self.api_prefix:
             remedy = "A domain is short for the prefix $JS.<domain>.API: leave one out."
@@ -254,7 +292,7 @@ class ConnectionOptions:
         if self.domain and re.search(r"[\s.*>]", self.domain):
             what = f"domain is {self.domain!r}, which is not one token of a subject."
             raise _wrong("domain", what, "Use letters, digits, - and _.", self.domain)
-        for name in ("api_prefix", "inbox_prefix"):
+        for name in ("api_prefix", "event_prefix", "inbox_prefix"):
             value = getattr(self, name)
             if value is not None and not _SUBJECT_PREFIX.fullmatch(value):
                 remedy = "Use tokens joined by dots, without wildcards, spaces or a dot at the end."
@@ -317,3 +355,40 @@ class _ParsedUrl(NamedTuple):
         path = parts.path if parts.scheme.startswith("ws") else ""
         user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
         return cls(parts.scheme, f"{parts.scheme}://{shown_host}:{port or _PORTS[parts.scheme]}{path}", user, password)
+
+
+class SocksProxy(NamedTuple):
+    """A SOCKS5 proxy: where it is, and the login that it wants, if any."""
+
+    host: str
+    port: int
+    user: str | None = None
+    password: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> SocksProxy:
+        """Read a proxy from its URL; OptionError if it is none."""
+        shown = _hide_login(text)
+        remedy = "Write it as socks5://host:port, or socks5://user:password@host:port; quote / @ : in a login."
+        wrong = _wrong("socks_proxy", f"socks_proxy {shown!r} is no SOCKS5 proxy.", remedy, shown)
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # its text may show a part of the login
+            raise wrong from None
+        user, password = (None if item is None else unquote(item) for item in (parts.username, parts.password))
+        if parts.scheme not in ("socks5", "socks5h") or not host or port == 0 or re.search(r"[\s\x00-\x1f\x7f]", text):
+            raise wrong
+        if parts.path.strip("/") or parts.query or parts.fragment or (user is None) != (password is None):
+            raise wrong
+        if any(not 0 < len(item.encode()) <= 255 for item in (user, password) if item is not None):
+            raise _wrong(
+                "socks_proxy", "The login of socks_proxy is empty or too long.", "Up to 255 bytes each.", shown
+            )
+        return cls(host, port or 1080, user, password)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"SocksProxy({str(self)!r})"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 import penstock
 from penstock.chunks import Archive, Assembler, PersistentPublisher, Publisher, Reason
+from penstock.connection import Connection
 from penstock.errors import AssemblyError
 from penstock.server import Server
 from tests.support import eventually
@@ -93,6 +96,14 @@ async def receiving(server: Server, subject: str, *, listen: str = "", **options
 # -- payloads in streams ----------------------------------------------------------------------------
 
 CHUNK = 128 * 1024
+
+
+@pytest.fixture
+async def archive(nc: Connection, unique: Callable[..., str]) -> AsyncIterator[Archive]:
+    """A stream for payloads, which is gone after the test."""
+    made = await Archive.create(nc, unique("CHUNKS"), unique("chunks"))
+    yield made
+    await nc.jetstream().delete_stream(made.stream)
 
 
 async def message_count(archive: Archive) -> int:

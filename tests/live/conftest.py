@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from penstock.connection import Connection, connect
+from penstock.jetstream import assets
+from penstock.model import Stream
 from penstock.server import Server
 from tests.live.bus_pair import bus_connections, bus_pair  # noqa: F401  # fixtures for the tests of the bus
+from tests.live.chunks import archive  # noqa: F401  # a fixture for the tests of stored chunks
 from tests.live.querying import query, streams  # noqa: F401  # fixtures for the tests of Spark's source
 from tests.live.stan import Stan, cluster_of
 
@@ -49,6 +53,28 @@ def eventually() -> Callable[..., Any]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+async def nc(server: Server) -> AsyncIterator[Connection]:
+    """A connection to the shared server."""
+    async with await connect(server.url) as made:
+        yield made
+
+
+NewStream = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def new_stream(nc: Connection, unique: Callable[..., str]) -> NewStream:
+    """Create streams that take everything below their own name, with the fields that are given; give the name."""
+
+    async def make(**fields: Any) -> str:
+        name = unique("S")
+        await assets.add_stream(nc, Stream(**{"name": name, "subjects": [f"{name}.>"], **fields}))
+        return name
+
+    return make
 
 
 @pytest.fixture

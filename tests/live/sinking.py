@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task, TaskOutcome, commit
@@ -30,6 +29,11 @@ def make_stream(bulk: TaskConnection, name: str, **config: Any) -> None:
     fields = {"name": name, "subjects": [f"{name}.>", marker_filter(name)], "allow_atomic": True, **config}
     bulk.api(f"STREAM.CREATE.{name}", fields)
     prepare(bulk, SinkOptions(stream=name))
+
+
+def numbered(count: int, prefix: str = "row") -> list[bytes]:
+    """Give rows that are told apart by their numbers."""
+    return [f"{prefix}-{number}".encode() for number in range(count)]
 
 
 def as_messages(stream: str, rows: Sequence[bytes], size: int) -> Iterator[Messages]:
@@ -141,6 +145,3 @@ def cut(rows: Sequence[bytes], partitions: int, dice: random.Random) -> list[lis
     for row in dice.sample(list(rows), len(rows)):
         parts[dice.randrange(partitions)].append(row)
     return parts
-
-
-__all__ = ["Crash", "PenstockError", "Writer", "as_messages", "cut", "make_stream", "stored", "until"]

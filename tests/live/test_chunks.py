@@ -30,13 +30,6 @@ def subject(unique) -> str:
     return unique("chunks")
 
 
-@pytest.fixture
-async def nc(server):
-    client = await penstock.connect(server.url)
-    yield client
-    await client.close()
-
-
 # -- golden bytes -----------------------------------------------------------------------------------
 
 

@@ -26,21 +26,6 @@ COUNT = 8
 DATA = os.urandom(COUNT * CHUNK)
 
 
-@pytest.fixture
-async def nc(server):
-    client = await penstock.connect(server.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-async def archive(nc, unique):
-    stream, subject = unique("CHANGED"), unique("changed")
-    made = await Archive.create(nc, stream, subject, storage="memory")
-    yield made
-    await api_request(nc, f"STREAM.DELETE.{stream}")
-
-
 @pytest.fixture(scope="module")
 def mapped():
     account = '{users: [{user: u, password: pw}], jetstream: enabled, mappings: {"here.*": "there.$1"}}'

@@ -23,21 +23,6 @@ from tests.support import eventually
 DATA = os.urandom(3 * 1024 * 1024 + 11)
 
 
-@pytest.fixture
-async def nc(server):
-    client = await penstock.connect(server.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-async def archive(nc, unique):
-    stream, subject = unique("CHUNKS"), unique("chunks")
-    made = await Archive.create(nc, stream, subject)
-    yield made
-    await api_request(nc, f"STREAM.DELETE.{stream}")
-
-
 async def test_a_consumer_delivers_each_message_once_and_remembers(nc, archive):
     """A durable consumer delivers what is stored before and after it starts, and nothing twice."""
     subject = await archive.subject()
@@ -275,6 +260,24 @@ async def test_a_handler_may_take_longer_than_the_stream_waits(nc, archive):
         info = await nc.jetstream().consumer_info(archive.stream, "worker")
     assert got == ["one", "two"]
     assert info.raw["num_redelivered"] == 0
+
+
+async def test_a_consumer_that_closes_gives_back_what_it_has(nc, archive):
+    """The message that is with its handler, and those that wait, come to the next one at once, not after `ack_wait`."""
+    subject, begun, got = await archive.subject(), [], []
+
+    async def never(message_id, data):
+        begun.append(message_id)
+        await asyncio.Event().wait()
+
+    names = [f"m{number}" for number in range(30)]
+    for name in names:
+        await storing(archive).publish(subject, b"abc", message_id=name)
+    async with archive.consume(never, "worker", ack_wait=60.0):
+        await eventually(lambda: begun, "the first")
+    async with archive.consume(lambda message_id, data: got.append(message_id), "worker", ack_wait=60.0):
+        await eventually(lambda: len(got) == len(names), "all of them")
+    assert sorted(got) == sorted(names)
 
 
 @pytest.mark.parametrize(

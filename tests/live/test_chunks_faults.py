@@ -21,20 +21,6 @@ DATA = os.urandom(24 * 1024 * 1024)
 HALF = len(DATA) // 2
 
 
-@pytest.fixture
-async def nc(server):
-    client = await penstock.connect(server.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-async def archive(nc, unique):
-    made = await Archive.create(nc, unique("FAULTS"), unique("faults"))
-    yield made
-    await api_request(nc, f"STREAM.DELETE.{made.stream}")
-
-
 async def test_a_publisher_that_is_cut_off_says_so_and_the_next_try_arrives(server, unique):
     """Core: the publish fails with what was confirmed, receivers drop the part, and the payload sent again arrives."""
     subject = unique("faults")

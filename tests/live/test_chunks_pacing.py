@@ -18,13 +18,6 @@ MB = 1024 * 1024
 PIECE = os.urandom(MB)
 
 
-@pytest.fixture
-async def nc(server):
-    client = await penstock.connect(server.url)
-    yield client
-    await client.close()
-
-
 def payload(megabytes: int):
     for _ in range(megabytes):
         yield PIECE

@@ -8,8 +8,7 @@ import os
 import pytest
 
 import penstock
-from penstock.chunks import Archive, MessageId, Publisher
-from penstock.connection import api_request
+from penstock.chunks import MessageId, Publisher
 from penstock.errors import ConflictError, InputError, UnfinishedError
 from tests.live.chunks import CHUNK, message_count, storing
 from tests.support import eventually
@@ -17,21 +16,6 @@ from tests.support import eventually
 COUNT = 8
 ONE, TWO = os.urandom(COUNT * CHUNK), os.urandom(COUNT * CHUNK)
 ALIKE = ONE[: 3 * CHUNK] + TWO[3 * CHUNK :]
-
-
-@pytest.fixture
-async def nc(server):
-    client = await penstock.connect(server.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-async def archive(nc, unique):
-    stream, subject = unique("SHARED"), unique("shared")
-    made = await Archive.create(nc, stream, subject, storage="memory")
-    yield made
-    await api_request(nc, f"STREAM.DELETE.{stream}")
 
 
 def half(data: bytes):

@@ -22,7 +22,8 @@ accounts {
     users: [
       {user: full, password: pw}
       {user: shy, password: pw, permissions: {publish: {deny: [
-        "secret.>", "$JS.API.STREAM.DELETE.>", "$JS.API.STREAM.CREATE.>", "$JS.API.CONSUMER.CREATE.>"
+        "secret.>", "$JS.API.STREAM.DELETE.>", "$JS.API.STREAM.CREATE.>", "$JS.API.CONSUMER.CREATE.>",
+        "$JS.ACK.>"
       ]}, subscribe: {deny: "secret.>"}}}
     ]
   }
@@ -213,6 +214,24 @@ def test_no_right(guarded: Callable[..., Done], words: Callable[[str], list[str]
         assert claim not in done.stdout + done.stderr
     assert guarded("full", "stream", "ls", "-n").stdout == "S\n"
     assert guarded("full", "consumer", "ls", "S", "-n").stdout == "c\n"
+
+
+def test_one_sentence_for_all_that_is_denied(guarded: Callable[..., Done]):
+    """Many messages that are denied are told once, and no further ones are sent."""
+    done = guarded("shy", "pub", "secret.x", "y", "--count", "2000")
+    is_one_sentence(done)
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_ack_that_is_denied(guarded: Callable[..., Done]):
+    """Messages are shown, and a login that may not acknowledge them is a failure."""
+    assert guarded("full", "stream", "add", "T", "--subjects", "t", "--defaults").status == 0
+    assert guarded("full", "consumer", "add", "T", "d", "--defaults", "--pull").status == 0
+    assert guarded("full", "pub", "t", "shown", "-J").status == 0
+    done = guarded("shy", "sub", "--stream", "T", "--durable", "d", "-T", "--raw")
+    assert guarded("full", "stream", "rm", "T", "-f").status == 0
+    is_one_sentence(done)
+    assert (done.stdout, "$JS.ACK.T.d" in done.stderr) == ("shown\n", True)
 
 
 def test_what_is_allowed_is_done(guarded: Callable[..., Done]):

@@ -6,25 +6,19 @@ import array
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.connection import Connection, Msg, connect
+from penstock.connection import Connection, Msg
 from penstock.errors import LocalProtocolError
 from penstock.server import Server
 from penstock.wire.protocol import encode_headers
 from tests.live.command import environment
 
 Unique = Callable[..., str]
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    async with await connect(server.url) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,6 @@ Unique = Callable[..., str]
 
 
 @pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    async with await connect(server.url) as made:
-        yield made
-
-
-@pytest.fixture
 async def other(server: Server) -> AsyncIterator[Connection]:
     async with await connect(server.url) as made:
         yield made

@@ -28,12 +28,6 @@ LONG = 60.0  # no test waits for it
 
 
 @pytest.fixture
-async def nc(server: Server):
-    async with await connect(server.url) as made:
-        yield made
-
-
-@pytest.fixture
 async def stream(nc: Connection, unique: Callable[..., str]):
     """A stream of its own, with ten messages in it."""
     name = unique("EX")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -23,12 +23,6 @@ from tests.live.connecting import plain
 from tests.support import eventually
 
 Unique = Callable[..., str]
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    async with await connect(server.url) as made:
-        yield made
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from penstock.errors import (
 from penstock.server import Server
 from tests.live.connecting import free_port, nothing_left_open, works
 from tests.live.peer import Talk, info, peer
+from tests.live.socks import proxy
 from tests.support import Authority, eventually
 
 Unique = Callable[..., str]
@@ -74,6 +75,21 @@ def run(request: pytest.FixtureRequest) -> Run:
             runner.run(body())
 
     return on
+
+
+def test_every_way_goes_through_a_proxy(place: Place, run: Run):
+    """A SOCKS proxy carries TCP, TLS and WebSocket alike; the certificate is that of the server behind it."""
+
+    async def body() -> None:
+        with proxy() as socks:
+            client = await place.connect(socks_proxy=f"socks5://{socks.address}")
+            try:
+                assert await works(client)
+            finally:
+                await client.close()
+            assert len(socks.asked) == 1
+
+    run(body)
 
 
 def test_messages_of_all_sizes_go_both_ways(place: Place, run: Run, unique: Unique):

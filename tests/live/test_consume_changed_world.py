@@ -36,13 +36,6 @@ ADVISORIES = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 
 
 @pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    client = await connect(server.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
 def orders(nc: Connection, unique: Unique) -> Any:
     """Create a stream with these messages, and a consumer `c` of it; give the stream's name."""
 

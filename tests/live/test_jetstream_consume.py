@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,13 +26,6 @@ from penstock.jetstream import (
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 from penstock.wire.jetstream import names
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    client = await connect(server.url)
-    yield client
-    await client.close()
 
 
 @pytest.fixture
@@ -254,6 +246,16 @@ async def test_bytes_of_a_pull_are_bounded(nc: Connection, orders: Any):
             await asyncio.wait_for(anext(deliveries), 10)
 
 
+async def test_bytes_of_a_pull_that_are_used_up(nc: Connection, orders: Any):
+    """A pull whose bytes are used up to the last one ends without a word of the server: the next one is asked for."""
+    stream = await orders(8)
+    first = await one(nc, stream)
+    size = len(first.subject) + len(first.reply) + len(first.data) + len(first.header_block or b"")
+    await first.nak(sync=True)
+    async with Deliveries(nc, stream, "c", batch=8, max_bytes=2 * size, limit=8, wait=5) as deliveries:
+        assert sorted([delivery.sequence async for delivery in deliveries]) == list(range(1, 9))
+
+
 async def test_what_cannot_be_read(nc: Connection, orders: Any):
     """No such consumer, a push consumer, impossible options: one sentence each."""
     stream = await orders(1)
@@ -350,6 +352,18 @@ async def test_a_server_that_freezes_dies_and_returns(unique: Any):
                 await asyncio.to_thread(node.kill)
                 with pytest.raises(DisconnectedError, match="gave no sign for 6 s"):
                     await asyncio.wait_for(anext(deliveries), 30)
+
+
+async def test_what_is_on_its_way_to_a_reader_that_leaves_is_given_back(nc: Connection, orders: Any):
+    """Who leaves early gives back what came and what was coming: the next one gets all of it without an ack wait."""
+    stream = await orders(0, ack_wait=60.0)
+    async with Publisher(nc, stream) as publisher:
+        for _ in range(200):
+            await publisher.send(f"{stream}.x", bytes(50_000))
+    async with Deliveries(nc, stream, "c", batch=200) as deliveries:
+        await (await anext(deliveries)).nak()
+    async with Deliveries(nc, stream, "c", batch=200, limit=200, wait=10) as deliveries:
+        assert len({delivery.sequence async for delivery in deliveries}) == 200
 
 
 async def test_a_closed_connection_is_told(server: Server, orders: Any):

@@ -16,13 +16,6 @@ from penstock.server import Server
 
 
 @pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    client = await connect(server.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
 async def stream(nc: Connection, unique: Any) -> str:
     name = unique("PUB")
     await assets.add_stream(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,6 @@ from penstock.jetstream import Publisher, Topology, apply, assets, plan, snapsho
 from penstock.jetstream.topology import _take
 from penstock.model import Consumer, Stream
 from penstock.server import Server
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    client = await connect(server.url)
-    yield client
-    await client.close()
-
 
 STREAMS: list[dict[str, Any]] = [
     {},

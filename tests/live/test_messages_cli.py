@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.server import Server
+from penstock.wire.jetstream.direct import read_headers
 from tests.live.inprocess import Done, Peer, Talk, invoke
 
 
@@ -35,6 +37,11 @@ def run(server: Server) -> Callable[..., Done]:
         return done
 
     return call
+
+
+def stored_headers(done: Done) -> dict[str, list[str]]:
+    """Read the headers of a message that `stream get --json` printed."""
+    return read_headers(base64.b64decode(json.loads(done.stdout)["hdrs"]))
 
 
 def awaited(heard: list[Any], count: int) -> list[Any]:
@@ -152,8 +159,7 @@ def test_pub_into_a_stream(run: Callable[..., Done], unique: Callable[..., str])
     ids = ("-H", "Nats-Msg-Id:b{{Count}}")
     done = run("pub", stream, "m{{Count}}", "--atomic", "--count", "3", "--ttl", "1h", *headers, *ids)
     assert done.stdout == f"Stored 3 messages in Stream: {stream} Sequence: 6\n"
-    message = json.loads(run("stream", "get", stream, "6", "--json").stdout)
-    got = message["headers"]
+    got = stored_headers(run("stream", "get", stream, "6", "--json"))
     assert (got["A"], got["Nats-Msg-Id"], got["Nats-TTL"]) == (["1", "2"], ["b3"], ["3600000ms"])
     assert "--allow-batch" in run("pub", other, "x", "--atomic", status=2).stderr
     assert "per-message TTL is disabled" in run("pub", other, "x", "--ttl", "5s", status=1).stderr
@@ -168,7 +174,7 @@ def test_pub_later(run: Callable[..., Done], peer: Peer, unique: Callable[..., s
     peer.do(peer.client.jetstream().add_stream(name=stream, subjects=[f"{stream}.>"], **allowed))
     plan = ("--schedule-every", "1h", "--schedule-dest", f"{stream}.out", "--schedule-ttl", "2m")
     assert "Sequence: 1" in run("pub", f"{stream}.plan", "x", *plan).stdout
-    kept = json.loads(run("stream", "get", stream, "1", "--json").stdout)["headers"]
+    kept = stored_headers(run("stream", "get", stream, "1", "--json"))
     assert kept["Nats-Schedule"] == ["@every 1h0m0s"]
     assert kept["Nats-Schedule-Target"] == [f"{stream}.out"]
     assert kept["Nats-Schedule-TTL"] == ["2m0s"]
@@ -258,6 +264,7 @@ def test_sub_ends_when_it_is_told_to(run: Callable[..., Done], unique: Callable[
         ["a", "-t", "-d"],
         ["a", "--raw", "--dump", "-"],
         ["a", "--dump", ""],
+        ["a", "--raw", "--headers-only"],
         ["a", "--raw", "--report-subjects"],
         ["a", "--report-subjects", "--report-top", "0"],
         ["a", "--translate", "no-such-program"],

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.chunks import Publisher as ChunkPublisher
 from penstock.connection import Connection, connect
-from penstock.errors import DataLossError, DeadlineError, InputError, JetStreamError
+from penstock.errors import DataLossError, DeadlineError, InputError, JetStreamError, PublishError, UnfinishedError
 from penstock.jetstream import Outgoing, Publisher, Topology, apply, assets
 from penstock.model import Republish, Stream, StreamSource
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
 from tests.live.command import Command
+from tests.live.conftest import NewStream
 from tests.live.connecting import free_port, plain
 from tests.live.relay import relayed, rows
 from tests.live.test_jetstream_publish import LossyClient, bodies, once_each
 
 Unique = Callable[..., str]
 MINUTES = 120.0
-
-
-@pytest.fixture
-async def nc(server: Server) -> AsyncIterator[Connection]:
-    client = await connect(server.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-def stream(nc: Connection, unique: Unique) -> Any:
-    """Create a stream that takes everything below its own name, and give that."""
-
-    async def make(**fields: Any) -> str:
-        name = unique("WORLD")
-        await assets.add_stream(nc, Stream(**{"name": name, "subjects": [f"{name}.>"], **fields}))
-        return name
-
-    return make
 
 
 async def settled(nc: Connection, stream: str, count: int) -> None:
@@ -56,10 +39,10 @@ async def settled(nc: Connection, stream: str, count: int) -> None:
 
 @pytest.mark.parametrize("way", ["add", "jetstream", "apply", "command"])
 async def test_a_stream_with_sources_stores_a_message_once(
-    nc: Connection, server: Server, stream: Any, unique: Unique, tmp_path: Path, way: str
+    nc: Connection, server: Server, new_stream: NewStream, unique: Unique, tmp_path: Path, way: str
 ):
     """A stream with subjects and sources remembers ids for two minutes if nothing is said, however it is made."""
-    origin, name = await stream(), unique("COPY")
+    origin, name = await new_stream(), unique("COPY")
     declared = Stream(name=name, subjects=[f"{name}.>"], sources=[StreamSource(name=origin)])
     if way == "add":
         await assets.add_stream(nc, declared)
@@ -77,18 +60,18 @@ async def test_a_stream_with_sources_stores_a_message_once(
     assert (info.config.duplicate_window, info.messages) == (MINUTES, 1)
 
 
-async def test_the_window_follows_a_shorter_age_and_a_clear_word(nc: Connection, stream: Any):
+async def test_the_window_follows_a_shorter_age_and_a_clear_word(nc: Connection, new_stream: NewStream):
     """With sources, too, ids are not remembered longer than messages are kept, and 0 means none."""
-    origin = await stream()
-    young = await stream(sources=[StreamSource(name=origin)], max_age=10)
-    none = await stream(sources=[StreamSource(name=origin)], duplicate_window=0)
+    origin = await new_stream()
+    young = await new_stream(sources=[StreamSource(name=origin)], max_age=10)
+    none = await new_stream(sources=[StreamSource(name=origin)], duplicate_window=0)
     windows = [(await assets.stream_info(nc, name)).config.duplicate_window for name in (young, none)]
     assert windows == [10, None]
 
 
-async def test_a_collection_copies_everything(nc: Connection, stream: Any, unique: Unique):
+async def test_a_collection_copies_everything(nc: Connection, new_stream: NewStream, unique: Unique):
     """A stream that only collects has no window: two sources may have messages of the same id, and both count."""
-    one, other, name = await stream(), await stream(), unique("COPY")
+    one, other, name = await new_stream(), await new_stream(), unique("COPY")
     await assets.add_stream(nc, Stream(name=name, sources=[StreamSource(name=one), StreamSource(name=other)]))
     for origin in (one, other):
         await nc.jetstream().publish(f"{origin}.x", origin.encode(), headers={"Nats-Msg-Id": "1"})
@@ -96,20 +79,22 @@ async def test_a_collection_copies_everything(nc: Connection, stream: Any, uniqu
     assert sorted(await bodies(nc, name)) == sorted([one.encode(), other.encode()])
 
 
-async def test_apply_gives_an_old_stream_its_window(nc: Connection, stream: Any):
+async def test_apply_gives_an_old_stream_its_window(nc: Connection, new_stream: NewStream):
     """A stream that was made without a window, or got its sources later, is set right by what is declared."""
-    origin = await stream()
-    name = await stream(sources=[StreamSource(name=origin)], duplicate_window=0)
+    origin = await new_stream()
+    name = await new_stream(sources=[StreamSource(name=origin)], duplicate_window=0)
     declared = Topology([Stream(name=name, subjects=[f"{name}.>"], sources=[StreamSource(name=origin)])])
     done = await apply(nc, declared)
     assert [str(change) for step in done.steps for change in step.changes] == ["duplicate_window: nothing -> 120.0"]
     assert (await assets.stream_info(nc, name)).config.duplicate_window == MINUTES
 
 
-async def test_without_a_window_ids_are_refused(nc: Connection, server: Server, stream: Any):
+async def test_without_a_window_ids_are_refused(nc: Connection, server: Server, new_stream: NewStream):
     """Who sends ids, a publisher or rows in bulk, refuses a stream that remembers none, and says how to mend it."""
-    origin = await stream()
-    name = await stream(sources=[StreamSource(name=origin)], duplicate_window=0, allow_atomic=True, allow_batched=True)
+    origin = await new_stream()
+    name = await new_stream(
+        sources=[StreamSource(name=origin)], duplicate_window=0, allow_atomic=True, allow_batched=True
+    )
     with pytest.raises(InputError, match=f"remembers no message ids .*stream edit {name} --dupe-window 2m"):
         await Publisher(nc, name).open()
 
@@ -124,9 +109,9 @@ async def test_without_a_window_ids_are_refused(nc: Connection, server: Server, 
     assert (await assets.stream_info(nc, name)).messages == 3
 
 
-async def test_patience_leaves_time_for_the_way(nc: Connection, stream: Any):
+async def test_patience_leaves_time_for_the_way(nc: Connection, new_stream: NewStream):
     """A retry that starts in time must arrive in time: patience is at most two thirds of the window."""
-    name = await stream(duplicate_window=3)
+    name = await new_stream(duplicate_window=3)
     with pytest.raises(InputError, match=r"remembers ids for 3 s only\..*2 s or less"):
         await Publisher(nc, name, patience=2.5).open()
     async with Publisher(nc, name, patience=2) as publisher:
@@ -134,9 +119,11 @@ async def test_patience_leaves_time_for_the_way(nc: Connection, stream: Any):
 
 
 @pytest.mark.parametrize("order", ["strict", "sent"])
-async def test_a_retry_does_not_wait_for_a_connection(nc: Connection, server: Server, stream: Any, order: str):
+async def test_a_retry_does_not_wait_for_a_connection(
+    nc: Connection, server: Server, new_stream: NewStream, order: str
+):
     """What may be stored is not kept for a connection that comes when the stream has forgotten its id."""
-    name = await stream(duplicate_window=1)
+    name = await new_stream(duplicate_window=1)
     with relayed(server) as relay:
         async with await connect(relay.url(server), reconnect_wait=0.05) as shaky:
             client = LossyClient(shaky, lose_ack=lambda ack: True)
@@ -177,9 +164,9 @@ async def test_a_busy_server_stores_everything_once(order: str):
     assert refused or order == "strict", "the server took everything, so that this test would show nothing"
 
 
-async def test_a_window_that_is_cut_short_under_a_publisher(nc: Connection, stream: Any):
+async def test_a_window_that_is_cut_short_under_a_publisher(nc: Connection, new_stream: NewStream):
     """A stream that somebody lets forget ids sooner is looked at before a message that may be stored is repeated."""
-    name = await stream()
+    name = await new_stream()
     client = LossyClient(nc, lose_ack=lambda ack: True)
     async with Publisher(client, name, ack_timeout=0.5) as publisher:
         sent = await publisher.send(f"{name}.x", b"a")
@@ -195,9 +182,9 @@ async def test_a_window_that_is_cut_short_under_a_publisher(nc: Connection, stre
 
 
 @pytest.mark.parametrize("order", ["strict", "sent"])
-async def test_what_was_published_can_be_published_again(nc: Connection, stream: Any, order: str):
+async def test_what_was_published_can_be_published_again(nc: Connection, new_stream: NewStream, order: str):
     """Messages carry nothing but what the caller gave and their id: with all headers they go into any stream."""
-    name, other = await stream(), await stream()
+    name, other = await new_stream(), await new_stream()
     async with Publisher(nc, name, order=order) as publisher:
         for number in range(50):
             await publisher.send(f"{name}.x", b"%d" % number, headers={"K": "v"})
@@ -209,10 +196,10 @@ async def test_what_was_published_can_be_published_again(nc: Connection, stream:
 
 
 @pytest.mark.parametrize("order", ["strict", "chained", "sent"])
-async def test_a_stream_that_publishes_again_fills_another(nc: Connection, stream: Any, order: str):
+async def test_a_stream_that_publishes_again_fills_another(nc: Connection, new_stream: NewStream, order: str):
     """What a stream publishes again arrives in another stream whole, whatever else is written there."""
-    other = await stream()
-    name = await stream(republish=Republish(src=">", dest=f"{other}.>"))
+    other = await new_stream()
+    name = await new_stream(republish=Republish(src=">", dest=f"{other}.>"))
     async with Publisher(nc, name, order=order) as publisher:
         for number in range(50):
             await publisher.send(f"{name}.x", b"%d" % number)
@@ -223,10 +210,10 @@ async def test_a_stream_that_publishes_again_fills_another(nc: Connection, strea
     assert found == [b"%d" % number for number in range(50)]
 
 
-async def test_a_batch_into_a_stream_that_publishes_again(nc: Connection, stream: Any):
+async def test_a_batch_into_a_stream_that_publishes_again(nc: Connection, new_stream: NewStream):
     """A batch whose way is not given goes so that what the stream publishes again arrives elsewhere."""
-    other = await stream()
-    name = await stream(republish=Republish(src=">", dest=f"{other}.>"), allow_atomic=True)
+    other = await new_stream()
+    name = await new_stream(republish=Republish(src=">", dest=f"{other}.>"), allow_atomic=True)
     async with Publisher(nc, name) as publisher:
         ack = await publisher.publish_batch([Outgoing(f"{name}.x", b"%d" % number) for number in range(10)])
     assert (ack.how, ack.count) == ("plain", 10)
@@ -234,9 +221,9 @@ async def test_a_batch_into_a_stream_that_publishes_again(nc: Connection, stream
 
 
 @pytest.mark.parametrize("order", ["strict", "chained", "sent"])
-async def test_counters_count(nc: Connection, stream: Any, order: str):
+async def test_counters_count(nc: Connection, new_stream: NewStream, order: str):
     """Increments go one after the other, each once, and their acks say what the counter stands at."""
-    name = await stream(allow_msg_counter=True)
+    name = await new_stream(allow_msg_counter=True)
     client = LossyClient(nc, lose_ack=once_each({3}))
     async with Publisher(client, name, order=order, ack_timeout=0.3) as publisher:
         sent = [await publisher.send(f"{name}.hits", headers={"Nats-Incr": "2"}) for _ in range(5)]
@@ -250,9 +237,9 @@ async def test_counters_count(nc: Connection, stream: Any, order: str):
 
 
 @pytest.mark.parametrize("order", ["strict", "chained", "sent"])
-async def test_a_publish_of_many_that_fails_leaves_nothing_behind(nc: Connection, stream: Any, order: str):
+async def test_a_publish_of_many_that_fails_leaves_nothing_behind(nc: Connection, new_stream: NewStream, order: str):
     """The first failure is raised, those behind it are told by flush, and asyncio has nothing to complain of."""
-    name = await stream(max_msgs=20, discard="new")
+    name = await new_stream(max_msgs=20, discard="new")
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
     publisher = Publisher(nc, name, order=order)
@@ -274,9 +261,9 @@ async def test_a_publish_of_many_that_fails_leaves_nothing_behind(nc: Connection
     assert complaints == []
 
 
-async def test_a_publish_that_was_given_up_is_told(nc: Connection, stream: Any):
+async def test_a_publish_that_was_given_up_is_told(nc: Connection, new_stream: NewStream):
     """Who stops waiting for an ack is told by flush if the message is refused."""
-    name = await stream(max_msgs=1, discard="new")
+    name = await new_stream(max_msgs=1, discard="new")
     async with Publisher(LossyClient(nc), name) as publisher:
         await publisher.publish(f"{name}.x", b"a")
         waiting = asyncio.ensure_future(publisher.publish(f"{name}.x", b"b"))
@@ -290,9 +277,9 @@ async def test_a_publish_that_was_given_up_is_told(nc: Connection, stream: Any):
 # -- streams that are replaced, moved, or of another domain ----------------------------------------------------------
 
 
-async def test_a_copy_of_a_process_is_told(nc: Connection, stream: Any):
+async def test_a_copy_of_a_process_is_told(nc: Connection, new_stream: NewStream):
     """A process that runs twice, or was restored to an earlier moment, makes up the same ids: nothing is dropped."""
-    name = await stream()
+    name = await new_stream()
     async with Publisher(nc, name) as one, Publisher(nc, name) as copy:
         copy._prefix = one._prefix
         await one.publish(f"{name}.x", b"a")
@@ -302,17 +289,19 @@ async def test_a_copy_of_a_process_is_told(nc: Connection, stream: Any):
     assert await bodies(nc, name) == [b"a"]
 
 
-async def test_interest_that_nobody_has_is_told(nc: Connection, stream: Any, caplog: pytest.LogCaptureFixture):
+async def test_interest_that_nobody_has_is_told(
+    nc: Connection, new_stream: NewStream, caplog: pytest.LogCaptureFixture
+):
     """A stream that keeps only what consumers wait for, and has none, acknowledges and drops: a warning says so."""
-    name = await stream(retention="interest")
+    name = await new_stream(retention="interest")
     async with Publisher(nc, name) as publisher:
         await publisher.publish(f"{name}.x", b"a")
     assert f"Stream {name} has no consumer: what it acknowledges now, it does not keep." in caplog.text
 
 
-async def test_a_stream_that_was_replaced_is_told(nc: Connection, stream: Any):
+async def test_a_stream_that_was_replaced_is_told(nc: Connection, new_stream: NewStream):
     """If sequences go back, acknowledged messages are gone: that is told once, and then publishing goes on."""
-    name = await stream()
+    name = await new_stream()
     async with Publisher(nc, name) as publisher:
         for number in range(5):
             await publisher.publish(f"{name}.x", b"%d" % number)
@@ -326,9 +315,11 @@ async def test_a_stream_that_was_replaced_is_told(nc: Connection, stream: Any):
 
 
 @pytest.mark.parametrize("order", ["strict", "chained", "sent"])
-async def test_subjects_that_went_to_another_stream_are_told(nc: Connection, stream: Any, unique: Unique, order: str):
+async def test_subjects_that_went_to_another_stream_are_told(
+    nc: Connection, new_stream: NewStream, unique: Unique, order: str
+):
     """A message that another stream took is a failure that names it, whichever way it was sent."""
-    name, other = await stream(allow_atomic=True, allow_batched=True), unique("OTHER")
+    name, other = await new_stream(allow_atomic=True, allow_batched=True), unique("OTHER")
     async with Publisher(nc, name, order=order) as publisher:
         await publisher.publish(f"{name}.x", b"a")
         await assets.edit_stream(nc, Stream(name=name, subjects=["elsewhere-" + name], allow_batched=True))
@@ -367,15 +358,19 @@ async def test_a_stream_of_another_domain_is_told():
                 for how in ("atomic", "fast"):
                     with pytest.raises(JetStreamError, match="of domain leaf"):
                         await publisher.publish_batch([Outgoing("s.x", b"c")], how)
-            with BulkConnection(far.options) as bulk:
-                for mode in ("acks", "fast", "atomic"):
-                    with pytest.raises(Exception, match="of domain leaf"):
-                        await asyncio.to_thread(bulk.publish, "S", rows("s", range(1)), mode)
+            with pytest.raises(UnfinishedError, match=r"of domain leaf stored .* for one of domain hub"):
+                await ChunkPublisher.persistent(far, "S").publish("s", b"d")
+            # Where a prefix is named instead, the stream itself says in which domain it is.
+            for named in ({"domain": "hub"}, {"domain": None, "api_prefix": "$JS.hub.API"}):
+                with BulkConnection(far.options.replace(**named)) as bulk:
+                    for mode in ("acks", "fast", "atomic"):
+                        with pytest.raises(PublishError, match="of domain leaf"):
+                            await asyncio.to_thread(bulk.publish, "S", rows("s", range(1)), mode)
 
 
-async def test_an_overlap_names_the_other_stream(nc: Connection, stream: Any, unique: Unique):
+async def test_an_overlap_names_the_other_stream(nc: Connection, new_stream: NewStream, unique: Unique):
     """A stream that is refused because of its subjects says which stream has them, however it is made or changed."""
-    name, other = await stream(), unique("NEW")
+    name, other = await new_stream(), unique("NEW")
     for make in (assets.add_stream, lambda client, made: client.jetstream().add_stream(made)):
         with pytest.raises(JetStreamError, match=f"{name} captures {name}.x, or part") as caught:
             await make(nc, Stream(name=other, subjects=["free." + other, f"{name}.x"]))

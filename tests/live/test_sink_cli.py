@@ -62,7 +62,7 @@ def test_get_shows_the_data(run, stream):
     done = run("stream", "get", stream, "1", status=2)
     assert f"Message 1 of stream {stream} is a marker of the Spark sink" in done.stderr
     for asked in (["1", "--all"], ["-S", f"$PENSTOCK.{stream}.origin"]):
-        assert json.loads(run("stream", "get", stream, *asked, "--json").stdout)["sequence"] == 1
+        assert json.loads(run("stream", "get", stream, *asked, "--json").stdout)["seq"] == 1
     assert json.loads(run("stream", "get", stream, "-S", f"{stream}.rows", "--json").stdout)["subject"] != ""
 
 

@@ -192,6 +192,22 @@ def test_requests_are_shown_with_their_replies(run: Callable[..., Done], peer: P
     assert lines.index("question") < lines.index("the answer") < lines.index("unheard")
 
 
+def test_headers_that_are_none_end_nothing(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
+    """Whatever somebody sends as headers, the message is shown, and those that follow it."""
+    subject = unique("sub")
+
+    def talk_to(talk: Talk) -> None:
+        talk.wait_for("Subscribing")
+        peer.do(send(b"NATS/1.0\r\nno header\r\nK: v\r\n\r\n"))
+        peer.publish(subject, b"next")
+
+    async def send(block: bytes) -> None:
+        peer.client.post(b"HPUB %b %d %d\r\n%bx\r\n" % (subject.encode(), len(block), len(block) + 1, block))
+
+    done = run("sub", subject, "--count", "2", beside=talk_to)
+    assert done.stdout == f"[#1] Received on {subject}\nK: v\n\nx\n\n[#2] Received on {subject}\nnext\n\n"
+
+
 def test_an_inbox_is_made_up(run: Callable[..., Done], peer: Peer):
     """-i listens on a subject that nobody else has, and says which, also with --raw."""
 

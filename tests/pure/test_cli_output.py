@@ -15,16 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import (
-    asset_show,
-    consumer_show,
-    doctor,
-    message_parts,
-    output,
-    running,
-    standard_input,
-    tables,
-)
+from penstock.cli import asset_show, consumer_show, doctor, message_parts, output, running, standard_input, tables
 from penstock.cli.chunks import _Part, file_name
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo

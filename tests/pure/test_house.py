@@ -52,6 +52,14 @@ FLOORS = {
     "penstock.spark.sink_options": 0,
     "penstock.pipelines.outcome": 0,
     "penstock.pipelines.reasons": 0,
+    "penstock.system.fields": 0,
+    "penstock.system.questions": 0,
+    "penstock.system.seen": 0,
+    "penstock.system.result": 0,
+    "penstock.system.reports": 0,
+    "penstock.system.check_assets": 0,
+    "penstock.system.check_servers": 0,
+    "penstock.system.events": 0,
     "penstock.console.access": 0,
     "penstock.console.config": 0,
     "penstock.console.masking": 0,
@@ -64,6 +72,7 @@ FLOORS = {
     "penstock.__main__": 6,
     "penstock": 0,  # the package itself: names only, loaded when used
     # files and environment that the doors share
+    "penstock.context_files": 1,
     "penstock.contexts": 1,
     "penstock.credentials": 1,
     # the doors to the world
@@ -71,7 +80,9 @@ FLOORS = {
     "penstock.connection": 2,
     "penstock.wire.bulk": 2,
     # capabilities
+    "penstock.account": 3,
     "penstock.jetstream": 3,
+    "penstock.system": 3,
     "penstock.chunks": 3,
     "penstock.bus": 3,
     "penstock.channels": 3,

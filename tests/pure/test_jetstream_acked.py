@@ -120,6 +120,15 @@ def test_the_ack_of_another_domain(payload: bytes) -> None:
     assert confirm(payload, None, "S").sequence == 7  # nobody named one
 
 
+def test_the_ack_of_a_domain_where_there_is_none() -> None:
+    """A stream that is known to be in no domain does not acknowledge with one."""
+    window: Window[str] = Window("S", most=10, most_bytes=1000, safe=60.0, domain="")
+    for read in (window.read(ack(7)), confirm(ack(7), None, "S", "")):
+        assert (read.sequence, read.domain) == (7, None)
+    with pytest.raises(JetStreamError, match=r"of domain leaf stored .* for one of no domain"):
+        window.read(ack(7, domain="leaf"))
+
+
 @pytest.mark.parametrize(
     "payload",
     [

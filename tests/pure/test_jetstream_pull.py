@@ -79,10 +79,25 @@ def test_a_limit() -> None:
     assert made(batch=10, limit=3).want(0) == 3
 
 
+def test_bytes_that_are_used_up() -> None:
+    """A request is over when its bytes are used up to the last one; the rest of it is asked for anew."""
+    pulls = made(max_bytes=100)
+    assert pulls.ask(10, 0.0)[0] == 1
+    pulls.came(0.0, size=60)
+    assert pulls.outstanding == 9
+    pulls.came(0.0, size=40)
+    assert (pulls.outstanding, pulls.want(2)) == (0, 8)
+    assert pulls.ask(8, 0.0)[0] == 2
+    pulls.came(0.0, size=99)
+    pulls.told(2, read_status(409, "Message Size Exceeds MaxBytes"), 0.0, idle=False)
+    assert (pulls.outstanding, pulls.error) == (0, None)
+
+
 def test_a_pin() -> None:
     """A pin that a delivery brings goes with every request, until the server says that another client has it."""
     pulls = made(about={"group": "g"})
-    pulls.came(0.0, pin="p1")
+    pulls.came(0.0)
+    pulls.about["id"] = "p1"
     assert json.loads(pulls.ask(5, 0.0)[1])["id"] == "p1"
     pulls.told(1, read_status(423, "Nats-Pin-Id mismatch"), 1.0)
     assert "id" not in json.loads(pulls.ask(5, 0.0)[1])

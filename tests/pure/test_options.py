@@ -340,3 +340,25 @@ def test_no_piece_of_an_unquoted_login_shows_in_an_error(secret: str) -> None:
     """A password with commas and slashes in it, put into a URL as it is, shows in no piece of the error."""
     shown = show(url=f"nats://ann:{secret}@host:4222")
     assert "§" not in shown
+
+
+def test_advisories_are_heard_below_the_prefix():
+    """Who imports JetStream's advisories from another account hears them under the prefix of the import."""
+    subject = "$JS.EVENT.ADVISORY.>"
+    assert ConnectionOptions().event_subject(subject) == subject
+    assert ConnectionOptions(event_prefix="from.acct").event_subject(subject) == "from.acct.ADVISORY.>"
+    with pytest.raises(OptionError, match="event_prefix"):
+        ConnectionOptions(event_prefix="a.>")
+
+
+def test_a_jwt_logs_in_with_a_seed_or_alone():
+    """A JWT and an nkey are one login; a JWT beside any other is two, and a torn one is refused unseen."""
+    jwt = "eyJ0.eyJq.s1g"
+    assert ConnectionOptions(jwt=jwt).jwt == jwt
+    assert jwt not in repr(ConnectionOptions(jwt=jwt, nkey=SEED))
+    for other in ({"token": "t"}, {"user": "a", "password": "p"}, {"credentials": "/x"}):
+        with pytest.raises(OptionError, match="are given together"):
+            ConnectionOptions(jwt=jwt, **other)
+    with pytest.raises(OptionError, match="is not a whole one") as caught:
+        ConnectionOptions(jwt="eyJ0.s3cr3t")
+    assert "s3cr3t" not in str(caught.value)

@@ -17,6 +17,7 @@ from penstock.cli.parsing import Verb
 from penstock.errors import OptionError
 from tests.live.command import imported
 from tests.live.inprocess import invoke
+from tests.support import Authority
 
 seen: dict[str, Any] = {}
 
@@ -274,13 +275,15 @@ def test_flags_become_connection_options(monkeypatch: pytest.MonkeyPatch, tmp_pa
     options = flags(user="lone", js_api_prefix="up.API", inbox_prefix="_my", connection_name="me").options()
     assert (options.token, options.user, options.api_prefix) == ("lone", None, "up.API")
     assert (options.inbox_prefix, options.name, options.url) == ("_my", "me", "nats://127.0.0.1:4222")
-    options = flags(tlsfirst=True, tlsca="/ca.pem").options()
-    assert (options.tls_first, options.tls_ca, options.tls) == (True, "/ca.pem", True)
+    ca = str(Authority(tmp_path).ca)
+    options = flags(tlsfirst=True, tlsca=ca, socks_proxy="socks5://h", js_event_prefix="up.EV").options()
+    assert (options.tls_first, options.tls_ca, options.tls) == (True, ca, True)
+    assert (options.socks_proxy, options.event_prefix) == ("socks5://h", "up.EV")
 
 
 def test_a_password_is_not_shown():
     """The values of the flags can be logged: the password is not among what is shown."""
-    assert "hush" not in repr(flags(user="u", password="hush"))
+    assert "hush" not in repr(flags(user="u", password="hush", token="hush", jwt="hush", seed="hush", nkey="hush"))
 
 
 @pytest.mark.parametrize("text", ["0s", "soon", "-1s", ""])

@@ -49,7 +49,8 @@ CONNECTIONS = [
         no_echo=True,
         ping_interval=3.5,
     ),
-    ConnectionOptions("nats://tökén@[::1]:9", api_prefix="from.acct"),
+    ConnectionOptions("nats://tökén@[::1]:9", api_prefix="from.acct", event_prefix="from.events"),
+    ConnectionOptions("nats://jwt:1", jwt="eyJh.eyJi.c", nkey=SEED, socks_proxy="socks5://ann:p%40@proxy:1080"),
     ConnectionOptions("wss://h/path", nkey=SEED),
     ConnectionOptions(credentials=Operator().credentials()),
     ConnectionOptions(),
@@ -152,7 +153,7 @@ def test_a_context_that_the_nats_command_reads_says_the_same():
         "no_echo",
         "ping_interval",
     }
-    assert to_context(CONNECTIONS[2])["nkey"] == SEED, "and not as user_seed"
+    assert to_context(CONNECTIONS[3])["nkey"] == SEED, "and not as user_seed"
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 import typer.main
 
 from penstock.cli.app import app, main
-from penstock.cli.tree import COMMANDS, HIDDEN, Group
+from penstock.cli.tree import COMMANDS, HIDDEN, Entry, Group
 from tests.live.command import imported
 from tests.live.inprocess import invoke
 
-PATHS = [
-    (name, verb)
-    for name, entry in COMMANDS.items()
-    for verb in ([*entry.verbs, *entry.hidden_names] if isinstance(entry, Group) else [""])
-]
+
+def paths(entries: Mapping[str, Entry | Group], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Give the words of every verb, under its hidden names, too."""
+    for name, entry in entries.items():
+        if isinstance(entry, Group):
+            yield from paths(
+                {**entry.verbs, **{other: entry.verbs[to] for other, to in entry.hidden_names.items()}}, (*before, name)
+            )
+        else:
+            yield (*before, name)
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *HIDDEN])
@@ -28,14 +35,15 @@ def test_a_command_is_what_the_list_says(name: str):
     assert " ".join((command.help or "").split("\n\n")[0].split()) == COMMANDS[HIDDEN.get(name, name)].help
 
 
-@pytest.mark.parametrize(("name", "verb"), PATHS)
-def test_every_verb_has_help(name: str, verb: str):
+@pytest.mark.parametrize("words", list(paths(COMMANDS)), ids=" ".join)
+def test_every_verb_has_help(words: tuple[str, ...]):
     """Every verb, under its hidden names too, says what it does, and each of its flags and arguments what it is for."""
-    done = invoke(None, *filter(None, (name, verb)), "--help")
+    done = invoke(None, *words, "--help")
     assert done.status == 0, done.stderr
-    assert done.stdout.startswith(f"Usage: penstock {name} {verb}".rstrip())
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # the root is a group
-    command = command.commands[verb] if verb else command
+    assert done.stdout.startswith(f"Usage: penstock {' '.join(words)}")
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
     assert (command.help or "").split("\n\n")[0].split()[0] in done.stdout
     for parameter in command.params:
         assert parameter.help, f"{parameter.name} says nothing of itself"

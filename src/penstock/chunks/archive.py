@@ -49,6 +49,8 @@ class Archive:
         self.stream = stream
         self._subject = subject
         self._config: dict[str, Any] | None = None
+        self.domain: str | None = None
+        """The JetStream domain that the stream is in, empty if it is in none; None before the stream was asked for."""
 
     @classmethod
     async def create(cls, nc: Connection, stream: str, subject: str, **options: Any) -> Archive:
@@ -67,7 +69,7 @@ class Archive:
             except NotFoundError as error:
                 error.remedy = "Archive.create declares a stream for payloads; `penstock chunks send` does so, too."
                 raise
-            self._config = dict(answer["config"])
+            self._config, self.domain = dict(answer["config"]), answer.get("domain") or ""
         return self._config
 
     @property

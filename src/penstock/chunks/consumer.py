@@ -163,7 +163,7 @@ class StoredConsumer:
         await asyncio.shield(self._task)
 
     async def close(self) -> None:
-        """Stop; a message that is with its handler is delivered again later."""
+        """Stop, and give back the message that is with its handler, and those that wait: they are delivered again."""
         if self._task is not None:
             await end([self._task], again=_CLEANUP)
             self._task = None
@@ -197,6 +197,9 @@ class StoredConsumer:
             return
         try:
             delivered = await self._deliver(chunk, message.subject, message.sequence)
+        except asyncio.CancelledError:
+            await self._settle(message.nak())
+            raise
         except Exception as error:
             await self._failed(message, chunk, error)
         else:

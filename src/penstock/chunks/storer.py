@@ -205,7 +205,7 @@ class ChunkStorer:
 
         async def store() -> PubAck:
             reply = await insist(self._nc, self._target, body, self._timeout, headers, again=_AGAIN)
-            return confirm(reply.data, reply.status, self._archive.stream)
+            return confirm(reply.data, reply.status, self._archive.stream, self._archive.domain)
 
         # What was under way when the connection broke may be lost; storing it again does no harm. An ack that says
         # "duplicate" is about a chunk that this upload sent twice: nobody else makes up this id.

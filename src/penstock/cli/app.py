@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import typer
 import typer.main
 
 from penstock.cli.flags import as_command
 from penstock.cli.global_flags import Globals, hoist
+from penstock.cli.parsing import misuse
 from penstock.cli.standard_output import guarded
 from penstock.cli.tables import plain
 from penstock.cli.tree import Tree
 from penstock.errors import InputError, PenstockError
 
 __all__ = ["app", "main"]
+
+_Misuse: Any = typer.BadParameter.__base__  # what typer raises for arguments that do not fit; it exports no name of it
 
 app = typer.Typer(
     cls=Tree,
@@ -48,7 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with guarded():
         try:
             command = typer.main.get_command(app)
-            command(hoist(command, list(sys.argv[1:] if arguments is None else arguments)), prog_name="penstock")
+            words = hoist(command, list(sys.argv[1:] if arguments is None else arguments))
+            status = command.main(words, prog_name="penstock", standalone_mode=False)
         except PenstockError as error:
-            typer.echo(f"penstock: {plain(str(error))}", err=True)
-            sys.exit(2 if isinstance(error, InputError) else 1)
+            _end(str(error), 2 if isinstance(error, InputError) else 1)
+        except _Misuse as error:
+            if error.ctx is not None and error.message == error.ctx.get_help():  # nothing was said at all
+                error.show()
+                sys.exit(2)
+            _end(misuse(error), 2)
+        except typer.Abort:
+            _end("Ended at the question; nothing was changed.", 1)
+        sys.exit(status or 0)
+
+
+def _end(sentence: str, status: int) -> NoReturn:
+    typer.echo(f"penstock: {plain(sentence)}", err=True)
+    sys.exit(status)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from penstock.cli.output import counts, print_bytes, print_headers
+from penstock.cli.output import counts, print_bytes, print_headers, read_block
 from penstock.cli.tables import make_table, plain, print_table, terminal
 from penstock.durations import format_duration
 from penstock.errors import InputError, ProgramError
@@ -214,9 +214,7 @@ def _write_new(path: Path, content: bytes) -> None:
 def _as_json(arrival: Arrival, data: bytes) -> bytes:
     headers: dict[str, list[str]] | None = None
     if arrival.header_block is not None:
-        from penstock.wire.protocol import decode_headers
-
-        status, description, headers = decode_headers(arrival.header_block)
+        status, description, headers = read_block(arrival.header_block)
         if status is not None:
             headers = {"Status": [str(status)], **({"Description": [description]} if description else {}), **headers}
     content: dict[str, Any] = {"Subject": arrival.subject, "Reply": arrival.reply, "Header": headers}

@@ -12,13 +12,19 @@ import typer
 
 from penstock import __version__
 from penstock.cli.flags import flag_table, given_fields, table_flag
+from penstock.cli.tables import SCHEMES
+from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
-from penstock.errors import OptionError
+from penstock.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from penstock.options import ConnectionOptions
 
 __all__ = ["Globals", "hoist"]
+
+# The ways to log in, by the flags of each, and the options of those that are called otherwise.
+_WAYS = (("user", "password"), ("token",), ("creds",), ("nkey",), ("jwt", "seed"))
+_OPTIONS = {"creds": "credentials", "seed": "nkey"}
 
 
 def _version(wanted: bool) -> None:
@@ -33,23 +39,43 @@ class Globals:
 
     url: str | None = table_flag("Address of the NATS server, or several with commas.", "URL", "-s", "--server", to="")
     context: str | None = table_flag("NATS context to take the connection from.", "NAME")
+    no_context: bool = table_flag("Use no context.", "--no-context", default=False)
     user: str | None = table_flag("User name, or token.", envvar="NATS_USER", to="")
-    password: str | None = table_flag("Password of the user.", envvar="NATS_PASSWORD", repr=False)
-    creds: str | None = table_flag("User credentials file.", "FILE", envvar="NATS_CREDS", to="credentials")
-    nkey: str | None = table_flag("File with an nkey seed.", "FILE", envvar="NATS_NKEY")
+    password: str | None = table_flag("Password of the user.", envvar="NATS_PASSWORD", repr=False, to="")
+    token: str | None = table_flag("Token.", envvar="NATS_TOKEN", repr=False, to="")
+    creds: str | None = table_flag("User credentials file.", "FILE", envvar="NATS_CREDS", repr=False, to="")
+    nkey: str | None = table_flag("File with an nkey seed.", "FILE", envvar="NATS_NKEY", repr=False, to="")
+    jwt: str | None = table_flag("User JWT, or its file.", "JWT", envvar="NATS_JWT", repr=False, to="")
+    seed: str | None = table_flag("Seed for --jwt, or its file.", "SEED", envvar="NATS_SEED", repr=False, to="")
     tlsca: str | None = table_flag("Certificates to trust.", "FILE", envvar="NATS_CA", to="tls_ca")
     tlscert: str | None = table_flag("Our own certificate.", "FILE", envvar="NATS_CERT", to="tls_cert")
     tlskey: str | None = table_flag("Key of our certificate.", "FILE", envvar="NATS_KEY", to="tls_key")
-    tlsfirst: bool | None = table_flag("Shake hands before the server speaks.", "--tlsfirst", to="tls_first")
+    tlsfirst: bool | None = table_flag(
+        "Shake hands before the server speaks.", "--tlsfirst", "--tls-first", to="tls_first"
+    )
+    socks_proxy: str | None = table_flag(
+        "SOCKS5 proxy to connect through; none for none.", "URL", envvar="NATS_SOCKS_PROXY", repr=False
+    )
     timeout: str = table_flag("Time to wait for an answer.", "DURATION", envvar="NATS_TIMEOUT", default="5s", to="")
-    js_domain: str | None = table_flag("JetStream domain.", "NAME", envvar="NATS_DOMAIN", to="domain")
+    js_domain: str | None = table_flag(
+        "JetStream domain.", "NAME", "--js-domain", "--domain", envvar="NATS_DOMAIN", to="domain"
+    )
     js_api_prefix: str | None = table_flag("Prefix of the JetStream API.", "PREFIX", to="api_prefix")
+    js_event_prefix: str | None = table_flag("Prefix of JetStream's advisories.", "PREFIX", to="event_prefix")
     inbox_prefix: str | None = table_flag("Prefix of reply subjects.", "PREFIX")
     connection_name: str | None = table_flag("Name to show at the server.", "NAME", to="")
+    colors: str | None = table_flag("Look of tables: " + ", ".join(SCHEMES) + ".", "SCHEME", envvar="NATS_COLOR", to="")
     trace: bool = table_flag("Log what goes on.", default=False, to="")
     version: bool = table_flag(
         "Show the version and exit.", "--version", callback=_version, is_eager=True, default=False, to=""
     )
+
+    def __post_init__(self) -> None:
+        if self.colors and self.colors not in SCHEMES:
+            raise OptionError(
+                f"--colors is {self.colors!r}.", remedy=f"Use one of {', '.join(SCHEMES)}.", option="--colors"
+            )
+        refuse_both("--context", bool(self.context), "--no-context", self.no_context)
 
     @property
     def seconds(self) -> float:
@@ -64,20 +90,52 @@ class Globals:
         """Whether a flag or a variable says which server is meant."""
         return bool(self.url or self.context or os.environ.get("NATS_URL") or os.environ.get("NATS_CONTEXT"))
 
-    def options(self) -> ConnectionOptions:
-        """Find the options to connect with, from the flags, the context and the environment."""
-        from penstock.contexts import load_options
-
-        return load_options(
-            self.url,
+    def login(self) -> dict[str, str]:
+        """Give the login by its flags; one that is typed goes before those of the environment."""
+        typed = [way for way in _WAYS if any(self._is_typed(name) for name in way)]
+        given = {name: value for way in typed or _WAYS for name in way if (value := getattr(self, name)) is not None}
+        if given.get("user") and not given.get("password"):
             # `--user X` alone is a token, as with the `nats` command.
-            token=self.user if self.password is None else None,
-            user=None if self.password is None else self.user,
+            token = given.pop("user")
+            if given.setdefault("token", token) != token:
+                what = "--user without --password is a token, and --token is another one."
+                raise InputError(what, remedy="Leave one of them out.")
+        refuse_both("--nkey", bool(given.get("nkey")), "--seed", bool(given.get("seed")))
+        return given
+
+    def _is_typed(self, name: str) -> bool:
+        return getattr(self, name) not in (None, os.environ.get(f"NATS_{name.upper()}"))
+
+    def options(self) -> ConnectionOptions:
+        """Find the options to connect with, from the flags, the context and the environment.
+
+        What they name is read here: a file that is missing is told before anything is opened.
+        """
+        from penstock.contexts import load_options, resolve
+        from penstock.credentials import check
+
+        login: dict[str, Any] = {_OPTIONS.get(name, name): value for name, value in self.login().items()}
+        login = {option: resolve(value, option) for option, value in login.items()}
+        found = load_options(
+            self.url,
             name=self.connection_name or "penstock command",
             connect_timeout=self.seconds,
             request_timeout=self.seconds,
+            **login,
             **given_fields(self),
         )
+        check(found)
+        self.choose_colors()
+        return found
+
+    def choose_colors(self) -> None:
+        """Draw tables as --colors says, or the context that the connection comes from."""
+        from penstock.cli.tables import use_scheme
+        from penstock.contexts import context_colors, used_context
+
+        name = None if self.colors else used_context(self.url, self.context, no_context=self.no_context)
+        scheme = self.colors or (context_colors(name) if name else None)
+        use_scheme(scheme if scheme in SCHEMES else SCHEMES[0])
 
 
 def hoist(group: Any, arguments: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ import typer
 
 from penstock.cli.tables import plain, terminal
 from penstock.durations import format_duration
+from penstock.errors import RemoteProtocolError
 
 __all__ = ["ago", "counts", "local", "print_json", "print_pairs", "print_sections", "progress"]
 
@@ -40,9 +41,7 @@ def print_headers(block: bytes | None, *, more: bool = True, err: bool = False) 
     """Print headers, one a line and each value of a repeated one, and an empty line if more follows."""
     if block is None:
         return
-    from penstock.wire.protocol import decode_headers
-
-    status, description, headers = decode_headers(block)
+    status, description, headers = read_block(block)
     if status is not None:
         typer.echo(f"Status: {status} {plain(description)}".rstrip(), err=err)
     for name, values in headers.items():
@@ -50,6 +49,17 @@ def print_headers(block: bytes | None, *, more: bool = True, err: bool = False) 
             typer.echo(f"{plain(name)}: {plain(value)}", err=err)
     if more and (headers or status is not None):
         typer.echo("", err=err)
+
+
+def read_block(block: bytes) -> tuple[int | None, str, dict[str, list[str]]]:
+    """Read headers to show them: status, description and all values; lines that are none do not count."""
+    from penstock.wire.jetstream.direct import read_headers
+    from penstock.wire.protocol import decode_headers
+
+    try:
+        return decode_headers(block)
+    except RemoteProtocolError:  # anybody may send such a block, and it is no reason to show no more
+        return None, "", read_headers(block)
 
 
 def ago(time: datetime | None) -> str:

@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from penstock.errors import InputError
 
-__all__ = ["Quick", "Verb"]
+__all__ = ["Quick", "Verb", "misuse"]
 
 WIDTH = 100  # characters of a line of help, where a terminal is wider
 _HEADING = re.compile(r"^(Usage:|[A-Z][a-z ]+:$)", re.MULTILINE)
@@ -88,3 +88,12 @@ class Quick:
 
 class Verb(Quick, TyperCommand):
     """A command that does something."""
+
+
+def misuse(error: Any) -> str:
+    """Say in a sentence or two what does not fit a command, and where its help is."""
+    said = error.format_message().strip().replace("Invalid value for ", "").replace("Possible options:", "Did you mean")
+    said = re.sub(r": Input should be (.+?)(, unable .*)?$", r" should be \1", said)
+    said = re.sub(r"(\(Did you mean .*)\)$", r"\1?)", said)
+    said += "" if said.endswith((".", "?")) else "."
+    return said if error.ctx is None else f"{said} `{error.ctx.command_path} -h` says what it takes."

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +22,7 @@ from penstock.cli.standard_input import Body, ForceStdin, SendOn, bodies
 from penstock.cli.tables import plain
 from penstock.cli.values import parse_until, refuse_both
 from penstock.durations import format_duration, parse_duration
-from penstock.errors import InputError
+from penstock.errors import DeniedError, InputError
 from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
@@ -141,19 +141,20 @@ async def pub(
                 yield _Message(target, text.fill(number), {**further.fill(number), **planned}, reply or "")
             text = await anext(texts, None)
 
-    refusals: list[Exception] = []
+    denials: list[DeniedError] = []
 
-    async def refused(error: Exception) -> None:
-        refusals.append(error)
+    async def denied(error: Exception) -> None:
+        if isinstance(error, DeniedError):
+            denials.append(error)
 
-    sending = _Sending(subject, quiet, _Pace(*pauses), count if first is not None else 0)
-    async with connected(ctx, on_error=refused) as client:
+    sending = _Sending(subject, quiet, _Pace(*pauses), count if first is not None else 0, ctx.obj.seconds, denials)
+    async with connected(ctx, on_error=denied) as client:
         if atomic:
             await sending.atomic(client, messages())
         elif acknowledged:
             await sending.acknowledged(client, messages())
         else:
-            await sending.plain(client, messages(), refusals, ctx.obj.seconds)
+            await sending.plain(client, messages())
 
 
 @dataclass
@@ -176,6 +177,29 @@ class _Pace:
         self.last = time.monotonic()
 
 
+class _Watch(ExitStack):
+    """Notes when the server denies a subject that was published to; of so many subjects at a time."""
+
+    MOST = 1000
+
+    def __init__(self, client: Connection, denials: list[DeniedError]) -> None:
+        super().__init__()
+        self._client, self._denials, self._subjects = client, denials, set[str]()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._subjects) >= self.MOST
+
+    def over(self, subject: str) -> None:
+        """Watch a subject, and forget all others if there are too many: the server has said what it has to say."""
+        if self.is_full:
+            self.close()
+            self._subjects.clear()
+        if subject not in self._subjects:
+            self._subjects.add(subject)
+            self.enter_context(self._client.expecting(subject, self._denials.append, mapped=True))
+
+
 @dataclass
 class _Sending:
     subject: str
@@ -184,37 +208,44 @@ class _Sending:
     pace: _Pace
     total: int
     """How many there are, 0 if nobody knows yet."""
+    seconds: float
+    """How long the server may take."""
+    denials: list[DeniedError]
 
     def say(self, text: str) -> None:
         if not self.quiet:
             typer.echo(plain(text))
 
-    async def plain(
-        self, client: Connection, messages: AsyncIterator[_Message], refusals: list[Exception], seconds: float
-    ) -> None:
+    async def plain(self, client: Connection, messages: AsyncIterator[_Message]) -> None:
         """Publish, and say so once the server has it and refused nothing."""
         each = self.pace.is_slow or not self.total  # else one line sums them up
         sent, message = 0, None
         several = self.total > 1 and not each and not self.quiet
-        with progress("Publishing", self.total) if several else nullcontext(lambda step: None) as advance:
+        bar = progress("Publishing", self.total) if several else nullcontext(lambda step: None)
+        with bar as advance, _Watch(client, self.denials) as watch:
             async for message in messages:
                 await self.pace.keep()
+                if watch.is_full:
+                    await self._confirm(client)
+                watch.over(message.subject)
                 await client.publish(message.subject, message.data, reply=message.reply, headers=message.headers)
                 sent += 1
                 advance(1)
                 if each:
-                    await self._confirm(client, refusals, seconds)
+                    await self._confirm(client)
                     self.say(f"Published {len(message.data)} bytes to {message.subject}")
-            await self._confirm(client, refusals, seconds)
+                elif self.denials:
+                    break
+            await self._confirm(client)
         if message is not None and not each:
             one = sent == 1
             what = f"{len(message.data)} bytes to {message.subject}" if one else f"{sent} messages to {self.subject}"
             self.say(f"Published {what}")
 
-    async def _confirm(self, client: Connection, refusals: list[Exception], seconds: float) -> None:
-        await client.flush(timeout=max(1, round(seconds)))
-        if refusals:
-            raise refusals[-1]
+    async def _confirm(self, client: Connection) -> None:
+        await client.flush(timeout=max(1, round(self.seconds)))
+        if self.denials:
+            raise self.denials[0]
 
     async def acknowledged(self, client: Connection, messages: AsyncIterator[_Message]) -> None:
         """Publish, and say what the stream says of each."""

@@ -76,7 +76,7 @@ class Staying:
 
 
 @asynccontextmanager
-async def staying(ctx: typer.Context) -> AsyncIterator[Staying]:
+async def staying(ctx: typer.Context, **callbacks: Any) -> AsyncIterator[Staying]:
     """Connect for a command that goes on until it is told to stop."""
     lost = asyncio.Event()
 
@@ -84,7 +84,7 @@ async def staying(ctx: typer.Context) -> AsyncIterator[Staying]:
         lost.set()
 
     with until_signal() as stop:
-        async with connected(ctx, on_close=closed) as client:
+        async with connected(ctx, on_close=closed, **callbacks) as client:
             yield Staying(client, ctx.obj.seconds, stop, lost)
 
 

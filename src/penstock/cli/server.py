@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.flags import Json, flag_table, given_fields, table_flag
-from penstock.cli.output import print_json, print_pairs
+from penstock.cli.flags import Json, argument, flag_table, given_fields, table_flag
+from penstock.cli.output import local, print_json, print_pairs, print_sections
 from penstock.cli.running import connected, first, until_signal
 from penstock.cli.values import opposite, refuse_both
+from penstock.durations import format_duration
 from penstock.errors import InputError, JetStreamError, NoRespondersError, ServerError
+from penstock.sizes import format_size
 
 if TYPE_CHECKING:
     from penstock.server import Server
@@ -111,9 +113,24 @@ async def _watch(server: Server) -> None:
         await asyncio.sleep(0.2)
 
 
-async def info(ctx: typer.Context, json: Json = False) -> None:
-    """Show the server that answers: name, version, limits, JetStream."""
+async def info(
+    ctx: typer.Context,
+    server: Annotated[str | None, argument("Another server, by name or id; for the system account.", "SERVER")] = None,
+    json: Json = False,
+) -> None:
+    """Show the server that answers, or another one: name, version, limits, JetStream."""
     from penstock.connection import api_request
+
+    if server is not None:
+        from penstock.system.gathering import ask_server
+
+        async with connected(ctx) as client:
+            varz = await ask_server(client, "VARZ", server)
+        if json:
+            print_json(varz)
+        else:
+            print_sections(*_sections(varz))
+        return
 
     account: dict[str, Any] | None = None
     async with connected(ctx) as client:
@@ -161,3 +178,90 @@ def _jetstream_pairs(account: dict[str, Any] | None, error: str | None) -> list[
         ("Memory", f"{account.get('memory', 0):,} bytes of {limit('max_memory')}"),
         ("Disk", f"{account.get('storage', 0):,} bytes of {limit('max_storage')}"),
     ]
+
+
+def _sections(varz: dict[str, Any]) -> tuple[str, list[tuple[str, list[tuple[str, Any]]]]]:
+    """Give what a server says of itself, under headings."""
+    from penstock.system.fields import fields, figure, moment, rows, switch, word
+
+    def size(*path: str) -> str:
+        return format_size(figure(varz, *path))
+
+    name, cluster, gateway = word(varz, "server_name"), fields(varz, "cluster"), fields(varz, "gateway")
+    sections: list[tuple[str, list[tuple[str, Any]]]] = [
+        (
+            "Process",
+            [
+                ("Id", word(varz, "server_id")),
+                ("Version", word(varz, "version")),
+                ("Git commit", word(varz, "git_commit") or None),
+                ("Go", word(varz, "go")),
+                ("Started", local(moment(varz, "start"))),
+                ("Configuration loaded", local(moment(varz, "config_load_time"))),
+                ("Configuration digest", word(varz, "config_digest") or None),
+                ("Uptime", word(varz, "uptime")),
+                ("Tags", varz.get("tags") or None),
+            ],
+        ),
+        (
+            "Connections",
+            [
+                ("Address", f"{word(varz, 'host')}:{figure(varz, 'port')}"),
+                ("Login required", switch(varz, "auth_required")),
+                ("TLS required", switch(varz, "tls_required")),
+                ("Client URLs", varz.get("connect_urls") or None),
+                ("WebSocket URLs", varz.get("ws_connect_urls") or None),
+                ("System account", word(varz, "system_account") or None),
+            ],
+        ),
+        (
+            "Limits",
+            [
+                ("Connections", figure(varz, "max_connections")),
+                ("Subscriptions", figure(varz, "max_subscriptions") or None),
+                ("Payload", size("max_payload")),
+                ("Pending", size("max_pending")),
+                ("Write deadline", format_duration(figure(varz, "write_deadline") / 1e9)),
+            ],
+        ),
+        (
+            "Figures",
+            [
+                ("CPU", f"{figure(varz, 'cpu'):g}% of {figure(varz, 'cores')} cores"),
+                ("Memory", size("mem")),
+                ("Connections", figure(varz, "connections")),
+                ("Subscriptions", figure(varz, "subscriptions")),
+                ("Messages", f"{figure(varz, 'in_msgs'):,} in, {figure(varz, 'out_msgs'):,} out"),
+                ("Bytes", f"{size('in_bytes')} in, {size('out_bytes')} out"),
+                ("Slow consumers", figure(varz, "slow_consumers")),
+            ],
+        ),
+    ]
+    if js := fields(varz, "jetstream", "config"):
+        sections.append(
+            (
+                "JetStream",
+                [
+                    ("Domain", word(js, "domain") or None),
+                    ("API level", figure(varz, "jetstream", "stats", "api", "level")),
+                    ("Store", word(js, "store_dir")),
+                    ("Accounts", figure(varz, "jetstream", "stats", "accounts")),
+                    ("Memory", f"{size('jetstream', 'stats', 'memory')} of {format_size(figure(js, 'max_memory'))}"),
+                    ("Disk", f"{size('jetstream', 'stats', 'storage')} of {format_size(figure(js, 'max_storage'))}"),
+                    ("API requests", figure(varz, "jetstream", "stats", "api", "total")),
+                    ("API errors", figure(varz, "jetstream", "stats", "api", "errors")),
+                    ("Sync always", switch(js, "sync_always")),
+                    ("Sync every", format_duration(figure(js, "sync_interval") / 1e9)),
+                ],
+            )
+        )
+    if cluster:
+        about = [
+            ("Name", word(cluster, "name")),
+            ("Address", f"{word(cluster, 'addr')}:{figure(cluster, 'cluster_port')}"),
+        ]
+        sections.append(("Cluster", [*about, ("URLs", cluster.get("urls") or None)]))
+    if gateways := rows(gateway, "gateways"):
+        names = sorted(word(item, "name") for item in gateways)
+        sections.append(("Gateways", [("Name", word(gateway, "name")), ("Clusters", names)]))
+    return f"Server {name}", sections

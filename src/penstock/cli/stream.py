@@ -11,6 +11,7 @@ from penstock.cli.asset_commands import Adding, Editing, read_config
 from penstock.cli.asset_show import bucket_note, info_json, show_stream
 from penstock.cli.flags import AnyStream, Force, Json, StreamName, argument, flag
 from penstock.cli.late import assets, changes, model, rules
+from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import print_json
 from penstock.cli.questions import ask, asking, confirm, picked_stream
 from penstock.cli.running import connected
@@ -143,6 +144,8 @@ async def purge(
 ) -> None:
     """Remove messages from a stream."""
     refuse_both("--seq", seq is not None, "--keep", keep is not None)
+    if subject is not None:
+        check_subjects(subject)
     async with connected(ctx) as client:
         info = await assets.stream_info(client, await picked_stream(client, name))
         part = f" of {subject}" if subject else "" if seq is None and keep is None else " (some of them)"

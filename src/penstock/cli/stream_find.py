@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.cli.flags import flag_table, table_flag
+from penstock.cli.message_parts import check_subjects
 from penstock.durations import parse_duration
 from penstock.errors import InputError
 
@@ -46,8 +47,6 @@ class Finding:
             if text is not None:
                 parse_duration(text, option=flag)
         if self.subject is not None:
-            from penstock.cli.message_parts import check_subjects
-
             check_subjects(self.subject)
 
     def matches(self, info: StreamInfo) -> bool:

@@ -12,6 +12,7 @@ import typer
 from penstock.cli.asset_show import Sieve, info_json, is_internal, show_stream
 from penstock.cli.flags import All, AnyStream, Json, Names, argument, flag
 from penstock.cli.late import assets
+from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import ago, counts, local, print_json, print_pairs
 from penstock.cli.questions import picked_stream
 from penstock.cli.running import connected
@@ -79,6 +80,8 @@ async def ls(
     json: Json = False,
 ) -> None:
     """List the streams; for programs, their names."""
+    if subject is not None:
+        check_subjects(subject)
     missing: set[str] = set()
     async with connected(ctx) as client:
         found = await assets.streams(client, subject=subject, missing=missing)
@@ -141,6 +144,8 @@ async def report(
     json: Json = False,
 ) -> None:
     """Report on all streams: storage, consumers, messages, bytes, replicas, and what copies lag behind."""
+    if subject is not None:
+        check_subjects(subject)
     missing: set[str] = set()
     async with connected(ctx) as client:
         found = await assets.streams(client, subject=subject, missing=missing)
@@ -258,6 +263,7 @@ async def subjects(
     """Count the messages of each subject that a stream holds; those with most come last."""
     if sort not in ("name", "subjects", "messages", "count"):
         raise InputError(f"--sort is {sort!r}.", remedy="Use name or messages.")
+    check_subjects(pattern)
     sieve = Sieve(everything, pattern)
     async with connected(ctx) as client:
         stream = await picked_stream(client, name, everything=everything)

@@ -10,6 +10,7 @@ import typer
 from penstock.cli.asset_show import Sieve, bucket_note, show_message
 from penstock.cli.flags import All, AnyStream, Force, Json, Raw, argument, flag
 from penstock.cli.late import assets
+from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import print_json, progress
 from penstock.cli.questions import ask, asking, confirm, picked_stream
 from penstock.cli.running import connected
@@ -43,6 +44,7 @@ async def view(
 ) -> None:
     """Show the messages of a stream, page by page; a pipe gets one page."""
     refuse_both("--id", start is not None, "--since", since is not None)
+    check_subjects(subject)
     translation = _translation(ctx, translate, json)
     begin = None if since is None else shifted(since, "--since", -1)
     sieve, following = Sieve(everything, subject), start or 1
@@ -114,6 +116,8 @@ async def get(
     json: Json = False,
 ) -> None:
     """Show one message."""
+    if last_for is not None:
+        check_subjects(last_for)
     translation = _translation(ctx, translate, json)
     remedy = "Give a sequence, or -S and a subject."
     if sequence is not None and last_for is not None:

@@ -17,7 +17,7 @@ from penstock.cli.message_parts import check_subjects
 from penstock.cli.running import Staying, staying
 from penstock.cli.values import refuse_both, shifted, words
 from penstock.durations import parse_duration
-from penstock.errors import InputError, PenstockError, RemoteProtocolError
+from penstock.errors import DeniedError, InputError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from penstock.cli.sub_stream import Start
@@ -44,15 +44,25 @@ class Looks:
     report_subscriptions: bool = table_flag("Show how many messages each subscription has.", default=False)
     report_top: int = table_flag("How many subjects a report shows.", "NUMBER", default=10, min=1)
 
+    @property
+    def reports(self) -> bool:
+        """Whether messages are counted, not shown."""
+        return self.report_subjects or self.report_subscriptions
+
+    @property
+    def bare(self) -> bool:
+        """Whether payloads are not even wanted."""
+        return (self.headers_only or self.subjects_only) and self.dump is None and not self.reports
+
     def shown(self, raw: bool, seconds: float) -> Shown:
         """Give the way to show messages, once what is asked for is checked."""
         refuse_both("--timestamp", self.timestamp, "--delta-time", self.delta_time)
         refuse_both("--headers-only", self.headers_only, "--translate", self.translate is not None)
-        reports = self.report_subjects or self.report_subscriptions
+        refuse_both("--headers-only", self.headers_only, "--raw", raw)
         for other, wanted in (("--raw", raw), ("--dump", self.dump is not None), ("--translate", bool(self.translate))):
-            refuse_both("A report", reports, other, wanted)
+            refuse_both("A report", self.reports, other, wanted)
         refuse_both("--raw", raw, "--dump", self.dump is not None)
-        if reports:
+        if self.reports:
             return Report(self.report_top, by_subscription=self.report_subscriptions)
         program = None
         if self.translate is not None:
@@ -141,16 +151,19 @@ async def sub(
     _check(subjects or [], start is not None, inbox=inbox, queue=queue, match=match_replies, stream=of_stream)
     refuse_both("An inbox", inbox, "--dump -", looks.dump == "-")
     shown = looks.shown(raw, ctx.obj.seconds)
-    async with staying(ctx) as here:
-        taking = Taking(shown, count, ignored)
+    taking, denials = Taking(shown, count, ignored), list[DeniedError]()
+
+    async def denied(error: Exception) -> None:
+        if isinstance(error, DeniedError):  # an ack: what is subscribed to is confirmed
+            denials.append(error)
+
+    async with staying(ctx, on_error=denied) as here:
         waits: list[Awaitable[object]] = [taking.end]
-        if silence is not None:
-            waits.append(_quiet(taking.arrived, silence))
         quiet = raw or looks.dump is not None
         if start is not None:
             from penstock.cli.sub_stream import Reading
 
-            reading = Reading(here.client, of_stream, start, subjects or [], headers_only=_bare(looks))
+            reading = Reading(here.client, of_stream, start, subjects or [], headers_only=looks.bare)
             waits.append(reading.run(taking, quiet=quiet))
         else:
             listening = _Listening(here, taking, ack, match_replies)
@@ -158,16 +171,15 @@ async def sub(
             await listening.begin(named, queue or "")
             if not quiet or inbox:
                 typer.echo(f"Subscribing on {', '.join(named)}", err=True)
+        if silence is not None:
+            waits.append(taking.quiet(silence))
         with shown.live() if isinstance(shown, Report) else nullcontext():
             await here.until(*waits)
         if start is None:
             await listening.end()
     shown.end()
-
-
-def _bare(looks: Looks) -> bool:
-    """Tell whether payloads are not even wanted."""
-    return (looks.headers_only or looks.subjects_only) and looks.dump is None
+    if denials:
+        raise denials[0]
 
 
 def _check(
@@ -179,17 +191,6 @@ def _check(
         raise InputError("Missing argument: there is no subject to listen on.", remedy="Give one, --inbox or --stream.")
     for name, wanted in (("--inbox", inbox), ("--queue", queue is not None), ("--match-replies", match)):
         refuse_both(name, wanted, "a stream", from_stream)
-
-
-async def _quiet(arrived: asyncio.Event, silence: float) -> None:
-    """Return once nothing has arrived for so many seconds."""
-    while True:
-        try:
-            async with asyncio.timeout(silence):
-                await arrived.wait()
-            arrived.clear()
-        except TimeoutError:
-            return
 
 
 @dataclass
@@ -220,6 +221,17 @@ class Taking:
         self.seen += 1
         self.arrived.set()
         return self.seen
+
+    async def quiet(self, silence: float) -> None:
+        """Return once nothing has arrived, and nothing was being shown, for so many seconds."""
+        while True:
+            try:
+                async with asyncio.timeout(silence):
+                    await self.arrived.wait()
+                self.arrived.clear()
+            except TimeoutError:
+                if not self._turn.locked():
+                    return
 
     async def take(self, arrival: Arrival) -> bool:
         """Show a message, if it is wanted; tell whether it was shown."""

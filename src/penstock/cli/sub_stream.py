@@ -66,7 +66,9 @@ class Reading:
             what = f" for {', '.join(self._subjects)}" if self._subjects else ""
             typer.echo(f"Reading stream {name}{what} {how}".rstrip(), err=True)
         await (self._directly(info, taking) if direct else self._consume(name, taking))
-        self._sieve.tell()
+        if self._sieve.hidden and not quiet:
+            what = f"Not shown: {self._sieve.hidden:,} markers of the Spark sink; name their subject to see them."
+            typer.echo(what, err=True)
 
     async def _take(self, arrival: Arrival, taking: Taking) -> None:
         if self._sieve.shows(arrival.subject):

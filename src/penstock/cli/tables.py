@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["make_table", "plain", "print_table", "terminal"]
+__all__ = ["SCHEMES", "make_table", "plain", "print_table", "terminal", "use_scheme"]
 
 PIPE = 100_000  # a pipe has no width: every row is one line there
 PROSE = 16  # columns that a wrapping cell gets at least
+SCHEMES = ("rounded", "double", "blue", "cyan", "green", "magenta", "red", "yellow")
+"""The looks of tables that --colors and contexts choose between: two kinds of lines, and rounded ones in a colour."""
+_scheme = SCHEMES[0]
 # Controls, and what turns the direction of text: a terminal obeys them, wherever they came from.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -27,6 +30,12 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u206
 def plain(text: str) -> str:
     """Give text that a terminal shows and does not obey: controls are written as `\\x1b`."""
     return _CONTROLS.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def use_scheme(name: str) -> None:
+    """Draw tables in another look from now on, so that contexts can be told apart."""
+    global _scheme
+    _scheme = name
 
 
 def terminal(*, stderr: bool = False) -> Console:
@@ -71,7 +80,10 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[obje
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     console = terminal()
     if _widths(columns, cells, console.width):
-        look = {"title_justify": "left", "box": box.ROUNDED, "header_style": "bold"}
+        lines = box.DOUBLE if _scheme == "double" else box.ROUNDED
+        look = {"title_justify": "left", "box": lines, "header_style": "bold"}
+        if _scheme not in ("rounded", "double"):
+            look["border_style"] = _scheme
         console.print(make_table(columns, cells, console.width, title=title, **look))
         return
     names = [column.lstrip("#~") for column in columns]

@@ -85,7 +85,57 @@ class Group:
 
 
 COMMANDS: dict[str, Entry | Group] = {
-    "server": Group("Run a real NATS server, and ask one who it is.", {"server": "run_ info"}),
+    "server": Group(
+        "Run a real NATS server; ask servers who they are, how they are, and whether that is well.",
+        {"server": "run_ info", "server_list": "list_ ping"},
+        {"list": "ls", "info": "i", "report": "rep", "request": "req", "account": "acct"},
+        groups={
+            "account": Group("Accounts, as servers know them.", {"server_account": "info"}, {"info": "i"}),
+            "report": Group(
+                "Reports over all servers, for the system account.",
+                {
+                    "server_report": "accounts connections cpu mem health",
+                    "server_report_cluster": "jetstream routes gateways leafnodes downgrade",
+                },
+                {
+                    "accounts": "acct",
+                    "connections": "conn connz conns",
+                    "jetstream": "jsz js",
+                    "routes": "route",
+                    "gateways": "super gateway",
+                    "leafnodes": "leaf leafz",
+                },
+            ),
+            "check": Group(
+                "Checks for monitoring systems; the exit status is 0 if all is well, 1 for a warning, 2 if critical.",
+                {
+                    "server_check": "connection server request meta jetstream credential",
+                    "server_check_assets": "stream consumer message kv",
+                },
+                {"connection": "conn", "meta": "raft", "request": "req", "jetstream": "js"},
+            ),
+            "request": Group(
+                "What servers say of themselves, as JSON, a line for each; for the system account.",
+                {
+                    "server_request": "variables connections subscriptions routes gateways leafnodes accounts "
+                    "jetstream jetstream_health raft ipqueue"
+                },
+                {
+                    "accounts": "accountz acct",
+                    "connections": "conn connz",
+                    "gateways": "gateway gwy gatewayz",
+                    "ipqueue": "ipq ipqueuesz",
+                    "jetstream-health": "healthz",
+                    "jetstream": "jsz js",
+                    "leafnodes": "leaf leafz",
+                    "raft": "raftz",
+                    "routes": "route routez",
+                    "subscriptions": "sub subsz",
+                    "variables": "var varz",
+                },
+            ),
+        },
+    ),
     "stream": Group(
         "Streams: create, look at, change, back up.",
         {
@@ -167,6 +217,33 @@ COMMANDS: dict[str, Entry | Group] = {
     "req": Entry("req.req", "Send a request and show what is answered."),
     "reply": Entry("reply.reply", "Answer requests, until Ctrl-C."),
     "rtt": Entry("rtt.rtt", "Measure the round trip to each address of each server."),
+    "context": Group(
+        "Contexts: named settings of connections, shared with the nats command.",
+        {"context": "add copy edit ls rm select unselect previous info validate"},
+        {
+            "add": "create save",
+            "copy": "cp",
+            "edit": "vi",
+            "ls": "list l",
+            "rm": "remove",
+            "select": "switch set",
+            "previous": "-",
+            "info": "show v view",
+        },
+    ),
+    "account": Group(
+        "The account of this login: who we are, what we may do, what it uses.",
+        {"account": "info tls"},
+        {"info": "nfo", "report": "rep"},
+        {
+            "report": Group(
+                "Reports on the account, over all servers.",
+                {"account_report": "connections statistics"},
+                {"connections": "conn connz conns", "statistics": "stats statsz"},
+            )
+        },
+    ),
+    "events": Entry("events.events", "Show what servers tell: connections, advisories and metrics, until Ctrl-C."),
     "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive"}),
     "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(
@@ -199,10 +276,17 @@ HIDDEN = {
     "con": "consumer",
     "obs": "consumer",
     "c": "consumer",
+    "ctx": "context",
+    "a": "account",
     "ctr": "counter",
     "publish": "pub",
     "subscribe": "sub",
     "request": "req",
+    "srv": "server",
+    "sys": "server",
+    "system": "server",
+    "event": "events",
+    "e": "events",
 }
 
 
@@ -235,6 +319,21 @@ class Noun(Quick, TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.parent is not None and args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = self._with_late_flags(args)
+        return list(super().parse_args(ctx, args))
+
+    def _with_late_flags(self, args: list[str]) -> list[str]:
+        """Put flags that stand before the verb behind it, as in `server check --format json kv`."""
+        known = {name: item for verb in self.commands.values() for item in verb.params for name in item.opts}
+        moved, left = [], list(args)
+        while left and (name := left[0].partition("=")[0]) in known:
+            moved.append(left.pop(0))
+            if left and "=" not in moved[-1] and not getattr(known[name], "is_flag", False):
+                moved.append(left.pop(0))
+        return [left[0], *moved, *left[1:]] if left else args
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -41,7 +41,7 @@ _FROM_LEADER = 100  # messages that are fetched one by one where a direct get is
 
 async def api_request(
     connection: Connection,
-    method: str | Question,
+    method: str,
     body: object = None,
     *,
     timeout: float | None = None,
@@ -54,7 +54,7 @@ async def api_request(
     be done twice if the caller says so with `again`, is asked again when no answer comes within `timeout`. `patience`:
     for how many seconds a failure that passes is waited out.
     """
-    question = method if isinstance(method, Question) else Question(method, body, repeatable=again)
+    question = Question(method, body, repeatable=again)
     subject = f"{connection.options.js_prefix}.{question.method}"
     timeout = connection.options.request_timeout if timeout is None else timeout
 

@@ -139,6 +139,12 @@ class BaseConnection:
         return self.server_info.get("client_id")
 
     @property
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """The TLS of the connection: its version, cipher and the server's certificate; None if there is none."""
+        wire = self._lifeline.wire
+        return None if wire is None else wire.ssl_object
+
+    @property
     def servers(self) -> tuple[str, ...]:
         """All addresses that are known: those that were given, and those that the cluster told."""
         return self._lifeline.servers.urls

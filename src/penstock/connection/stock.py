@@ -38,6 +38,9 @@ async def connect_nats_py(
             remedy="Use penstock.connect, or set tls_first with a server that has handshake_first.",
         )
     login = credentials.login(given)
+    if given.socks_proxy is not None or (login.jwt is not None and login.seed is None):
+        what = "a SOCKS proxy" if given.socks_proxy is not None else "a JWT without a seed"
+        raise InputError(f"nats-py cannot connect with {what}.", remedy="Use penstock.connect.")
     arguments: dict[str, Any] = {
         "servers": list(given.urls),
         "name": given.name,

@@ -65,6 +65,9 @@ class Transport(Protocol):
     def get_write_buffer_size(self) -> int:
         """Count the bytes that wait to be sent."""
 
+    def get_extra_info(self, name: str) -> Any:
+        """Tell something of the socket, such as its `ssl_object`."""
+
 
 class Wire(asyncio.BufferedProtocol):
     """One connection to one server. The callbacks are called by the event loop and must not raise."""
@@ -346,6 +349,11 @@ class Wire(asyncio.BufferedProtocol):
         """Bytes that the socket has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    @property
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """The TLS of the socket; None if it has none."""
+        return None if self._transport is None else self._transport.get_extra_info("ssl_object")
+
     # -- opening and ending ---------------------------------------------------------------------------------------
 
     async def open(self, transport: Any, context: Callable[[], ssl.SSLContext]) -> None:
@@ -428,7 +436,14 @@ async def open_wire(wire: Wire, context: Callable[[], ssl.SSLContext], timeout: 
             first: dict[str, Any] = {}
             if session.state is State.SECURING:
                 first = {"ssl": context(), "server_hostname": session.tls_name, "ssl_shutdown_timeout": 1.0}
-            transport, _ = await loop.create_connection(lambda: wire, parts.hostname or "", parts.port or 4222, **first)
+            host, port = parts.hostname or "", parts.port or 4222
+            if (proxy := session.options.proxy) is not None:
+                from penstock.connection.proxy import connect_through
+
+                through = await connect_through(proxy, host, port, session.options.urls)
+                transport, _ = await loop.create_connection(lambda: wire, sock=through, **first)
+            else:
+                transport, _ = await loop.create_connection(lambda: wire, host, port, **first)
             connecting = False
             if first:
                 session.secured()

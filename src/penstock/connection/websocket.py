@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from penstock.errors import InputError, UnreachableError
 
@@ -29,6 +30,12 @@ async def connect(wire: Wire, context: Callable[[], ssl.SSLContext]) -> None:
             f"{url} is a WebSocket address, and the library websockets is not installed.",
             remedy="Run: pip install 'penstock[websocket]'.",
         ) from None
+    through: dict[str, Any] = {}
+    if (proxy := options.proxy) is not None:
+        from penstock.connection.proxy import connect_through
+
+        parts = urlsplit(url)
+        through["sock"] = await connect_through(proxy, parts.hostname or "", parts.port or 80, options.urls)
     try:
         socket = await open_websocket(
             url,
@@ -40,6 +47,7 @@ async def connect(wire: Wire, context: Callable[[], ssl.SSLContext]) -> None:
             open_timeout=None,  # our own deadline holds
             close_timeout=1.0,
             proxy=None,
+            **through,
         )
     except (InvalidHandshake, InvalidMessage):
         raise UnreachableError(
@@ -134,3 +142,6 @@ class _WebSocketTransport:
 
     def get_write_buffer_size(self) -> int:
         return self._size
+
+    def get_extra_info(self, name: str) -> Any:
+        return self._socket.transport.get_extra_info(name)

@@ -79,7 +79,7 @@ async def _server(backend: Backend, client: Connection) -> Data:
 
 def _login(backend: Backend) -> str:
     options = backend.upstream.options
-    ways = {"credentials": "credentials", "nkey": "nkey", "token": "token", "user": "user and password"}
+    ways = {"credentials": "credentials", "jwt": "JWT", "nkey": "nkey", "token": "token", "user": "user and password"}
     return next((text for name, text in ways.items() if getattr(options, name) is not None), "none")
 
 

@@ -40,6 +40,7 @@ log = logging.getLogger("penstock.jetstream")
 
 _ACK = f"{ACK}.".encode()
 _PAUSE = 0.25  # between attempts while the server is in trouble
+_LEAVING = 2.0  # seconds that a server has to send what is on its way to a reader that leaves
 
 
 class Deliveries:
@@ -147,13 +148,16 @@ class Deliveries:
             self._tasks.append(asyncio.ensure_future(self._keep(min(waits) / 3)))
 
     async def close(self) -> None:
-        """Stop pulling, and give back what was not read."""
+        """Stop pulling, and give back what was not read, and what was on its way."""
         self._denial.close()
         await end(self._tasks)
         self._tasks.clear()
         if self._subscription is not None and not self._client.is_closed:
-            with suppress(PenstockError):  # the connection may end in this moment
-                await self._subscription.unsubscribe()
+            self._pulls.fail(DisconnectedError("These deliveries are closed."))  # no more is asked for
+            with suppress(PenstockError, TimeoutError):  # the connection may end in this moment
+                async with asyncio.timeout(min(_LEAVING, self._client.options.request_timeout)):
+                    await self._subscription.drain()
+            with suppress(PenstockError):
                 if self.info is not None and self.info.config.ack_policy != "none":
                     for delivery in self._queue:
                         await self._give_back(delivery, self.info.config.max_deliver)
@@ -273,7 +277,11 @@ class Deliveries:
         if reply.startswith(_ACK):
             delivery = Delivery(self._client, subject, reply, payload, block)
             self._queue.append(delivery)
-            self._fresh += 1
+            if self._max_bytes is None:
+                self._fresh += 1
+            else:
+                size = len(subject) + len(reply) + len(payload) + len(block or b"")
+                self._pulls.came(self._loop.time(), size=size)
             if self._pulls.pinned and (pin := delivery.headers.get(PIN_ID)):
                 self._pulls.about["id"] = pin
             if self._waiter is not None:

@@ -170,7 +170,7 @@ class Samples:
     async def __aenter__(self) -> Self:
         about = [names.METRIC_ACK, *([f"{names.ADVISORY}.CONSUMER.*"] if self._advisories else [])]
         for subject in about:
-            heard = f"{subject}.{self.stream}.{self.consumer}"
+            heard = self._client.options.event_subject(f"{subject}.{self.stream}.{self.consumer}")
             self._subscriptions.append(await self._client.subscribe(heard, cb=self._heard))
         await served(*self._subscriptions)
         return self

@@ -125,7 +125,7 @@ class TaskConnection(BulkConnection):
     ) -> int:
         """Store messages together or not at all, and give the sequence of the last; the others stand before it.
 
-        `domain`: that of the stream, if it has one.
+        `domain`: that of the stream, empty if it has none.
         """
         self.connect(Deadline(self.options.request_timeout))
         batch_id = atomic.new_id()
@@ -151,15 +151,7 @@ class TaskConnection(BulkConnection):
     def settle(self, stream: str, ticket: str, deadline: Deadline, domain: str | None = None) -> int:
         """Wait for the ack of a batch and give the sequence of its last message; JetStreamError for a refusal."""
         event = self.answer([ticket], deadline)
-        ack = confirm(event.payload, event.status, stream)
-        if domain and ack.domain != domain:
-            raise JetStreamError(
-                f"Stream {stream} of the domain {ack.domain} stored a batch that was meant for the domain {domain}.",
-                remedy="Streams of one name in two domains take the same subjects, and a leaf node carries these from "
-                "one to the other: give one of them other subjects.",
-                description=f"domain {ack.domain} took it",
-            )
-        return ack.sequence
+        return confirm(event.payload, event.status, stream, domain).sequence
 
 
 # -- kept from task to task ------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class SinkStream:
     dead_letter_stream: str | None = None
     """The stream of the dead letters, where it is another one."""
     domain: str | None = None
-    """The JetStream domain that the stream is in, if it has a name."""
+    """The JetStream domain that the stream is in, empty if it is in none; None if nobody knows."""
 
 
 @dataclass(frozen=True)

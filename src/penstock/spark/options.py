@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final, NoReturn, Self
 
+from penstock.asset_names import NAME
 from penstock.durations import parse_duration
 from penstock.errors import DataLossError, OptionError
 from penstock.options import ConnectionOptions
@@ -154,7 +155,7 @@ def subject_list(name: str, value: str) -> tuple[str, ...]:
 
 def stream_name(name: str, value: str) -> str:
     """Read the name of one stream."""
-    if not re.fullmatch(r"[^\s.*>/\\\x00-\x1f\x7f]+", value.strip()):
+    if not NAME.fullmatch(value.strip()):
         remedy = "A name has no dots, spaces, wildcards or slashes; several streams go into the option streams."
         refuse(name, value, remedy, f"is {value!r}, which is no name of a stream.")
     return value.strip()

@@ -31,7 +31,7 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
             f"There is no stream {name}.",
             remedy=f"Create it: penstock stream add {name} --subjects '...' --defaults.",
         ) from None
-    config = info["config"]
+    config, domain = info["config"], info.get("domain") or ""
     if config.get("mirror"):
         raise InputError(f"Stream {name} is a mirror, which takes no messages.", remedy="Write to what it mirrors.")
     if config.get("sealed"):
@@ -52,7 +52,7 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         config = _mend(bulk, config, changes, options)
     keep = bool(config.get("max_age")) and bool(config.get("allow_msg_ttl"))
     if options.exactly_once and info["state"]["messages"] == 0:
-        _lay_origin(bulk, name, marker_headers(keep))
+        _lay_origin(bulk, name, domain, marker_headers(keep))
     limit = bulk.max_payload
     if (most := config.get("max_msg_size", -1)) > 0:
         limit = min(limit, most)
@@ -64,7 +64,7 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         keep=keep,
         fast=bool(config.get("allow_batched")),
         dead_letter_stream=_dead_letter_stream(bulk, options),
-        domain=info.get("domain"),
+        domain=domain,
     )
 
 
@@ -137,12 +137,12 @@ def _mend(
     return found
 
 
-def _lay_origin(bulk: TaskConnection, name: str, headers: dict[str, str]) -> None:
+def _lay_origin(bulk: TaskConnection, name: str, domain: str, headers: dict[str, str]) -> None:
     """Store a first message that stays: purging markers must not look like the loss of the stream's beginning."""
     headers = {EXPECTED_LAST_SUBJECT_SEQUENCE: "0", **headers}
     answer = bulk.request(origin_subject(name), origin_body(), headers=headers)
     try:
-        confirm(answer.payload, answer.status, name)
+        confirm(answer.payload, answer.status, name, domain)
     except JetStreamError as error:
         if error.err_code not in CONDITION_FAILED:  # another query was faster
             raise

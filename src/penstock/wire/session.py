@@ -357,7 +357,8 @@ class Session:
 
 
 def _login_kind(given: ConnectionOptions) -> str:
-    for secret, text in ((given.credentials, "credentials"), (given.nkey, "an nkey"), (given.token, "a token")):
+    ways = ((given.credentials, "credentials"), (given.jwt, "a JWT"), (given.nkey, "an nkey"), (given.token, "a token"))
+    for secret, text in ways:
         if secret:
             return f" with {text}"
     return f" of user {given.user}" if given.user else ": it wants one, and none is given"

@@ -166,7 +166,7 @@ class BulkConnection:
 
     def api(
         self,
-        method: str | Question,
+        method: str,
         body: object = None,
         *,
         timeout: float | None = None,
@@ -179,7 +179,7 @@ class BulkConnection:
         answer comes. `patience`: for how many seconds a failure that passes is waited out: an outage, a leader that is
         being chosen.
         """
-        question = method if isinstance(method, Question) else Question(method, body, repeatable=again)
+        question = Question(method, body, repeatable=again)
         subject = f"{self.options.js_prefix}.{question.method}"
         interval = question.again if question.repeatable else None
 

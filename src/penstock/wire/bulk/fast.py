@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from penstock.errors import DeadlineError, DisconnectedError, PenstockError
+from penstock.errors import DeadlineError, DisconnectedError, JetStreamError, PenstockError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.publishing import CHUNK, PAUSE, Job
 from penstock.wire.jetstream.fast import Batch, Operation, Silence
@@ -35,6 +35,9 @@ class Fast:
                 self._finish()
             except (DisconnectedError, DeadlineError) as error:
                 self._mend(error)
+            except JetStreamError as error:  # the ack is of another stream, which alone knows what became of the batch
+                doubt = [(self.base, self.base + self.batch.sent)]
+                raise self.job.refusal(f"row {self.base}", error, doubt) from error
             self.base += self.batch.acked
             self.batch = self.batch.follow(self.job.connection.new_subject())
 

@@ -22,7 +22,7 @@ from penstock.errors import (
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.rows import Source
 from penstock.wire.jetstream.acked import joined, no_window
-from penstock.wire.jetstream.answers import number, part, texts
+from penstock.wire.jetstream.answers import number, part, text, texts
 from penstock.wire.jetstream.verdicts import Verdict, judge
 from penstock.wire.patience import Deadline
 
@@ -147,10 +147,12 @@ def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
 class Job:
     """What every mode works with: the rows, their acks, and the connection, which is made again when it is lost."""
 
-    def __init__(self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float) -> None:
+    def __init__(
+        self, connection: BulkConnection, stream: str, source: Source, ids: bool, timeout: float, domain: str
+    ) -> None:
         self.connection = connection
         self.stream = stream
-        self.domain = connection.options.domain
+        self.domain = domain
         self.source = source
         self.ids = f"{secrets.token_hex(8)}.".encode() if ids else b""  # what the ids begin with that we make up
         self.timeout = timeout
@@ -276,7 +278,8 @@ def publish(
         raise InputError(f"timeout is {timeout}.", remedy="Give a number of seconds above zero.")
     if mode == "acks" and ids is False:
         raise InputError("Mode acks always sends ids.", remedy="Leave ids out, or use mode fast.")
-    config = _config(connection, stream, Deadline(timeout))
+    info = _look(connection, stream, Deadline(timeout))
+    config = part(info, "config")
     needs = {"fast": "allow_batched", "atomic": "allow_atomic"}.get(mode)
     if needs and not config.get(needs):
         raise InputError(f"Stream {stream} does not allow mode {mode}.", remedy=f"Turn {needs} on, or use mode acks.")
@@ -289,7 +292,7 @@ def publish(
         max_payload=connection.max_payload,
         max_size=number(config, "max_msg_size", -1, least=-1) or -1,
     )
-    job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout)
+    job = Job(connection, stream, source, ids if ids is not None else mode != "fast", timeout, text(info, "domain", ""))
     # A third of the window is left for the way there: the server counts from when it stored the first one.
     job.safe = number(config, "duplicate_window", 0) / 1e9 * 2 / 3
     if job.ids and not job.safe:
@@ -308,12 +311,12 @@ def publish(
     return Published(stream, source.given, job.acked.acks)
 
 
-def _config(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:
+def _look(connection: BulkConnection, stream: str, deadline: Deadline) -> dict[str, Any]:
     """Look at the stream; a connection that is lost meanwhile is made again."""
     while True:
         timeout = max(deadline.within(connection.options.request_timeout).left, 0.001)
         try:
-            return part(connection.api(f"STREAM.INFO.{stream}", timeout=timeout), "config")
+            return connection.api(f"STREAM.INFO.{stream}", timeout=timeout)
         except DisconnectedError:
             if deadline.left == 0:
                 raise

@@ -37,7 +37,7 @@ from penstock.wire import protocol
 from penstock.wire.arrow import to_batch
 from penstock.wire.bulk.read_options import ReadOptions
 from penstock.wire.jetstream import direct, names, pull
-from penstock.wire.jetstream.answers import StatusKind, number, part, read_answer, read_status
+from penstock.wire.jetstream.answers import StatusKind, number, part, read_status
 from penstock.wire.jetstream.questions import Question
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline, Patience
@@ -94,9 +94,7 @@ class Reading:
         self.requests = 0
         self.window = min(FIRST_WINDOW, options.window_bytes)
         self.one_large = False
-        self.doubt = 0  # the first skipped sequence that the check under way is about
-        self.check = ""
-        self.check_sent = 0.0
+        self.doubt = 0  # the first skipped sequence that the leader must be asked about before batches are given
 
     # -- the whole ------------------------------------------------------------------------------------------------
 
@@ -126,6 +124,8 @@ class Reading:
             self._release()
 
     def _given(self) -> Iterator[pa.RecordBatch]:
+        if self.ready and self.doubt:
+            self._ask_leader()
         while self.ready:
             yield self.ready.popleft()
             self._progress()  # the caller's time is not ours
@@ -142,7 +142,7 @@ class Reading:
         if not may_ask_again(error):
             raise error
         self._release()
-        self.inbox = self.check = ""
+        self.inbox = ""
         if self.deadline.left == 0:
             raise DeadlineError(
                 f"Reading {self.options.stream} made no progress for {self.options.timeout:.3g} s, at sequence "
@@ -156,8 +156,7 @@ class Reading:
         self.ready.append(to_batch(self.columns.close(), self.options.stream, escape=self.options.escape))
         self.given = True
         self.columns.restart()
-        if self.columns.gap and (not self.check or time.monotonic() - self.check_sent > SILENCE):
-            self._ask_about_gap()
+        self._doubt_gap()
 
     def _release(self) -> None:
         """Let the server forget us; what cannot be said now it finds out by itself."""
@@ -226,26 +225,27 @@ class Reading:
             raise error
         self.options.on_loss(error)
 
-    def _ask_about_gap(self) -> None:
-        """Ask, without waiting, whether the stream still begins before the first skipped sequence.
-
-        If it does, what was skipped had been deleted one by one; if not, retention may have overtaken us.
-        """
-        deadline = self.deadline.within(self.connection.options.request_timeout)
-        self.check = self.connection.send_request(self._api(names.stream_info(self.options.stream)), b"", deadline)
-        self.check_sent = time.monotonic()
-        self._doubt_gap()
-
     def _doubt_gap(self) -> None:
-        self.doubt = min(self.doubt or self.columns.gap, self.columns.gap)
+        """Note what was skipped: no batch is given before it is known why."""
+        self.doubt = self.doubt or self.columns.gap
         self.columns.gap = 0
 
-    def _hear_about_gap(self, event: protocol.Message) -> None:
-        if event.subject == self.check:
-            self.check = ""
-            self._judge(read_answer(event.payload))
+    def _ask_leader(self) -> None:
+        """Wait for the leader's word that the stream is the one that was looked at, and on the doubt."""
+        while True:
+            try:
+                self.connection.connect(self.deadline)
+                self._judge(self._info())
+                return
+            except PenstockError as error:
+                self._mend(error)
 
     def _judge(self, info: dict[str, Any]) -> None:
+        """Say what the stream lost.
+
+        If it still begins before the first skipped sequence, what was skipped had been deleted one by one; if not,
+        retention may have overtaken us.
+        """
         first, last = _bounds(info)
         if info.get("created") != self.created:
             # Rows of another stream may have been given already: no loss that may be allowed.
@@ -255,19 +255,12 @@ class Reading:
             self._lose(doubt, first, last)
 
     def _settle(self) -> None:
-        """Wait for the leader's word that the stream is the one that was looked at, and on the last doubts."""
+        """Have the leader's word at the end: on the stream, and on what is missing there."""
         if self.columns.next < self.columns.end and not self.columns.gap:
             self.columns.gap = self.columns.next
-        if self.columns.gap:
-            self._doubt_gap()
-        settled = not self.given and not self.doubt
-        while not settled:
-            try:
-                self.connection.connect(self.deadline)
-                self._judge(self._info())
-                settled = True
-            except PenstockError as error:
-                self._mend(error)
+        self._doubt_gap()
+        if self.given or self.doubt:
+            self._ask_leader()
 
     def _is_exhausted(self, end: int) -> bool:
         """Ask the stream's leader whether no message of ours is left below the end."""
@@ -398,7 +391,7 @@ class Reading:
             return None
         event = parser.next_event()
         try:
-            if not isinstance(event, protocol.Message) or event.sid not in (1, columns.sid):
+            if not isinstance(event, protocol.Message) or event.sid != columns.sid:
                 # Not only the waiting counts: what comes without end and is none of ours is silence, too.
                 self.silence.check()
                 if event is None:
@@ -408,9 +401,6 @@ class Reading:
                 return None
         except DeadlineError:
             raise _BrokenError(f"nothing came for {SILENCE:.3g} s") from None
-        if event.sid == 1:
-            self._hear_about_gap(event)
-            return None
         if event.header is None or (event.status is None and not columns.direct):
             raise RemoteProtocolError(
                 f"A delivery of {self.options.stream} that does not say its sequence: reply {event.reply!r}.",
@@ -471,9 +461,7 @@ class Reading:
         """Take the rest of an answer off the connection, so that nothing is under way."""
         self.wire.send(protocol.unsubscribe(self.columns.sid) + protocol.PING, self.deadline)
         self.columns.sid = 0
-        while not isinstance(event := self.wire.next_event(self.deadline), protocol.Pong):
-            if isinstance(event, protocol.Message) and event.sid == 1:
-                self._hear_about_gap(event)
+        while not isinstance(self.wire.next_event(self.deadline), protocol.Pong):
             self.deadline.check()
 
 

@@ -31,6 +31,7 @@ from penstock.wire import protocol
 from penstock.wire.patience import Deadline
 from penstock.wire.servers import Servers, most_telling
 from penstock.wire.session import Notice, Session, State, unreachable
+from penstock.wire.socks import SocksHandshake, proxy_unreachable
 
 __all__ = ["BlockingWire"]
 
@@ -114,14 +115,13 @@ class BlockingWire:
             self.options, url, self._login.connect_fields, __version__, insist_on_tls=self._was_secure
         )
         try:
-            made = socket.create_connection(
-                (parts.hostname or "", parts.port or 4222), timeout=max(deadline.left, 0.001)
-            )
+            made = self._dial(parts.hostname or "", parts.port or 4222, deadline)
         except UnicodeError:  # of a host name with a part that is empty or too long
             raise unreachable(self.options, url, "that is no host name") from None
+        except LinkError:
+            raise
         except OSError as error:
-            reason = "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error))
-            raise unreachable(self.options, url, reason.lower()) from None
+            raise unreachable(self.options, url, _reason(error)) from None
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._use(made)
@@ -144,6 +144,30 @@ class BlockingWire:
             raise session.broken(error) from None
         self._was_secure = self._was_secure or session.secure
         self._servers.learn(session.info, url)
+
+    def _dial(self, host: str, port: int, deadline: Deadline) -> socket.socket:
+        """Connect a socket, through the proxy if there is one."""
+        proxy = self.options.proxy
+        if proxy is None:
+            return socket.create_connection((host, port), timeout=max(deadline.left, 0.001))
+        handshake = SocksHandshake(proxy, host, port, self.options.urls)
+        try:
+            made = socket.create_connection((proxy.host, proxy.port), timeout=max(deadline.left, 0.001))
+        except UnicodeError:
+            raise proxy_unreachable(proxy, "that is no host name", self.options.urls) from None
+        except OSError as error:
+            raise proxy_unreachable(proxy, _reason(error), self.options.urls) from None
+        try:
+            while handshake.wanted:
+                made.settimeout(max(deadline.left, 0.001))
+                made.sendall(handshake.take())
+                handshake.receive(made.recv(handshake.wanted))
+        except BaseException as error:
+            made.close()
+            if isinstance(error, OSError) and not isinstance(error, LinkError):
+                raise proxy_unreachable(proxy, _reason(error), self.options.urls) from None
+            raise
+        return made
 
     def _use(self, made: socket.socket) -> None:
         made.setblocking(False)
@@ -299,3 +323,7 @@ class BlockingWire:
                 self.receive(deadline)
             else:
                 deadline.check()
+
+
+def _reason(error: OSError) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()

@@ -27,15 +27,16 @@ _DIGITS = 19  # of the largest sequence
 
 
 def in_domain(ack: PubAck, domain: str | None) -> PubAck:
-    """Give an ack back if it is of a stream of this domain, or if no domain is named.
+    """Give an ack back if it is of a stream of this domain, empty for one of none, or if no domain is named.
 
     A leaf node may have a stream of the same name or subjects, and takes what is published there first.
     """
-    if domain is not None and ack.domain != domain:
-        where = f"domain {ack.domain}" if ack.domain else "no domain"
+    if domain is not None and (ack.domain or "") != domain:
+        where, meant = (f"domain {name}" if name else "no domain" for name in (ack.domain, domain))
         raise JetStreamError(
-            f"Stream {ack.stream} of {where} stored the message, and it was meant for one of domain {domain}.",
-            remedy="Connect to a server of the domain, or map the subject so that it gets there.",
+            f"Stream {ack.stream} of {where} stored the message, and it was meant for one of {meant}.",
+            remedy="Streams of two domains take the subject, and a leaf node carries it from one to the other: connect "
+            "to a server of the domain, or give one of them other subjects.",
             description=f"stream {ack.stream} of {where} took it",
         )
     return ack
@@ -127,7 +128,7 @@ class Window(Generic[Item]):
         self._waiting: dict[int, _Sending[Item]] = {}
         self._lost: set[int] = set()
         # What nearly every ack looks like, so that thousands of them need no JSON.
-        where = b"" if domain is None else b'"domain":"%s",' % domain.encode()
+        where = b"" if not domain else b'"domain":"%s",' % domain.encode()
         self._plain = b'{"stream":"%s",%b"seq":' % (stream.encode(), where)
 
     def __len__(self) -> int:
@@ -169,7 +170,7 @@ class Window(Generic[Item]):
     def read(self, payload: bytes, status: int | None = None) -> PubAck:
         """Read an ack; raises what `confirm` does."""
         if sequence := self._sequence(payload):
-            return PubAck(self.stream, sequence, domain=self.domain)
+            return PubAck(self.stream, sequence, domain=self.domain or None)
         return confirm(payload, status, self.stream, self.domain)
 
     def hear(self, number: int, payload: bytes, status: int | None = None) -> Verdict | None:

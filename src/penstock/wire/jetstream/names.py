@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.errors import InputError
+from penstock.asset_names import checked
 
 __all__ = [
     "ACK",
@@ -28,6 +28,7 @@ __all__ = [
     "INCOMPLETE_BATCH",
     "INCREMENT",
     "LAST_SEQUENCE",
+    "MARKER_REASON",
     "MAX_DELIVERIES",
     "METRIC_ACK",
     "MSG_ID",
@@ -121,6 +122,7 @@ NUM_PENDING = "Nats-Num-Pending"
 LAST_SEQUENCE = "Nats-Last-Sequence"
 MSG_SIZE = "Nats-Msg-Size"
 COUNTER_SOURCES = "Nats-Counter-Sources"  # by stream and subject, what a counter has from others
+MARKER_REASON = "Nats-Marker-Reason"  # of a message that says that the last one of its subject is gone
 
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"
@@ -138,15 +140,8 @@ METRIC_ACK = "$JS.EVENT.METRIC.CONSUMER.ACK"
 ADVISORY = "$JS.EVENT.ADVISORY"
 MAX_DELIVERIES = f"{ADVISORY}.CONSUMER.MAX_DELIVERIES"
 
-_BAD_NAME = set(" \t\r\n.*>/\\")
 
-
-def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a stream or a consumer before it becomes part of a subject."""
-    if not name or _BAD_NAME & set(name) or not name.isprintable():
-        raise InputError(
-            f"{name!r} is no name of a stream or consumer.", remedy="Names have no blanks, dots, *, > or slashes."
-        )
+check_name = checked
 
 
 # -- methods: what follows the prefix --------------------------------------------------------------------------------

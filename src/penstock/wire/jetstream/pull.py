@@ -6,8 +6,10 @@ A request asks for messages, on a reply subject that ends with its number::
 
 Messages come on subjects of their own and do not say whose they are, so they count for the oldest request. A status
 comes on the reply subject. It ends its request, unless it is a heartbeat; as long as a request is out, something is
-heard at least every heartbeat. What is not heard, and what comes when a leader moves, is trouble: the driver finds out
-whether the consumer is there, and then asks anew (`restart`) or gives up (`error`).
+heard at least every heartbeat. Only a request whose bytes are used up to the last one ends without a word, so they are
+counted here as the server counts: subject, reply subject, headers and payload. What is not heard, and what comes when a
+leader moves, is trouble: the driver finds out whether the consumer is there, and then asks anew (`restart`) or gives up
+(`error`).
 
 In a priority group that is pinned, the server delivers to one client. The first delivery says under which id; requests
 that name it are served, those that name none wait until the pin is free, and those that name an old one end with 423.
@@ -80,6 +82,7 @@ class Pulls:
         """Why nothing is asked for now."""
         self.trouble_since = 0.0
         self._left: dict[int, int] = {}  # what each request may still bring
+        self._bytes_left: dict[int, int] = {}  # and how much, if there is a bound
         self._number = self._came = 0
         self._heard_at = now
 
@@ -113,23 +116,26 @@ class Pulls:
             self._heard_at = now
         self._number += 1
         self._left[self._number] = count
+        if self.max_bytes is not None:
+            self._bytes_left = {number: self._bytes_left[number] for number in self._left if number in self._bytes_left}
+            self._bytes_left[self._number] = self.max_bytes
         asked = body(count, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, about=self.about)
         return self._number, json.dumps(asked).encode()
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
-    def came(self, now: float, pin: str | None = None, count: int = 1) -> None:
-        """Take note of deliveries; `pin` is the id that they give us in a priority group."""
+    def came(self, now: float, count: int = 1, size: int = 0) -> None:
+        """Take note of deliveries; where bytes are bounded, of one with its size."""
         self._heard_at = now
         self.trouble = ""
         self._came += count
-        if pin:
-            self.about["id"] = pin
         while count and (oldest := next(iter(self._left), None)) is not None:
             taken = min(count, self._left[oldest])
             self._left[oldest] -= taken
             count -= taken
-            if not self._left[oldest]:
+            if oldest in self._bytes_left:
+                self._bytes_left[oldest] -= size
+            if not self._left[oldest] or self._bytes_left.get(oldest, 1) <= 0:
                 del self._left[oldest]
 
     def told(self, number: int, status: Status, now: float, *, idle: bool = True) -> None:

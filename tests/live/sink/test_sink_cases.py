@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,30 +15,7 @@ from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
-from tests.live.sinking import Crash, Writer, cut, make_stream, row_subjects, stored
-
-
-@pytest.fixture
-def bulk(server) -> Iterator[TaskConnection]:
-    made = TaskConnection(ConnectionOptions(server.url))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def stream(bulk, unique) -> str:
-    name = unique("SINK")
-    make_stream(bulk, name)
-    return name
-
-
-@pytest.fixture
-def writer(server, stream) -> Writer:
-    return Writer(server.url, stream)
-
-
-def numbered(count: int, prefix: str = "row") -> list[bytes]:
-    return [f"{prefix}-{number}".encode() for number in range(count)]
+from tests.live.sinking import Crash, Writer, cut, make_stream, numbered, row_subjects, stored
 
 
 def torn(seed: int, share: float):

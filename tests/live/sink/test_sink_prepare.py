@@ -20,13 +20,6 @@ from penstock.spark.sink_options import SinkOptions
 from tests.live.command import Command
 
 
-@pytest.fixture
-def bulk(server):
-    made = TaskConnection(ConnectionOptions(server.url))
-    yield made
-    made.close()
-
-
 def test_the_command_of_a_refusal_makes_the_stream_ready(server, bulk, unique, tmp_path):
     """The refusal names a command; run as it stands, it makes the stream ready."""
     name = unique("PLAIN")

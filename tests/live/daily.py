@@ -105,7 +105,8 @@ def settled(value: Any, key: str = "") -> Any:
             name: each for name, each in found.items() if each not in (False, 0, "", None, [], {}) and name not in _NONE
         }
     if isinstance(value, list):
-        return [settled(each) for each in value]
+        found = [settled(each) for each in value]
+        return sorted(found, key=lambda each: each["name"]) if key == "sources" else found  # the server has no order
     if key == "hdrs":
         return _headers(value)
     if key in _PASSING:

@@ -2,116 +2,43 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.connection_choice import ConnectionChoice, connection_tables
 from penstock.cli.flags import Json, flag
 from penstock.cli.output import print_json
 from penstock.cli.running import connected
+from penstock.cli.server_asking import ServerReport, print_report
 from penstock.cli.tables import print_table
-from penstock.cli.values import choice
-from penstock.errors import InputError, RemoteProtocolError
+from penstock.errors import RemoteProtocolError
 from penstock.sizes import format_size
 from penstock.wire.jetstream.answers import number
 
 __all__ = ["connections", "statistics"]
 
-_SORTS = {
-    "in-bytes": "in_bytes",
-    "out-bytes": "out_bytes",
-    "in-msgs": "in_msgs",
-    "out-msgs": "out_msgs",
-    "uptime": "start",
-    "cid": "cid",
-    "subs": "subscriptions",
-}
-_STATES = {"open": "0", "closed": "1", "all": "2"}
-
 
 async def connections(
     ctx: typer.Context,
-    sort: Annotated[str, flag(f"Sort by {', '.join(_SORTS)}.", "KEY")] = "subs",
-    top: Annotated[int, flag("Show so many, those that have most; 0 for all.", min=0)] = 1000,
-    subject: Annotated[str | None, flag("Only those that listen on this subject.")] = None,
-    username: Annotated[str | None, flag("Only those of this user.", "USER")] = None,
+    chosen: ConnectionChoice,
     reverse: Annotated[bool, flag("The most first.", "-R", "--reverse")] = False,
-    state: Annotated[str, flag("Only those that are open, closed, or all.", "STATE")] = "open",
-    closed_reason: Annotated[str | None, flag("Only those that ended for this reason.", "REGEX")] = None,
     json: Json = False,
 ) -> None:
     """Show the connections of our account, on all servers."""
     from penstock.account import account_connections
-    from penstock.cli.message_parts import check_subjects
 
-    field = choice(_SORTS)(sort, option="--sort")
-    about: dict[str, Any] = {
-        "subscriptions": True,
-        "auth": True,
-        "state": int(choice(_STATES)(state, option="--state")),
-    }
-    try:
-        reason = None if closed_reason is None else re.compile(closed_reason, re.IGNORECASE)
-    except re.error as error:
-        what = f"--closed-reason {closed_reason!r} is no regular expression: {error}."
-        raise InputError(what, remedy="Write a word of the reason.") from None
-    if subject is not None:
-        check_subjects(subject)
-        about["filter_subject"] = subject
-    if username is not None:
-        about["user"] = username
+    about = chosen.question()
     async with connected(ctx) as client:
-        found = await account_connections(client, about)
-    if reason is not None:
-        found = [item for item in found if reason.search(str(item.get("reason") or ""))]
-    if field == "start":
-        found.sort(key=lambda item: str(item.get("start") or ""), reverse=True)  # the longest has most
-    else:
-        found.sort(key=lambda item: number(item, field, 0))
-    shown = found[-top:] if top else found
-    shown = shown[::-1] if reverse else shown
-    if json:
-        print_json(shown)
-        return
-    columns = ["#CID", "Name", "Server", "Cluster", "Address", "Account", "Uptime"]
-    columns += ["#In Msgs", "#Out Msgs", "#In Bytes", "#Out Bytes", "#Subs"]
-    ended = state != "open"
-    print_table(
-        f"{len(shown):,} of {len(found):,} connections by {sort}",
-        [*columns, *(["~Reason"] if ended else [])],
-        [_row(item, ended) for item in shown],
-    )
-    servers = Counter((_server(item, "name"), _server(item, "cluster")) for item in found)
-    if len(servers) > 1:
-        typer.echo("")
-        rows = [(*server, f"{count:,}") for server, count in sorted(servers.items(), key=lambda item: item[1])]
-        print_table("Connections per server", ("Server", "Cluster", "#Connections"), rows)
+        found = chosen.matching(await account_connections(client, about))
+    kept = chosen.sorted(found, reverse)
+    print_report(ServerReport(kept, connection_tables(found, kept, chosen.sort, reason=chosen.state != "open")), json)
 
 
 def _server(item: Mapping[str, Any], field: str) -> str:
     server = item.get("server")
     return str(server.get(field) or "") if isinstance(server, dict) else ""
-
-
-def _row(item: Mapping[str, Any], ended: bool) -> list[object]:
-    kind = str(item.get("kind") or "Client")
-    counted = [number(item, name, 0) for name in ("in_msgs", "out_msgs", "in_bytes", "out_bytes", "subscriptions")]
-    return [
-        f"{'' if kind == 'Client' else kind[0]}{item.get('cid')}",
-        item.get("name") or item.get("mqtt_client") or "",
-        _server(item, "name"),
-        _server(item, "cluster"),
-        f"{item.get('ip')}:{item.get('port')}",
-        item.get("account") or "",
-        item.get("uptime") or "",
-        *(f"{count:,}" for count in counted[:2]),
-        *(format_size(count) for count in counted[2:4]),
-        f"{counted[4]:,}",
-        *([item.get("reason") or ""] if ended else []),
-    ]
 
 
 async def statistics(ctx: typer.Context, json: Json = False) -> None:

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.system import Gathered, ServerFilter
 
-__all__ = ["Limit", "Reporting", "ServerReport", "counted", "server_filter", "show", "tell_missing", "unanswered"]
+__all__ = [
+    "Limit",
+    "Reporting",
+    "ServerReport",
+    "counted",
+    "print_report",
+    "server_filter",
+    "show",
+    "tell_missing",
+    "unanswered",
+]
 
 Limit = Annotated[int, argument("End after so many servers; all that are known otherwise.", min=0)]
 
@@ -70,19 +80,20 @@ async def show(
     """Make a report and show it: once, or again and again until Ctrl-C."""
     if not watch:
         async with connected(ctx) as client:
-            _print(await report(client), json)
+            print_report(await report(client), json)
         return
     async with staying(ctx) as here:
         while not here.stop.is_set():
             made = await report(here.client)
             if sys.stdout.isatty() and not json:
                 terminal().clear()
-            _print(made, json, line=True)
+            print_report(made, json, line=True)
             sys.stdout.flush()
             await here.until(asyncio.sleep(watch))
 
 
-def _print(report: ServerReport, json: bool, *, line: bool = False) -> None:
+def print_report(report: ServerReport, json: bool, *, line: bool = False) -> None:
+    """Print a report: the value as JSON, or its tables and notes."""
     if json:
         print_json(report.value, line=line)
     else:

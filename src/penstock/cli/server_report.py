@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.connection_choice import ConnectionChoice, connection_tables
 from penstock.cli.flags import Json, argument, flag
 from penstock.cli.server_asking import Limit, Reporting, ServerReport, counted, show, unanswered
 from penstock.cli.values import choice
@@ -40,7 +38,6 @@ async def accounts(
 
         about = {"subscriptions": True, "auth": True, "acc": account or ""}
         got = await ask_connections(client, about, where=reporting.where(client), expect=limit)
-        _tell_own(got.own_account)
         found = accounts_of(connections_in(got.answers))
         if account is not None:
             found = [item for item in found if item["account"] == account]
@@ -49,8 +46,9 @@ async def accounts(
                     f"The account {account} has no connections.",
                     remedy="`penstock server report accounts` shows those that have.",
                 )
-            shown = [] if json else _connection_tables(found[0]["connection_info"], "subs", top, reporting.reverse)
-            return ServerReport(found[0], shown, missing=unanswered(got))
+            held = found[0]["connection_info"]
+            kept = sort_rows(held, CONNECTION_SORTS["subs"], reverse=reporting.reverse, top=top)
+            return ServerReport(found[0], connection_tables(held, kept, "subs"), missing=unanswered(got))
         found = sort_rows(found, field, reverse=reporting.reverse, top=top)
         columns = ("Account", "#Connections", "#In msgs", "#Out msgs", "#In bytes", "#Out bytes", "#Subs")
         rows = [
@@ -70,89 +68,25 @@ async def accounts(
 async def connections(
     ctx: typer.Context,
     reporting: Reporting,
+    chosen: ConnectionChoice,
     limit: Limit = 0,
     account: Annotated[str, flag("Only connections of this account.", "NAME")] = "",
-    sort: Annotated[str, flag(f"Sort by one of {', '.join(CONNECTION_SORTS)}.", "KEY")] = "subs",
-    top: Top = 1000,
-    subject: Annotated[str, flag("Only those with a subscription that matches this.", "SUBJECT")] = "",
-    username: Annotated[str, flag("Only those of this user.", "NAME")] = "",
-    state: Annotated[str, flag("Those that are open, closed, or all.", "open|closed|all")] = "open",
-    closed_reason: Annotated[str, flag("Only those whose reason to end matches this.", "REGEX")] = "",
     json: Json = False,
 ) -> None:
     """Show the connections of clients: name, address, account, uptime, messages, bytes and subscriptions."""
-    field = choice(CONNECTION_SORTS)(sort, option="--sort")
-    states = {"open": 0, "closed": 1, "all": 2}
-    choice(dict.fromkeys(states, ""))(state, option="--state")
-    check_pattern(closed_reason, "--closed-reason")
+    about = chosen.question() | ({"acc": account} if account else {})
 
     async def report(client: Any) -> ServerReport:
         from penstock.system.connections import ask_connections
-        from penstock.system.reports import connections_in, sort_rows
+        from penstock.system.reports import connections_in
 
-        about: dict[str, Any] = {"subscriptions": True, "auth": True, "state": states[state]}
-        wanted = {"user": username, "acc": account, "filter_subject": subject}
-        about |= {key: value for key, value in wanted.items() if value}
         got = await ask_connections(client, about, where=reporting.where(client), expect=limit)
-        _tell_own(got.own_account)
-        found = connections_in(got.answers, closed_reason)
-        if json:
-            kept = sort_rows(found, field, reverse=reporting.reverse, top=top)
-            return ServerReport(kept, missing=unanswered(got))
-        return ServerReport(
-            None, _connection_tables(found, sort, top, reporting.reverse, state != "open"), missing=unanswered(got)
-        )
+        found = chosen.matching(connections_in(got.answers))
+        kept = chosen.sorted(found, reporting.reverse)
+        tables = connection_tables(found, kept, chosen.sort, reason=chosen.state != "open")
+        return ServerReport(kept, tables, missing=unanswered(got))
 
     await show(ctx, reporting.watch, json, report)
-
-
-def _tell_own(own_account: bool) -> None:
-    if own_account:
-        what = "This login is not in the system account: servers tell it of the connections of its own account alone."
-        typer.echo(f"penstock: {what}", err=True)
-
-
-def check_pattern(pattern: str, option: str) -> None:
-    """Refuse what is no regular expression."""
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise InputError(
-            f"{option} is {pattern!r}, which is no regular expression: {error}.",
-            remedy="Check brackets and backslashes.",
-        ) from None
-
-
-def _connection_tables(
-    found: Sequence[dict[str, Any]], sort: str, top: int, reverse: bool, reason: bool = False
-) -> list[Any]:
-    from penstock.system.fields import figure, word
-    from penstock.system.reports import sort_rows, subscriptions_of
-
-    kept = sort_rows(found, CONNECTION_SORTS[sort], reverse=reverse, top=top)
-    rows = [
-        (
-            f"{'' if word(item, 'kind') in ('', 'Client') else word(item, 'kind')[0]}{figure(item, 'cid')}",
-            word(item, "name") or word(item, "mqtt_client"),
-            word(item, "server", "name"),
-            word(item, "server", "cluster"),
-            f"{word(item, 'ip')}:{figure(item, 'port')}",
-            word(item, "account"),
-            word(item, "uptime"),
-            *(f"{figure(item, key):,}" for key in ("in_msgs", "out_msgs")),
-            *(format_size(figure(item, key)) for key in ("in_bytes", "out_bytes")),
-            f"{subscriptions_of(item):,}",
-            *([word(item, "reason")] if reason else []),
-        )
-        for item in kept
-    ]
-    heads = ("#CID", "Name", "Server", "Cluster", "Address", "Account", "#Uptime", "#In msgs", "#Out msgs", "#In bytes")
-    columns = (*heads, "#Out bytes", "#Subs", *(["~Reason"] if reason else []))
-    title = f"{counted(len(found), 'connection')} by {sort}"
-    title = f"{len(kept):,} of {title}" if len(kept) < len(found) else title
-    held = Counter((word(item, "server", "name"), word(item, "server", "cluster")) for item in found)
-    each = [(*server, f"{count:,}") for server, count in sorted(held.items(), key=lambda item: (item[1], item[0]))]
-    return [(title, columns, rows), ("Connections of each server", ("Server", "Cluster", "#Connections"), each)]
 
 
 async def cpu(ctx: typer.Context, reporting: Reporting, limit: Limit = 0, json: Json = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,14 +41,12 @@ def without_jwts(answer: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def connections_in(answers: Iterable[Mapping[str, Any]], reason: str = "") -> list[dict[str, Any]]:
-    """Give the connections of all servers, each with its `server`; of closed ones those whose reason matches."""
-    pattern = re.compile(reason, re.IGNORECASE) if reason else None
+def connections_in(answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Give the connections of all servers, each with its `server`, and without JWTs."""
     return [
         {**without_jwt(item), "server": fields(answer, "server")}
         for answer in answers
         for item in rows(answer, "data", "connections")
-        if pattern is None or pattern.search(word(item, "reason"))
     ]
 
 

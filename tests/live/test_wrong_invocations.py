@@ -60,7 +60,7 @@ def test_a_failure_is_told_in_a_sentence(busy_server: str, arguments: str) -> No
 
 @pytest.mark.parametrize("arguments", _listed("+"))
 def test_bad_input_that_the_server_shows_changes_nothing(busy_server: str, arguments: str) -> None:
-    """Bad input that only shows when the server is asked is status 2 as well; a question may stand before the sentence."""
+    """Bad input that only shows when the server is asked is status 2 as well; a question may stand before."""
     done = invoke(busy_server, *shlex.split(arguments))
     assert (done.status, done.stdout) == (2, ""), done.stderr
     assert _one_sentence(done.stderr.splitlines(keepends=True)[-1]), done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.server import Server
 from tests.live.inprocess import Done, invoke
-from tests.support import Authority
+from tests.support import Authority, Operator
 
 CONFIG = """
 accounts {
@@ -136,3 +136,15 @@ def test_tls_shows_the_chain(ask, authority: Authority, server: Server):
     assert "ends within 1w: CN=server, CN=our authority" in done.stderr
     done = invoke(server.url, "account", "tls")
     assert (done.status, "has no TLS" in done.stderr) == (1, True)
+
+
+def test_no_jwt_is_shown(tmp_path):
+    """Servers tell the JWTs of connections, and the JWT of a bearer is a login: ours are not in a report."""
+    operator = Operator()
+    (tmp_path / "x.creds").write_text(operator.credentials())
+    with Server(sync="2m", auth=False, config=operator.config()) as server:
+        creds = str(tmp_path / "x.creds")
+        done = invoke(server.url, "account", "report", "connections", "--json", "--creds", creds)
+    assert done.status == 0, done.stderr
+    assert json.loads(done.stdout)[0]["account"] == operator.account.public
+    assert "eyJ" not in done.stdout

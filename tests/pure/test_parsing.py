@@ -287,7 +287,7 @@ def test_a_password_is_not_shown():
     assert "hush" not in repr(flags(user="u", password="hush", token="hush", jwt="hush", seed="hush", nkey="hush"))
 
 
-@pytest.mark.parametrize("text", ["0s", "soon", "-1s", ""])
+@pytest.mark.parametrize("text", ["0s", "soon", "-1s", "", "25h"])
 def test_a_timeout_is_some_time(text: str):
     """--timeout of nothing, or of what is no duration, is refused."""
     with pytest.raises(OptionError) as caught:

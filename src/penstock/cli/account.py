@@ -15,9 +15,18 @@ from penstock.cli.output import local, print_json, print_sections
 from penstock.cli.running import connected
 from penstock.cli.tables import plain
 from penstock.durations import format_duration, parse_duration
-from penstock.errors import DeniedError, InputError, JetStreamError, NoRespondersError, PenstockError, TlsError
+from penstock.errors import (
+    DeadlineError,
+    DeniedError,
+    InputError,
+    JetStreamError,
+    NoRespondersError,
+    PenstockError,
+    RemoteProtocolError,
+    TlsError,
+)
 from penstock.sizes import format_size
-from penstock.wire.jetstream.answers import number, part
+from penstock.wire.jetstream.answers import number, part, texts
 
 if TYPE_CHECKING:
     from penstock.cli.output import Rows
@@ -27,6 +36,8 @@ __all__ = ["info", "tls"]
 
 _NAMES = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
 _LONGEST_CHAIN = 10
+# What says that something is not to be known, and not that the connection is gone.
+_UNKNOWN = (DeniedError, DeadlineError, JetStreamError, RemoteProtocolError)
 
 
 async def info(ctx: typer.Context, json: Json = False) -> None:
@@ -41,11 +52,11 @@ async def info(ctx: typer.Context, json: Json = False) -> None:
         seconds = await client.rtt()
         try:
             user = await user_info(client)
-        except PenstockError as error:
+        except _UNKNOWN as error:
             problems["user"] = _problem(error)
         try:
             account = await api_request(client, "INFO")
-        except (DeniedError, NoRespondersError, JetStreamError) as error:
+        except _UNKNOWN as error:
             problems["jetstream"] = _problem(error)
         connection = _connection_facts(client, seconds)
     if json:
@@ -130,7 +141,7 @@ def _permission_sections(user: Mapping[str, Any]) -> list[tuple[str, Rows]]:
     for verb in ("publish", "subscribe"):
         about = permissions.get(verb) if isinstance(permissions, dict) else None
         if isinstance(about, dict):
-            lists = [(word.capitalize(), sorted(map(str, about.get(word) or ()))) for word in ("allow", "deny")]
+            lists = [(word.capitalize(), sorted(texts(about, word))) for word in ("allow", "deny")]
             sections.append((f"May {verb}", [(word, subjects or None) for word, subjects in lists]))
     answers = permissions.get("responses") if isinstance(permissions, dict) else None
     if isinstance(answers, dict):

@@ -59,7 +59,8 @@ async def events(
             return
         from penstock.system.events import JS_ADVISORIES, JS_METRICS, SERVER_ADVISORIES
 
-        wanted = [*extra, *(JS_ADVISORIES if js_advisory or all else ()), *(JS_METRICS if js_metric or all else ())]
+        told = [*(JS_ADVISORIES if js_advisory or all else ()), *(JS_METRICS if js_metric or all else ())]
+        wanted = [*extra, *map(here.client.options.event_subject, told)]
         if (srv_advisory or all) and await _may_hear_servers(here, alone=not wanted):
             wanted += SERVER_ADVISORIES
 

@@ -25,6 +25,7 @@ __all__ = ["Globals", "hoist"]
 # The ways to log in, by the flags of each, and the options of those that are called otherwise.
 _WAYS = (("user", "password"), ("token",), ("creds",), ("nkey",), ("jwt", "seed"))
 _OPTIONS = {"creds": "credentials", "seed": "nkey"}
+_LONGEST = 86400.0  # seconds to wait for an answer: who waits for longer than a day has mistyped
 
 
 def _version(wanted: bool) -> None:
@@ -81,8 +82,9 @@ class Globals:
     def seconds(self) -> float:
         """The time to wait for an answer."""
         seconds = parse_duration(self.timeout, option="--timeout")
-        if seconds <= 0:
-            raise OptionError("--timeout is zero.", remedy="Give some time, such as 5s.", option="--timeout")
+        if not 0 < seconds <= _LONGEST:
+            what = "--timeout is zero." if seconds <= 0 else f"--timeout is {self.timeout!r}, longer than a day."
+            raise OptionError(what, remedy="Give some time, such as 5s.", option="--timeout")
         return seconds
 
     @property

@@ -52,6 +52,7 @@ __all__ = [
     "mask_context",
     "resolve",
     "selected_context",
+    "shared_form",
     "to_context",
     "used_context",
 ]
@@ -336,6 +337,20 @@ def change_context(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     return found
 
 
+def shared_form(field: str, value: Any) -> Any:
+    """Give a field's value as the `nats` command reads it from anywhere: whole paths, and references where it has none.
+
+    That command takes user_jwt and user_seed for the text itself, and nkey and creds for the path of a file.
+    """
+    if field not in ("creds", "nkey", "user_jwt", "user_seed", "cert", "key", "ca") or not value:
+        return value
+    if _REFERENCE.match(value) or value.startswith(("~", "$")):
+        return value
+    if is_hidden(value):
+        return _embedded(value) if field in ("creds", "nkey") and (is_text(value) or is_seed(value)) else value
+    return f"{'file://' if field.startswith('user_') else ''}{os.path.abspath(value)}"
+
+
 def embed_files(fields: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Give a context with the content of its login's files in the place of their paths."""
     found = dict(fields)
@@ -356,10 +371,12 @@ def embed_files(fields: Mapping[str, Any], environ: Mapping[str, str] = os.envir
 
 def mask_context(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Give the fields of a context as they may be shown: all of the `nats` command's, and ours, without secrets."""
-    shown = {field: fields.get(field, empty) for field, empty in LAYOUT.items()}
+    shown = {field: empty if fields.get(field) is None else fields[field] for field, empty in LAYOUT.items()}
     for field, value in shown.items():
-        if isinstance(LAYOUT[field], str):
-            shown[field] = _shown(field, value) if isinstance(value, str) else MASK
+        if isinstance(value, str):
+            shown[field] = _shown(field, value) if isinstance(LAYOUT[field], str) else MASK
+        elif not isinstance(value, list if LAYOUT[field] is None else type(LAYOUT[field])) and value is not None:
+            shown[field] = MASK  # of a wrong kind: it may be anything
     if isinstance(fields.get(_OURS), dict):
         shown[_OURS] = {option: value for option, value in fields[_OURS].items() if option in _OWN}
     return shown
@@ -367,10 +384,10 @@ def mask_context(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(field: str, value: str) -> str:
     if field not in _REFERENCES:
-        return mask_url(value)
+        return MASK if is_text(value) else mask_url(value)
     if not value or (_REFERENCE.match(value) and not value.lower().startswith("data:")):
         return value
-    return MASK if field in ("token", "password") or is_hidden(value) else value
+    return MASK if field in ("token", "password") or is_hidden(value) else mask_url(value)
 
 
 def context_colors(name: str, environ: Mapping[str, str] = os.environ) -> str | None:

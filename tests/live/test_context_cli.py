@@ -271,6 +271,9 @@ def test_a_jwt_and_its_seed_log_in(home: Home, operated: tuple[Server, Operator]
     assert seed not in said
     assert (home.read("x")["user_jwt"], home.read("x")["user_seed"], home.read("x")["nkey"]) == (jwt, seed, "")
     good(home("rtt", "1", "--context", "x"))
+    files = ("--jwt", str(tmp_path / "jwt"), "--seed", str(tmp_path / "seed"))
+    assert good(home("context", "add", "y", "-s", server.url, *files)).count("(found)") == 2
+    good(home("rtt", "1", "--context", "y"))
     done = home("rtt", "1", "--jwt", jwt, url=server.url)
     assert (done.status, "refuses the login with a JWT" in done.stderr) == (1, True)
     (tmp_path / "x.creds").write_text(operator.credentials())

@@ -37,6 +37,19 @@ def test_a_table_has_its_numbers_to_the_right(capsys: Captured):
     assert len(top) == len(first) == len(second)
 
 
+def test_a_table_has_the_look_that_is_chosen(capsys: Captured):
+    """--colors chooses lines or a colour; a pipe gets the lines, and no colour."""
+    try:
+        for name in tables.SCHEMES:
+            tables.use_scheme(name)
+            tables.print_table("Things", ("Name",), [("a",)])
+            shown = capsys.readouterr().out
+            assert ("╔" in shown, "╭" in shown) == (name == "double", name != "double")
+            assert "\x1b" not in shown
+    finally:
+        tables.use_scheme("rounded")
+
+
 def test_a_table_without_rows_shows_its_columns(capsys: Captured):
     """Nothing to show is a table with a head, and no error."""
     tables.print_table("Nothing", ("One", "#Two"), [])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import context_files, contexts
-from penstock.contexts import change_context, embed_files, load_options, mask_context
+from penstock.contexts import change_context, embed_files, load_options, mask_context, shared_form
 from penstock.errors import ContextError, OptionError
 from tests.support import Key, Operator
 
@@ -191,6 +191,9 @@ def test_no_secret_is_shown():
             "user_jwt": "eyJs.s3cr3t.x",
             "user_seed": seed,
             "description": ["s3cr3t"],
+            "key": "-----BEGIN PRIVATE KEY-----\ns3cr3t\n-----END PRIVATE KEY-----\n",
+            "tls_first": "s3cr3t",
+            "windows_ca_certs_match": {"a": "s3cr3t"},
             "unknown": "s3cr3t",
             "penstock": {"tls_hostname": "h", "unknown": "s3cr3t"},
         }
@@ -245,6 +248,26 @@ def test_a_secret_may_be_a_reference(environ, tmp_path):
         assert "t0k" not in str(caught.value)
     with pytest.raises(OptionError, match=r"file .*/none cannot be read"):
         embed_files({"creds": "/none"}, environ)
+
+
+def test_what_is_kept_can_be_read_by_both_commands(tmp_path, monkeypatch):
+    """The `nats` command takes nkey for a path and user_seed for the seed itself; anything else is a reference."""
+    monkeypatch.chdir(tmp_path)
+    seed, jwt = Key.make().seed, "eyJ0.eyJq.s1g"
+    embedded = "data:;base64," + base64.b64encode(seed.encode()).decode()
+    for field, given, kept in (
+        ("nkey", "n.nk", f"{tmp_path}/n.nk"),
+        ("nkey", seed, embedded),
+        ("user_seed", seed, seed),
+        ("user_seed", "s.nk", f"file://{tmp_path}/s.nk"),
+        ("user_jwt", jwt, jwt),
+        ("creds", "~/x.creds", "~/x.creds"),
+        ("creds", "env://X", "env://X"),
+        ("ca", "../ca.pem", f"{tmp_path.parent}/ca.pem"),
+        ("token", "t", "t"),
+        ("creds", "", ""),
+    ):
+        assert shared_form(field, given) == kept
 
 
 def test_a_literal_that_looks_like_a_reference_survives():

@@ -13,8 +13,8 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from penstock.credentials import Login, inline, login, tls_context
-from penstock.errors import LinkError, LoginError, TlsError
+from penstock.credentials import Login, check, inline, login, tls_context
+from penstock.errors import InputError, LinkError, LoginError, TlsError
 from penstock.options import ConnectionOptions
 from tests.support import Authority, Key, Operator, Pair, credentials_text
 
@@ -98,6 +98,41 @@ def test_credentials_are_text_or_a_file(user: Key, tmp_path: Path, as_path: bool
     assert fields.keys() == {"jwt", "sig"}
     assert fields["jwt"] == JWT
     assert verified(user, fields["sig"], "a nonce")
+
+
+@pytest.mark.parametrize(
+    "form", ["{jwt}", "{jwt}\n", "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"]
+)
+@pytest.mark.parametrize("as_path", [False, True])
+def test_a_jwt_is_text_or_a_file(user: Key, tmp_path: Path, form: str, as_path: bool) -> None:
+    """A JWT is signed for with the seed beside it; a bearer's goes alone."""
+    jwt, path = JWT, tmp_path / "user.jwt"
+    text = form.format(jwt=jwt)
+    path.write_text(text)
+    given = str(path) if as_path else text
+    fields = login(ConnectionOptions(jwt=given, nkey=user.seed)).connect_fields("nonce")
+    assert fields.keys() == {"jwt", "sig"}
+    assert (fields["jwt"], verified(user, fields["sig"], "nonce")) == (jwt, True)
+    assert login(ConnectionOptions(jwt=given)).connect_fields("nonce") == {"jwt": jwt}
+    assert inline(ConnectionOptions(jwt=given, nkey=user.seed)) == ConnectionOptions(jwt=jwt, nkey=user.seed)
+
+
+def test_what_a_command_names_is_checked_before_it_connects(authority: Authority, tmp_path: Path) -> None:
+    """A missing or broken file is bad input, whichever option names it."""
+    broken = tmp_path / "broken"
+    broken.write_text("s3cr3t")
+    for options in (
+        ConnectionOptions(credentials="/no/such"),
+        ConnectionOptions(nkey="/no/such"),
+        ConnectionOptions(jwt="/no/such"),
+        ConnectionOptions(jwt=str(broken)),
+        ConnectionOptions(tls_ca="/no/such"),
+        ConnectionOptions(tls_cert=str(authority.ca), tls_key=str(broken)),
+    ):
+        with pytest.raises(InputError) as caught:
+            check(options)
+        assert "s3cr3t" not in str(caught.value)
+    check(ConnectionOptions(tls_ca=str(authority.ca), token="t"))
 
 
 def test_a_signature_waits_for_a_nonce(user: Key) -> None:

@@ -108,7 +108,7 @@ def _keep(
 ) -> None:
     """Change fields as the flags say, check them, and write them as a context."""
     from penstock.context_files import select_context, write_context
-    from penstock.contexts import change_context, check_context, embed_files
+    from penstock.contexts import change_context, check_context, embed_files, shared_form
     from penstock.credentials import check
     from penstock.options import DEFAULT_URL
 
@@ -121,7 +121,7 @@ def _keep(
         fields = embed_files(fields)
     check(check_context(name, _set_or_not(fields)))
     for variable, field in _VARIABLES.items():
-        if os.environ.get(variable) and changes.get(field) == _absolute(field, os.environ[variable]):
+        if os.environ.get(variable) and changes.get(field) == shared_form(field, os.environ[variable]):
             typer.echo(f"The {field} is that of {variable} in the environment.", err=True)
     path = write_context(name, fields)
     if select:
@@ -139,22 +139,13 @@ def _set_or_not(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changes(ctx: typer.Context) -> dict[str, Any]:
+    from penstock.contexts import shared_form
+
     flags = ctx.obj
     given = {field: getattr(flags, name) for name, field in _KEPT.items()}
     given["url"] = flags.url if flags.url is not None else os.environ.get("NATS_URL") or None
     given |= {_LOGIN.get(name, name): value for name, value in flags.login().items()}
-    return {field: _absolute(field, value) for field, value in given.items() if value is not None}
-
-
-def _absolute(field: str, value: Any) -> Any:
-    """Give the whole path of a file: a context is used from anywhere."""
-    from penstock.options import is_hidden
-
-    if field not in ("creds", "nkey", "user_jwt", "user_seed", "cert", "key", "ca"):
-        return value
-    if not value or "://" in value or value.startswith(("~", "$", "data:")) or is_hidden(value):
-        return value
-    return os.path.abspath(value)
+    return {field: shared_form(field, value) for field, value in given.items() if value is not None}
 
 
 def edit(ctx: typer.Context, name: Name) -> None:

@@ -59,7 +59,7 @@ def show_context(name: str, fields: Mapping[str, Any], path: Path, connection: s
         if field in _FILES and value == MASK:
             value = "embedded"
         elif field in _FILES and value:
-            value = f"{value} ({_state(field, value)})"
+            value = f"{value} ({_state(value)})"
         rows.append((label, value or None))
     ours = shown.get("penstock") or {}
     rows += [(option, value) for option, value in ours.items() if value is not None]
@@ -83,12 +83,15 @@ def _is_selected(name: str) -> bool:
         return False
 
 
-def _state(field: str, value: str) -> str:
+def _state(value: str) -> str:
     scheme, mark, rest = value.partition("://")
     if mark and scheme.lower() != "file":
         return {"env": "a variable"}.get(scheme.lower(), "not supported here")
     path = os.path.expanduser(os.path.expandvars(rest if mark else value))
-    return "found" if os.access(path, os.R_OK) and os.path.isfile(path) else "missing"
+    try:
+        return "found" if os.access(path, os.R_OK) and os.path.isfile(path) else "missing"
+    except ValueError:  # a zero byte, or what is no text
+        return "missing"
 
 
 def problem_of(name: str, fields: Mapping[str, Any]) -> str | None:

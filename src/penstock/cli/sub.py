@@ -129,7 +129,7 @@ class FromStream:
 
 async def sub(
     ctx: typer.Context,
-    subjects: Annotated[list[str] | None, argument("Subjects to listen on.", "SUBJECT...")] = None,
+    subjects: Annotated[list[str] | None, argument("Subjects to listen on.", "SUBJECT")] = None,
     queue: Annotated[str | None, flag("Share the messages with this queue group.")] = None,
     inbox: Annotated[bool, flag("Listen on an inbox that is made up.", "-i", "--inbox")] = False,
     ack: Annotated[bool, flag("Acknowledge messages that a consumer pushes here.")] = False,

@@ -419,6 +419,7 @@ def test_reply_echoes_and_takes_its_time(run: Callable[..., Done], peer: Peer, u
         (["a", "--command", "no-such-program"], "no program"),
         (["a", "--command", "{{1}}"], "templates are for arguments"),
         (["a b", "x"], "The subject"),
+        (["a", "x", "--queue", ""], "queue group"),
         (["a", "x", "-H", "x"], "header"),
         (["a", "x", "--sleep", "x"], "--sleep"),
         (["a", "x", "--count", "-1"], "--count"),

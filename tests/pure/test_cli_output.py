@@ -445,6 +445,14 @@ async def test_a_body_is_the_argument_or_standard_input(monkeypatch: pytest.Monk
     assert (await bodies(), await bodies(send_on="newline")) == ([b""], [])
 
 
+async def test_an_input_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """What the system says of it is a sentence, as with a terminal that is gone."""
+    with (tmp_path / "written").open("w") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        with pytest.raises(InputError, match="Standard input cannot be read"):
+            await standard_input.whole_body(None)
+
+
 async def test_a_slow_pipe_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch):
     """Lines are given as they come, and whatever else the loop has to do goes on meanwhile."""
     reading, writing = os.pipe()

@@ -14,7 +14,7 @@ from typing import Annotated
 from penstock.cli.flags import flag
 from penstock.errors import InputError
 
-__all__ = ["CALL", "HeaderTemplates", "Template", "Templates", "check_subjects", "parse_headers"]
+__all__ = ["CALL", "HeaderTemplates", "Template", "Templates", "check_queue", "check_subjects", "parse_headers"]
 
 Templates = Annotated[bool, flag("Fill {{Count}} and the like into subject, headers and body.")]
 
@@ -33,6 +33,12 @@ def check_subjects(*subjects: str, literal: bool = False, templates: bool = Fals
             raise InputError(
                 f"The subject {subject!r} {fault}.", remedy="Write words joined by dots, such as orders.new."
             )
+
+
+def check_queue(group: str | None) -> None:
+    """Refuse a queue group that no server takes before we connect to one."""
+    if group is not None and (not group or not group.isprintable() or " " in group):
+        raise InputError(f"The queue group {group!r} is none.", remedy="Write a name without blanks.")
 
 
 class Template:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.flags import Headers, StopAfter, argument, flag
-from penstock.cli.message_parts import HeaderTemplates, Template, check_subjects
+from penstock.cli.message_parts import HeaderTemplates, Template, check_queue, check_subjects
 from penstock.cli.running import staying
 from penstock.cli.tables import plain
 from penstock.cli.values import refuse_both
@@ -45,6 +45,7 @@ async def reply(
 ) -> None:
     """Answer requests, until Ctrl-C."""
     check_subjects(subject)
+    check_queue(queue)
     refuse_both("A body", body is not None, "--echo", echo)
     refuse_both("A body", body is not None, "--command", command is not None)
     refuse_both("--echo", echo, "--command", command is not None)

@@ -88,7 +88,13 @@ async def _pieces() -> AsyncIterator[bytes]:
     try:
         while True:
             await ready.wait()
-            if not (piece := os.read(number, _PIECE)):
+            try:
+                piece = os.read(number, _PIECE)
+            except OSError as error:  # a terminal that is gone, or somebody else's
+                raise InputError(
+                    f"Standard input cannot be read: {error.strerror}.", remedy="Give a body, or another input."
+                ) from None
+            if not piece:
                 return
             yield piece
             if loop.remove_reader(number):

@@ -13,7 +13,7 @@ import typer
 from penstock.cli.arrivals import Arrival, Display, Dumped, Printed, Raw, Stored, SubjectReport, Translation
 from penstock.cli.flags import Raw as RawFlag
 from penstock.cli.flags import StopAfter, Wait, argument, flag, flag_table, table_flag
-from penstock.cli.message_parts import check_subjects
+from penstock.cli.message_parts import check_queue, check_subjects
 from penstock.cli.running import Staying, staying
 from penstock.cli.values import refuse_both, shifted, words
 from penstock.durations import parse_duration
@@ -129,7 +129,7 @@ class FromStream:
 
 async def sub(
     ctx: typer.Context,
-    subjects: Annotated[list[str] | None, argument("Subjects to listen on.", "SUBJECT...")] = None,
+    subjects: Annotated[list[str] | None, argument("Subjects to listen on.", "SUBJECT")] = None,
     queue: Annotated[str | None, flag("Share the messages with this queue group.")] = None,
     inbox: Annotated[bool, flag("Listen on an inbox that is made up.", "-i", "--inbox")] = False,
     ack: Annotated[bool, flag("Acknowledge messages that a consumer pushes here.")] = False,
@@ -147,6 +147,7 @@ async def sub(
     """Show messages as they come, until Ctrl-C; from a stream, if one is named or where in one to begin."""
     ignored, start = words(ignore_subject or []), of_stream.start()
     check_subjects(*(subjects or []), *ignored)
+    check_queue(queue)
     silence = parse_duration(wait, option="--wait") if wait else None
     _check(subjects or [], start is not None, inbox=inbox, queue=queue, match=match_replies, stream=of_stream)
     refuse_both("An inbox", inbox, "--dump -", looks.dump == "-")

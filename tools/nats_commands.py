@@ -107,9 +107,11 @@ def _compare(
     for flag in flags:
         short, _, long = flag.rpartition(" ")
         keys = (f"{row.theirs} {long}", long)
-        other, why = words.find("flag names", *keys), words.find("flags", *keys)
+        other = words.find("flag names", *keys)
         name = other or long
         option = own.get(name) or shared.get(name)
+        # A word for all verbs is for those that lack the flag.
+        why = words.find("flags", *(keys if option is None else keys[:1]))
         if why is not None:
             row.left_out.append(f"`{long}` ({why})")
         elif option is None:

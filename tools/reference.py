@@ -296,7 +296,7 @@ def models() -> str:
 
 
 # Values that are given, never made by a program.
-_GIVEN = {"AckSample", "Advisory", "BatchAck", "DeadLetter", "Figures", "Plan", "Scheduled", "WorkerCounts"}
+_GIVEN = {"AckSample", "Advisory", "BatchAck", "Counter", "DeadLetter", "Figures", "Plan", "Scheduled", "WorkerCounts"}
 
 
 def jetstream_values() -> str:

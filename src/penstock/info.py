@@ -295,9 +295,11 @@ class GroupInfo:
     """A priority group of a consumer, and which client it is pinned to."""
 
     name: str
+    """Its name."""
     pin: str | None
     """The id that the server gave the client that it delivers to; None while there is none, and for other policies."""
     since: datetime | None
+    """Since when it is pinned to that client."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:

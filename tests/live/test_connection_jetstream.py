@@ -16,6 +16,7 @@ from penstock.errors import (
     NotFoundError,
     PenstockError,
 )
+from penstock.jetstream import Schedule, Schedules
 from penstock.model import Consumer, Stream
 from penstock.server import Server
 from tests.live.connecting import plain
@@ -137,7 +138,9 @@ async def test_messages_that_are_looked_for(js: JetStream, unique: Unique, direc
         [message async for message in js.get_last_msgs(name, [f"{name}.a", "a b"], direct=direct)]
 
 
-async def test_the_last_messages_of_many_subjects(nc: Connection, js: JetStream, unique: Unique):
+async def test_the_last_messages_of_many_subjects(
+    nc: Connection, js: JetStream, unique: Unique, monkeypatch: pytest.MonkeyPatch
+):
     """More subjects than the server gives at once, and more bytes, come all the same, each once."""
     name = unique("L")
     await js.add_stream(name=name, subjects=[f"{name}.>"], storage="memory")
@@ -150,6 +153,7 @@ async def test_the_last_messages_of_many_subjects(nc: Connection, js: JetStream,
     for asked in (f"{name}.*", subjects):
         found = [(message.subject, message.data) async for message in js.get_last_msgs(name, asked)]
         assert sorted(found) == sorted((subject, b"%d" % number) for number, subject in enumerate(subjects))
+        monkeypatch.setattr("penstock.connection.stored._PAGE_BYTES", 5000)
 
 
 async def test_a_mirror_does_not_answer_for_its_origin(js: JetStream, unique: Unique):
@@ -258,9 +262,16 @@ async def test_odd_answers_are_our_errors(server: Server, unique: Unique, answer
 
         await nc.subscribe(f"{nc.options.js_prefix}.>", cb=odd)
         await nc.subscribe(subject := unique("subject"), cb=odd)
-        js = nc.jetstream(timeout=5)
+        js, quick = nc.jetstream(timeout=5), nc.jetstream(timeout=0.05)
         for call in (
             lambda: js.stream_info("S"),
+            lambda: js.stream_info("S", ">", deleted_details=True),
+            lambda: js.get_msg("S", 1, direct=True),
+            lambda: js.get_last_msg("S", "s", direct=True),
+            lambda: anext(quick.get_last_msgs("S", ">")),
+            lambda: anext(js.get_last_msgs("S", ">", direct=False)),
+            lambda: Schedules(nc, "S").put("s", b"", Schedule.after("1s", "t")),
+            lambda: Schedules(nc, "S").cancel("s"),
             lambda: js.add_stream(name="S", subjects=["s"]),
             lambda: js.update_stream(name="S", subjects=["s"]),
             lambda: js.purge_stream("S"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import signal
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from penstock.server import Server
-from penstock.wire.jetstream.direct import read_headers
 from tests.live.inprocess import Done, Peer, Talk, invoke
 
 
@@ -37,11 +35,6 @@ def run(server: Server) -> Callable[..., Done]:
         return done
 
     return call
-
-
-def stored_headers(done: Done) -> dict[str, list[str]]:
-    """Read the headers of a message that `stream get --json` printed."""
-    return read_headers(base64.b64decode(json.loads(done.stdout)["hdrs"]))
 
 
 def awaited(heard: list[Any], count: int) -> list[Any]:
@@ -119,6 +112,10 @@ def test_pub_many_says_so_once(run: Callable[..., Done], peer: Peer, unique: Cal
         ["a", "x", "--schedule-dest", "b"],
         ["a", "x", "--schedule-dest", "b", "--schedule-every", "5s", "--schedule-after", "5s"],
         ["a", "x", "--schedule-dest", "b", "--schedule-every", "5s", "--atomic"],
+        ["a", "x", "--schedule-dest", "b", "--schedule-every", "0s"],
+        ["a", "x", "--schedule-dest", "b", "--schedule-cron", "* * * * *"],
+        ["a", "x", "--schedule-dest", "a", "--schedule-at", "2030-01-01"],
+        ["a", "x", "--schedule-dest", "b c", "--schedule-after", "5s"],
     ],
 )
 def test_pub_refuses_bad_input_before_it_connects(arguments: list[str]):
@@ -146,7 +143,7 @@ def test_pub_sends_lines_as_they_come(run: Callable[..., Done], peer: Peer, uniq
     assert done.stdout.count(f"bytes to {subject}\n") == 3
 
 
-def test_pub_into_a_stream(run: Callable[..., Done], unique: Callable[..., str]):
+def test_pub_into_a_stream(run: Callable[..., Done], peer: Peer, unique: Callable[..., str]):
     """-J and --ttl tell the stream's ack, and --atomic stores all or none; each with headers that are repeated."""
     stream, other = unique("S"), unique("S")
     run("stream", "add", stream, "--subjects", stream, "--defaults", "--allow-batch", "--allow-msg-ttl")
@@ -159,7 +156,7 @@ def test_pub_into_a_stream(run: Callable[..., Done], unique: Callable[..., str])
     ids = ("-H", "Nats-Msg-Id:b{{Count}}")
     done = run("pub", stream, "m{{Count}}", "--atomic", "--count", "3", "--ttl", "1h", *headers, *ids)
     assert done.stdout == f"Stored 3 messages in Stream: {stream} Sequence: 6\n"
-    got = stored_headers(run("stream", "get", stream, "6", "--json"))
+    got = peer.do(peer.client.jetstream().get_msg(stream, 6)).headers
     assert (got["A"], got["Nats-Msg-Id"], got["Nats-TTL"]) == (["1", "2"], ["b3"], ["3600000ms"])
     assert "--allow-batch" in run("pub", other, "x", "--atomic", status=2).stderr
     assert "per-message TTL is disabled" in run("pub", other, "x", "--ttl", "5s", status=1).stderr
@@ -172,12 +169,14 @@ def test_pub_later(run: Callable[..., Done], peer: Peer, unique: Callable[..., s
     stream = unique("S")
     allowed = {"allow_msg_schedules": True, "allow_rollup_hdrs": True, "allow_msg_ttl": True}
     peer.do(peer.client.jetstream().add_stream(name=stream, subjects=[f"{stream}.>"], **allowed))
-    plan = ("--schedule-every", "1h", "--schedule-dest", f"{stream}.out", "--schedule-ttl", "2m")
+    plan = ("--schedule-every", "2d", "--schedule-dest", f"{stream}.out", "--schedule-ttl", "2m")
     assert "Sequence: 1" in run("pub", f"{stream}.plan", "x", *plan).stdout
-    kept = stored_headers(run("stream", "get", stream, "1", "--json"))
-    assert kept["Nats-Schedule"] == ["@every 1h0m0s"]
+    kept = peer.do(peer.client.jetstream().get_msg(stream, 1)).headers
+    assert kept["Nats-Schedule"] == ["@every 48h0m0s"]
     assert kept["Nats-Schedule-Target"] == [f"{stream}.out"]
-    assert kept["Nats-Schedule-TTL"] == ["2m0s"]
+    elsewhere = ("--schedule-after", "1h", "--schedule-dest", "elsewhere")
+    assert "does not capture elsewhere" in run("pub", f"{stream}.plan", "x", *elsewhere, status=2).stderr
+    assert kept["Nats-Schedule-TTL"] == ["120000ms"]
 
 
 def test_pub_is_broken_off(run: Callable[..., Done], unique: Callable[..., str]):

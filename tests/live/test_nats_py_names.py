@@ -288,6 +288,7 @@ async def draining(nats: Any, url: str, name: str) -> Any:
     for number in range(50):
         await other.publish(f"{name}.in", b"%d" % number)
     await other.flush()
+    await nc.flush()  # and so it has arrived: nats-py loses what is on its way
     await nc.drain()
     await other.close()
     return got, nc.is_closed

@@ -605,3 +605,13 @@ def test_payloads_are_translated(run: Run, stream: str, peer: Peer):
     assert "2 messages were not translated" in done.stderr
     assert "given together" in run("get", stream, "1", "--translate", "cat", "--json", status=2).stderr
     assert "there is no program" in run("get", stream, "1", "--translate", "nope-nope", status=2).stderr
+
+
+def test_what_came_from_outside_is_text(run: Run, stream: str, peer: Peer):
+    """A subject that turns the direction of text is written out in questions, lists and messages."""
+    peer.publish(f"{stream}.\u202e", b"x")
+    asked = run("rmm", stream, "1", stdin="n\n", status=2).stderr
+    for words in (["subjects", stream], ["subjects", stream, "-n"], ["view", stream]):
+        asked += run(*words).stdout
+    assert asked.count("\\u202e") == 4
+    assert "\u202e" not in asked

@@ -113,5 +113,5 @@ def test_a_plan_leaves_what_is_newer(tomorrow: tuple[Callable[..., Done], list[A
         "duplicate_window": 120.0,
     }
     assert run("consumer", "ls", "NEW", "--names").stdout == "c\n"
-    assert "Of_tomorrow" in run("consumer", "info", "NEW", "c").stdout
+    assert "tomorrow" in run("consumer", "info", "NEW", "c").stdout
     assert updated == []

@@ -47,7 +47,7 @@ def spark_process(
     ours |= {"SPARK_DAEMON_MEMORY": memory, "PYSPARK_PYTHON": sys.executable}
     temporary = folder / "java"
     temporary.mkdir(exist_ok=True)
-    ours |= dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"), f"-Djava.io.tmpdir={temporary}")
+    ours |= dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"), f"{QUICK_JVM} -Djava.io.tmpdir={temporary}")
     with log.open("wb") as out:
         process = subprocess.Popen(
             [

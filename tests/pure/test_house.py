@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
 import re
@@ -111,11 +112,15 @@ IMPURE = {
 PRIVATE: dict[tuple[str, str], str] = {}
 
 
-def modules() -> Iterator[tuple[str, Path, ast.Module]]:
+@functools.cache
+def modules() -> tuple[tuple[str, Path, ast.Module], ...]:
+    """Read all modules, once for all who look at them."""
+    found = []
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        yield name, path, ast.parse(path.read_text())
+        found.append((name, path, ast.parse(path.read_text())))
+    return tuple(found)
 
 
 def imports(tree: ast.Module) -> Iterator[str]:

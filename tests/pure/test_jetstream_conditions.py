@@ -55,6 +55,8 @@ def test_a_condition_that_failed(err_code: int, says: str, headers: dict[str, st
     assert (error.code, error.err_code, error.description) == (400, err_code, says)
     for same in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert (type(same), str(same), same.facts) == (ConditionError, str(error), error.facts)
+    fewer = isinstance(error.actual, int) and error.actual < error.expected
+    assert ("was removed, or never there" in error.remedy) is fewer
     assert explained(error, "other", STREAM) is error, "what is told once is not told otherwise"
 
 

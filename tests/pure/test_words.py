@@ -17,7 +17,6 @@ SHARED = {
     "Publisher": "puts messages into a stream, payloads in chunks onto a subject",
     "Refusal": "why a channel's request, or a chunk, is not taken",
     "Service": "serves requests: of the bus, of old clients",
-    "Schedule": "when a stream publishes a message, as a value and as the flags of a command",
     "State": "where a session stands; where a reply stands; what a gateway must not forget",
     "Subscription": "what a connection, or a client of channels, is sent",
 }

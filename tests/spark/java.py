@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# The JVMs of tests live for seconds or minutes: the second compiler costs them more than it brings.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The JVMs of tests live for seconds or minutes: the second compiler costs them more than it brings, and a fifth of the
+# time in which they start goes into verifying Spark's own classes.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 def java_home() -> str | None:

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError, PublishError
 from penstock.server import Server
 from penstock.wire.bulk import BulkConnection
 from tests.spark.faults import Driver, audit, wait_for
+from tests.spark.java import QUICK_JVM
 
 
 def free_port() -> int:
@@ -34,7 +35,7 @@ def standalone(tmp_path):
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
     port, processes = free_port(), []
     environment = {**os.environ, "SPARK_NO_DAEMONIZE": "1", "PYSPARK_PYTHON": sys.executable}
-    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
 
     def start(name: str, *arguments: str) -> None:
         with (tmp_path / f"{name}.log").open("wb") as log:
@@ -81,7 +82,7 @@ def test_two_workers_read_from_three_nodes(spark, standalone, tmp_path):
             bulk.publish("WIDE", rows.slice(1), subject="wide.a", timeout=60)
         driver = Driver(cluster.url, "WIDE", tmp_path, {"minPartitions": "4", "maxMessagesPerTrigger": "3000"})
         conf = {"spark__executor__memory": "500m", "spark__cores__max": "2", "spark__executor__cores": "1"}
-        driver.start(master=standalone, conf=conf, finish=True)
+        driver.start(master=standalone, conf={**conf, "spark__executor__extraJavaOptions": QUICK_JVM}, finish=True)
         try:
             wait_for(lambda: driver.batches() > 0 or not driver.alive, 120, driver.log_text)
             leader = leader_of(cluster)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.cli.programs import Program
     from penstock.connection import Msg
 
-__all__ = ["Arrival", "Dumped", "Printed", "Raw", "Report", "Shown", "Stored", "Translation"]
+__all__ = ["Arrival", "Display", "Dumped", "Printed", "Raw", "Stored", "SubjectReport", "Translation"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Arrival:
         return cls(message.subject, message.data, message.header_block, message.reply, subscription)
 
 
-class Shown(Protocol):
+class Display(Protocol):
     """A way to show messages."""
 
     async def show(self, number: int, arrival: Arrival, answer: Arrival | None = None) -> None:
@@ -222,7 +222,7 @@ def _as_json(arrival: Arrival, data: bytes) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
-class Report:
+class SubjectReport:
     """How many messages and bytes each subject, or each subscription, has; live on a terminal, else at the end."""
 
     MOST = 100_000  # subjects that are told apart
@@ -254,7 +254,8 @@ class Report:
     @property
     def _about(self) -> tuple[str, tuple[str, ...]]:
         what = "Subscription" if self._by_subscription else "Subject"
-        return f"Top {self._top} of {len(self._messages):,}", (what, "#Messages", "#Bytes")
+        title = f"Top {self._top} of {len(self._messages):,} {what.lower()}s"
+        return title, (what, "#Messages", "#Bytes")
 
     @contextmanager
     def live(self) -> Iterator[None]:

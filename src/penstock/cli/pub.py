@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,20 +20,21 @@ from penstock.cli.running import connected
 from penstock.cli.standard_input import Body, ForceStdin, SendOn, bodies
 from penstock.cli.tables import plain
 from penstock.cli.values import parse_until, refuse_both
-from penstock.durations import format_duration, parse_duration
+from penstock.durations import parse_duration
 from penstock.errors import DeniedError, InputError
 from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.jetstream import Outgoing
+    from penstock.jetstream.schedule import Schedule
     from penstock.wire.jetstream.answers import PubAck
 
 __all__ = ["pub"]
 
 
 @flag_table
-class Schedule:
+class Later:
     """When a stream is to publish a message, and where to."""
 
     schedule_at: str | None = table_flag("Have the stream publish it at a time.", "TIME")
@@ -45,50 +45,33 @@ class Schedule:
     schedule_source: str | None = table_flag("Subject whose last message it publishes instead.", "SUBJECT")
     schedule_ttl: str | None = table_flag("How long what it publishes is kept.", "DURATION")
 
-    def headers(self) -> dict[str, list[str]]:
-        """Give the headers that say it; none if nothing is said."""
-        patterns = self._patterns()
-        others = [self.schedule_dest, self.schedule_source, self.schedule_ttl]
-        if not patterns and not any(others):
-            return {}
-        if len(patterns) != 1 or not self.schedule_dest:
+    def schedule(self) -> Schedule | None:
+        """Give the schedule that is asked for."""
+        times = [self.schedule_at, self.schedule_after, self.schedule_every, self.schedule_cron]
+        if not any([*times, self.schedule_dest, self.schedule_source, self.schedule_ttl]):
+            return None
+        if sum(time is not None for time in times) != 1 or not self.schedule_dest:
             raise InputError(
                 "A schedule has a time and a destination.",
                 remedy="Give one of --schedule-at, -after, -every and -cron, and --schedule-dest.",
             )
-        check_subjects(self.schedule_dest, *([self.schedule_source] if self.schedule_source else []), literal=True)
-        said = {names.SCHEDULE: patterns[0], names.SCHEDULE_TARGET: self.schedule_dest}
-        if self.schedule_source:
-            said[names.SCHEDULE_SOURCE] = self.schedule_source
-        if self.schedule_ttl:
-            said[names.SCHEDULE_TTL] = _positive(self.schedule_ttl, "--schedule-ttl")
-        return {name: [value] for name, value in said.items()}
+        from penstock.jetstream.schedule import Schedule
 
-    def _patterns(self) -> list[str]:
-        """Write each time that is given as the server reads it."""
-        found = []
-        if self.schedule_at:
-            found.append(f"@at {_written(parse_until(self.schedule_at, '--schedule-at'))}")
-        if self.schedule_after:
-            pause = parse_duration(_positive(self.schedule_after, "--schedule-after"), option="--schedule-after")
-            found.append(f"@at {_written(datetime.now(UTC) + timedelta(seconds=pause))}")
-        if self.schedule_every:
-            found.append(f"@every {_positive(self.schedule_every, '--schedule-every')}")
-        if self.schedule_cron:
-            found.append(self.schedule_cron)
-        return found
+        target, more = self.schedule_dest, {"source": self.schedule_source, "ttl": self.schedule_ttl}
+        if self.schedule_at is not None:
+            return Schedule.at(parse_until(self.schedule_at, "--schedule-at"), target, **more)
+        if self.schedule_after is not None:
+            return Schedule.after(_positive(self.schedule_after, "--schedule-after"), target, **more)
+        if self.schedule_every is not None:
+            return Schedule.every(_positive(self.schedule_every, "--schedule-every"), target, **more)
+        return Schedule.cron(self.schedule_cron or "", target, **more)
 
 
-def _positive(text: str, option: str) -> str:
-    """Write a duration as the server reads it."""
+def _positive(text: str, option: str) -> float:
     seconds = parse_duration(text, option=option)
     if seconds <= 0:
         raise InputError(f"{option} is {text}.", remedy="Give some time, such as 5s.")
-    return format_duration(seconds)
-
-
-def _written(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -101,7 +84,7 @@ class _Message:
 
 async def pub(
     ctx: typer.Context,
-    schedule: Schedule,
+    later: Later,
     subject: Annotated[str, argument("Subject to publish on.")],
     body: Body = None,
     header: Headers = None,
@@ -120,12 +103,17 @@ async def pub(
     """Publish messages; {{Count}}, {{ID}}, {{Time}}, {{TimeStamp}}, {{Unix}}, {{UnixNano}}, {{Random}} are filled."""
     check_subjects(subject, literal=True, templates=templates)
     check_subjects(*([reply] if reply else []), literal=True)
-    planned = schedule.headers()
-    acknowledged = jetstream or atomic or bool(planned) or ttl is not None
+    schedule, planned = later.schedule(), dict[str, list[str]]()
+    acknowledged = jetstream or atomic or schedule is not None or ttl is not None
     refuse_both("--reply", reply is not None, "an ack of the stream", acknowledged)
-    refuse_both("--atomic", atomic, "a schedule", bool(planned))
+    refuse_both("--atomic", atomic, "a schedule", schedule is not None)
+    if schedule is not None:
+        schedule.check_place(subject)
+        planned = {name: [value] for name, value in schedule.headers().items()}
     if ttl is not None:
-        planned[names.TTL] = ["never" if ttl == "never" else _positive(ttl, "--ttl")]
+        from penstock.jetstream.schedule import written_ttl
+
+        planned[names.TTL] = [written_ttl(ttl, option="--ttl")]
     further = HeaderTemplates(header, on=templates)
     pauses = parse_duration(sleep, option="--sleep"), parse_duration(jitter, option="--jitter")
     given = bodies(body, stdin=force_stdin, send_on=send_on)
@@ -152,7 +140,7 @@ async def pub(
         if atomic:
             await sending.atomic(client, messages())
         elif acknowledged:
-            await sending.acknowledged(client, messages())
+            await sending.acknowledged(client, messages(), schedule)
         else:
             await sending.plain(client, messages())
 
@@ -247,10 +235,17 @@ class _Sending:
         if self.denials:
             raise self.denials[0]
 
-    async def acknowledged(self, client: Connection, messages: AsyncIterator[_Message]) -> None:
-        """Publish, and say what the stream says of each."""
-        stream = client.jetstream()
+    async def acknowledged(
+        self, client: Connection, messages: AsyncIterator[_Message], schedule: Schedule | None
+    ) -> None:
+        """Publish, and say what the stream says of each; a stream that would not keep the schedule gets nothing."""
+        stream, looked_at = client.jetstream(), False
         async for message in messages:
+            if schedule is not None and not looked_at:
+                from penstock.jetstream.schedule import check_taken
+
+                name, looked_at = await stream.find_stream_name_by_subject(message.subject), True
+                check_taken(schedule, message.subject, (await assets.stream_info(client, name)).config)
             await self.pace.keep()
             self.say(_stored(await stream.publish(message.subject, message.data, headers=message.headers)))
 

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Answer = TypeVar("Answer")
+LISTED = 20  # names that an error tells
 
 
 def asking(defaults: bool = False) -> bool:
@@ -65,7 +66,8 @@ def pick(what: str, names: Sequence[str]) -> str:
     if not names:
         raise InputError(f"There is no {what}.", remedy=f"Create one with `penstock {what.split()[-1]} add`.")
     if not asking():
-        raise InputError(f"Which {what}?", remedy=f"There are: {', '.join(names)}.")
+        more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+        raise InputError(f"Which {what}?", remedy=f"There are: {', '.join(names[:LISTED])}{more}.")
     for number, name in enumerate(names, 1):
         typer.echo(f"{number:>3}  {plain(name)}", err=True)
 

@@ -11,7 +11,8 @@ from penstock.cli.flags import AnyStream, Force, argument, flag
 from penstock.cli.late import assets
 from penstock.cli.questions import confirm, pick, picked_stream
 from penstock.cli.running import connected
-from penstock.cli.stream_find import Finding
+from penstock.cli.stream_find import StreamCriteria
+from penstock.cli.tables import plain
 from penstock.errors import InputError
 
 __all__ = ["balance", "cancel_move", "evacuate", "peer_remove", "step_down"]
@@ -35,21 +36,22 @@ async def step_down(
         if before.placed.leader is None and not force:
             raise InputError(f"Stream {before.name} has no leader now.", remedy="Wait for one, or give -f.")
         info = await peers.step_down(client, before.name, preferred=preferred, timeout=ctx.obj.seconds)
-    typer.echo(f"{info.placed.leader} leads Stream {info.name} now; before, {before.placed.leader or 'nobody'} did\n")
+    old = before.placed.leader or "nobody"
+    typer.echo(plain(f"{info.placed.leader} leads Stream {info.name} now; before, {old} did") + "\n")
     show_stream(info)
 
 
-async def balance(ctx: typer.Context, finding: Finding) -> None:
+async def balance(ctx: typer.Context, criteria: StreamCriteria) -> None:
     """Let each server lead about as many streams; those that match, or all."""
     from penstock.jetstream import peers
 
-    finding.check()
+    criteria.check()
     async with connected(ctx) as client:
-        found = [info for info in await assets.streams(client) if finding.matches(info)]
+        found = [info for info in await assets.streams(client) if criteria.matches(info)]
         moves = peers.leader_moves(found)
         for stream, _, there in moves:
             info = await peers.step_down(client, stream, preferred=there, timeout=ctx.obj.seconds)
-            typer.echo(f"{info.placed.leader} leads Stream {stream} now")
+            typer.echo(plain(f"{info.placed.leader} leads Stream {stream} now"))
     typer.echo(f"Balanced {len(moves):,} of {len(found):,} streams.")
 
 
@@ -62,7 +64,7 @@ async def evacuate(ctx: typer.Context, name: AnyStream = None, peer: Peer = None
         there = _chosen(peer, peers.peers_of(info.placed), info.name)
         confirm(f"Really move Stream {info.name} away from {there}", force)
         info = await peers.evacuate_peer(client, info.name, there, timeout=max(MOVING, ctx.obj.seconds))
-    typer.echo(f"Stream {info.name} is on {', '.join(peers.peers_of(info.placed))} now.")
+    typer.echo(plain(f"Stream {info.name} is on {', '.join(peers.peers_of(info.placed))} now."))
 
 
 async def peer_remove(ctx: typer.Context, name: AnyStream = None, peer: Peer = None, force: Force = False) -> None:
@@ -75,7 +77,7 @@ async def peer_remove(ctx: typer.Context, name: AnyStream = None, peer: Peer = N
         there = _chosen(peer, peers.peers_of(info.placed), info.name)
         confirm(f"Really remove {there} from Stream {info.name}; its copy is gone", force)
         await peers.remove_peer(client, info.name, there)
-    typer.echo(f"Asked to remove {there} from Stream {info.name}; see `penstock stream info {info.name}`.")
+    typer.echo(plain(f"Asked to remove {there} from Stream {info.name}; see `penstock stream info {info.name}`."))
 
 
 async def cancel_move(ctx: typer.Context, name: AnyStream = None, force: Force = False) -> None:

@@ -15,11 +15,11 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from penstock.info import StreamInfo
 
-__all__ = ["Finding"]
+__all__ = ["StreamCriteria"]
 
 
 @flag_table
-class Finding:
+class StreamCriteria:
     """What a stream must be; --invert turns each of them around."""
 
     server_name: str | None = table_flag("Kept by a server whose name this finds.", "REGEX")

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from penstock.asset_names import checked
 from penstock.cli.flags import flag_table, given_fields, table_flag
 from penstock.cli.late import model
 from penstock.cli.questions import accepted, ask, ask_missing, number, one_of, yes
@@ -33,7 +34,7 @@ _RETENTION = {
 def _source(text: str, option: str) -> model.StreamSource:
     """Read a stream to copy: its name, or a JSON object as the server's configuration has it."""
     if not text.lstrip().startswith("{"):
-        return model.StreamSource(name=text)
+        return model.StreamSource(name=checked(text, "stream"))
     try:
         return model.StreamSource.from_json(json.loads(text))
     except ValueError as error:

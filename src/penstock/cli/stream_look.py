@@ -16,7 +16,7 @@ from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import ago, counts, local, print_json, print_pairs
 from penstock.cli.questions import picked_stream
 from penstock.cli.running import connected
-from penstock.cli.stream_find import Finding
+from penstock.cli.stream_find import StreamCriteria
 from penstock.cli.tables import plain, print_table
 from penstock.errors import InputError, NotFoundError
 from penstock.sizes import format_size, parse_size
@@ -97,7 +97,7 @@ def _list(found: Sequence[StreamInfo], names: bool, json: bool, none: str) -> No
     if json:
         print_json([one.name for one in found])
     elif names:
-        typer.echo("".join(f"{one.name}\n" for one in found), nl=False)
+        typer.echo("".join(f"{plain(one.name)}\n" for one in found), nl=False)
     elif not found:
         typer.echo(f"No streams{none}")
     else:
@@ -117,16 +117,16 @@ def _list(found: Sequence[StreamInfo], names: bool, json: bool, none: str) -> No
 
 def _tell_missing(missing: set[str]) -> None:
     if missing:
-        typer.echo(f"Nobody answers for {', '.join(sorted(missing))} now.", err=True)
+        typer.echo(plain(f"Nobody answers for {', '.join(sorted(missing))} now."), err=True)
 
 
-async def find(ctx: typer.Context, finding: Finding, names: Names = False, json: Json = False) -> None:
+async def find(ctx: typer.Context, criteria: StreamCriteria, names: Names = False, json: Json = False) -> None:
     """Find the streams that match all of these."""
-    finding.check()
+    criteria.check()
     missing: set[str] = set()
     async with connected(ctx) as client:
         found = await assets.streams(client, missing=missing)
-    _list([one for one in found if finding.matches(one)], names, json, " match")
+    _list([one for one in found if criteria.matches(one)], names, json, " match")
     _tell_missing(missing)
 
 

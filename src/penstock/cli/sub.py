@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.arrivals import Arrival, Dumped, Printed, Raw, Report, Shown, Stored, Translation
+from penstock.cli.arrivals import Arrival, Display, Dumped, Printed, Raw, Stored, SubjectReport, Translation
 from penstock.cli.flags import Raw as RawFlag
 from penstock.cli.flags import StopAfter, Wait, argument, flag, flag_table, table_flag
 from penstock.cli.message_parts import check_subjects
@@ -54,7 +54,7 @@ class Looks:
         """Whether payloads are not even wanted."""
         return (self.headers_only or self.subjects_only) and self.dump is None and not self.reports
 
-    def shown(self, raw: bool, seconds: float) -> Shown:
+    def shown(self, raw: bool, seconds: float) -> Display:
         """Give the way to show messages, once what is asked for is checked."""
         refuse_both("--timestamp", self.timestamp, "--delta-time", self.delta_time)
         refuse_both("--headers-only", self.headers_only, "--translate", self.translate is not None)
@@ -63,7 +63,7 @@ class Looks:
             refuse_both("A report", self.reports, other, wanted)
         refuse_both("--raw", raw, "--dump", self.dump is not None)
         if self.reports:
-            return Report(self.report_top, by_subscription=self.report_subscriptions)
+            return SubjectReport(self.report_top, by_subscription=self.report_subscriptions)
         program = None
         if self.translate is not None:
             from penstock.cli.programs import Program
@@ -161,9 +161,9 @@ async def sub(
         waits: list[Awaitable[object]] = [taking.end]
         quiet = raw or looks.dump is not None
         if start is not None:
-            from penstock.cli.sub_stream import Reading
+            from penstock.cli.sub_stream import StreamReading
 
-            reading = Reading(here.client, of_stream, start, subjects or [], headers_only=looks.bare)
+            reading = StreamReading(here.client, of_stream, start, subjects or [], headers_only=looks.bare)
             waits.append(reading.run(taking, quiet=quiet))
         else:
             listening = _Listening(here, taking, ack, match_replies)
@@ -173,7 +173,7 @@ async def sub(
                 typer.echo(f"Subscribing on {', '.join(named)}", err=True)
         if silence is not None:
             waits.append(taking.quiet(silence))
-        with shown.live() if isinstance(shown, Report) else nullcontext():
+        with shown.live() if isinstance(shown, SubjectReport) else nullcontext():
             await here.until(*waits)
         if start is None:
             await listening.end()
@@ -197,7 +197,7 @@ def _check(
 class Taking:
     """Shows messages one after the other, and knows when it has enough."""
 
-    shown: Shown
+    shown: Display
     count: int
     """How many are wanted; 0 for any number."""
     ignored: list[str]

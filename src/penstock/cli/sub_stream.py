@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import ConsumerInfo, StreamInfo
 
-__all__ = ["Reading", "Start"]
+__all__ = ["Start", "StreamReading"]
 
 BATCH = 100
 POLL = 0.5  # seconds between direct gets, when there is nothing new
@@ -44,7 +44,7 @@ class Start:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-class Reading:
+class StreamReading:
     """Reads a stream, and hands over what it holds and what it is given."""
 
     def __init__(

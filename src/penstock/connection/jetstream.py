@@ -118,13 +118,14 @@ class JetStream:
             asked |= {"subjects_filter": subjects_filter}
         answer = await self._ask(names.stream_info(name), asked or None)
         held: dict[str, Any] = {}
-        while subjects_filter is not None and (page := part(answer, "state").get("subjects")):
-            held |= page  # a page has up to 100,000
-            if len(held) >= number(answer, "total", 0):
+        while subjects_filter is not None and (state := part(answer, "state")).get("subjects"):
+            before = len(held)
+            held |= part(state, "subjects")  # a page has up to 100,000
+            if not before < len(held) < number(answer, "total", 0):
                 break
             answer = await self._ask(names.stream_info(name), {**asked, "offset": len(held)})
         if held:
-            answer["state"]["subjects"] = held
+            part(answer, "state")["subjects"] = held
         return StreamInfo.from_json(answer)
 
     async def find_stream_name_by_subject(self, subject: str) -> str:

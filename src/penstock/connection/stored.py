@@ -41,6 +41,7 @@ __all__ = ["get", "last_of_each", "stored_message", "wanted"]
 
 _MOST = 1000  # subjects, or messages, of one request; the server gives up at 1,024
 _MOST_BYTES = 256 * 1024  # of subjects in one request
+_PAGE_BYTES = 8 * 1024 * 1024  # of messages that are held at a time, or one message
 _TOO_MANY = 413
 
 
@@ -142,7 +143,7 @@ class _LastOfEach:
 
     async def _page(self, subjects: Sequence[str], start: int) -> list[Found] | None:
         """Ask for the last messages of these subjects from a sequence on; None if another stream answers."""
-        body = {"multi_last": list(subjects), "seq": start, "batch": _MOST}
+        body = {"multi_last": list(subjects), "seq": start, "batch": _MOST, "max_bytes": _PAGE_BYTES}
         getting = DirectGet(self._stream, body)
         subject = f"{self._connection.options.js_prefix}.{names.direct_get(self._stream)}"
 
@@ -175,7 +176,8 @@ class _LastOfEach:
             while True:
                 body = {"subjects_filter": pattern, "offset": offset}
                 info = await api_request(self._connection, names.stream_info(self._stream), body, timeout=self._timeout)
-                page = part(info, "state").get("subjects") or {}
+                state = part(info, "state")
+                page = part(state, "subjects") if state.get("subjects") else {}
                 found.update(dict.fromkeys(page))
                 offset += len(page)
                 if not page or offset >= number(info, "total", 0):

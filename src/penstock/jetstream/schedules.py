@@ -33,7 +33,7 @@ _REFUSALS = {
     10189: "Cron has six fields, seconds first, and must come true within five years; intervals are 1s or more.",
     10190: "The target is a plain subject that the stream captures, and not the one where the message waits.",
     10191: 'The ttl of the schedule is a second or more, or "never".',
-    10192: "Leave Nats-Rollup out of the headers: a message for later always replaces the one before it.",
+    10192: f"Leave {names.ROLLUP} out of the headers: a message for later always replaces the one before it.",
     10203: "The source is a plain subject that the stream captures, neither the target nor where the message waits.",
     10223: "Name a time zone that the server knows, such as Europe/Berlin.",
 }
@@ -117,8 +117,8 @@ class Schedules:
     async def put(
         self,
         subject: str,
-        data: bytes = b"",
-        schedule: Schedule | None = None,
+        data: bytes,
+        schedule: Schedule,
         *,
         headers: Mapping[str, str | Iterable[str]] | None = None,
         id: str | None = None,
@@ -128,8 +128,6 @@ class Schedules:
         `headers` are published with it. With an `id` the same call again is stored once, within the duplicate window;
         without one it begins anew.
         """
-        if schedule is None:
-            raise InputError(f"No schedule is given for {subject}.", remedy="Give Schedule.at, after, every or cron.")
         out = Outgoing(subject, data, id=id, headers=headers, schedule=schedule)
         stream = (await assets.stream_info(self._client, self.stream)).config
         if not any(covers(captured, subject) for captured in stream.subjects):

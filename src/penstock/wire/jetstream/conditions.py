@@ -55,6 +55,8 @@ def explained(error: Failure, subject: str, headers: Headers) -> Failure | Condi
     else:
         there = f"ends with sequence {error.actual}" if error.actual else "holds no message"
         what = f"{whose} {there}, and {expected or 'no message'} was expected"
+        if isinstance(expected, int) and isinstance(error.actual, int) and error.actual < expected:
+            remedy = "What was expected was removed, or never there: look at what is there now, and decide anew."
     return ConditionError(
         f"{what}: the message was not stored ({error.err_code}).",
         remedy=remedy,

@@ -111,7 +111,8 @@ def test_without_a_pin_one_request_is_out() -> None:
     pulls.ask(10, 0.0)
     pulls.came(0.0, count=6)
     assert pulls.want(0) == 0, "the pin is not known yet"
-    pulls.came(0.0, pin="p1", count=1)
+    pulls.about["id"] = "p1"
+    pulls.came(0.0, count=1)
     assert pulls.want(0) == 7
 
 
@@ -119,12 +120,14 @@ def test_a_pin_that_is_lost_ends_all_requests() -> None:
     """Whatever is out names the old pin and brings nothing; what the server says of it later is about no other pin."""
     pulls = made(pinned=True, about={"group": "g"})
     pulls.ask(10, 0.0)
-    pulls.came(0.0, pin="p1", count=6)
+    pulls.about["id"] = "p1"
+    pulls.came(0.0, count=6)
     pulls.ask(6, 0.0)
     pulls.told(1, read_status(423, "Nats-Wrong-Pin-Id"), 1.0)
     assert (pulls.pin, pulls.outstanding, pulls.want(0)) == (None, 0, 10)
     assert "id" not in json.loads(pulls.ask(10, 1.0)[1])
-    pulls.came(1.0, pin="p2", count=1)
+    pulls.about["id"] = "p2"
+    pulls.came(1.0, count=1)
     pulls.told(2, read_status(423, "Nats-Wrong-Pin-Id"), 1.0)
     assert (pulls.pin, pulls.outstanding) == ("p2", 9)
 

@@ -238,6 +238,7 @@ def test_a_linear_backoff_has_ten_even_steps():
         ({"deliver": "2026-02-30T00:00:00Z"}, "--deliver is"),
         ({"pause": "99999y"}, "--pause is '99999y', which no calendar reaches"),
         ({"pull": True, "target": "x"}, "--pull and --target"),
+        ({"pull": True, "deliver_group": "g"}, "--pull and --deliver-group"),
         ({"overflow_groups": ["a"], "pinned_groups": ["b"]}, "--overflow-groups and --pinned-groups"),
         ({"max_pull_bytes": "x"}, "--max-pull-bytes"),
         ({"inactive_threshold": "x"}, "--inactive-threshold"),

@@ -154,6 +154,7 @@ def fields_from(flags: ConsumerFlags) -> dict[str, Any]:
         fields["filter_subject"] = subjects[0] if len(subjects) == 1 else None
         fields["filter_subjects"] = subjects if len(subjects) > 1 else []
     refuse_both("--pull", flags.pull, "--target", bool(flags.target))
+    refuse_both("--pull", flags.pull, "--deliver-group", bool(flags.deliver_group))
     if flags.target:
         fields["deliver_subject"] = flags.target
     groups = {name: getattr(flags, name) for name in _GROUPS if getattr(flags, name)}

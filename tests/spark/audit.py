@@ -47,6 +47,7 @@ WINDOW = 1.0  # seconds of the streams' duplicate window
 KINDS = {"driver": 1, "worker": 2, "task": 2, "nats": 2, "zombie": 1}
 # Many small batches of rows from one large batch of Spark's: a zombie has rows in its hands when it wakes up.
 UNFENCED = {"batch": 3000, "atomic_rows": 2, "in_flight": 2, "partitions": 2, "arrow_rows": 2000}
+STARTS = 6  # drivers that may fail one after the other before any stores a row: their tasks may be hit too often
 BACKLOG = 6000  # rows that wait while the query is being hit: there must always be something to do
 
 
@@ -272,12 +273,13 @@ class Audit:
 
     def _have_a_driver_at_work(self) -> None:
         """Wait until a driver stores something, and start one where there is none or it failed by itself."""
-        while True:
+        for _ in range(STARTS):
             if self.driver is None or not self.driver.alive:
                 self._start()
             self._keep_busy()
             if self._made_progress():
                 return
+        raise AssertionError(f"{STARTS} drivers failed one after the other: {self.driver.last_words()}")
 
     def _start(self, *, once: bool = False) -> None:
         """Go on with the driver that stands by, or a new one; each runs the query in another way."""

@@ -31,11 +31,11 @@ class UnfencedWriter(NatsStreamWriter):
 
         store = TaskConnection.store
 
-        def stored(bulk: TaskConnection, stream: str, messages: Any) -> int:
+        def stored(bulk: TaskConnection, stream: str, messages: Any, *given: Any) -> int:
             # Heads and claims keep their fences, or the protocol would not run at all; taking a lane loses its own.
             TaskConnection.post = post
             try:
-                return store(bulk, stream, [_loose(message) for message in messages])
+                return store(bulk, stream, [_loose(message) for message in messages], *given)
             finally:
                 TaskConnection.post = unfenced
 

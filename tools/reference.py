@@ -128,8 +128,8 @@ def commands() -> str:
     text = [
         "# Commands",
         "",
-        "`penstock` has the words and flags of the `nats` command; [a table](nats-commands.md) compares the two verb by",
-        "verb. Global flags may stand before or after the command.",
+        "`penstock` has the words and flags of the `nats` command; [a table](nats-commands.md) compares the two, verb",
+        "by verb. Global flags may stand before or after the command.",
         "Every command ends with status 0 when it did what it was asked, 1 when it failed, 2 for bad input, 130 after",
         "Ctrl-C where that broke it off.",
         "",

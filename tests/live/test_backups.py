@@ -60,20 +60,21 @@ def test_a_backup_is_named_by_its_form(
     assert "stream.arc.s2" in run("stream", "restore", str(folder), status=2).stderr
 
 
-@pytest.mark.skipif(NATS is None, reason="the nats command is not installed")
-def test_the_nats_command_reads_ours(
-    run: Callable[..., Done], server: Server, unique: Callable[..., str], tmp_path: Path
-):
-    """What we write, `nats` restores."""
-    name, folder = unique("B"), tmp_path / "b"
-    run("stream", "add", name, "--subjects", name, "--defaults")
-    run("pub", name, "one", "-q")
-    run("backup", "stream", name, str(folder))
-    run("stream", "rm", name, "-f")
-    words = [NATS, "--server", server.url, "backup", "restore", "stream", str(folder), "--no-progress"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    assert run("stream", "view", name, "--raw").stdout == "one\n"
+if NATS is not None:  # where it is installed
+
+    def test_the_nats_command_reads_ours(
+        run: Callable[..., Done], server: Server, unique: Callable[..., str], tmp_path: Path
+    ):
+        """What we write, `nats` restores."""
+        name, folder = unique("B"), tmp_path / "b"
+        run("stream", "add", name, "--subjects", name, "--defaults")
+        run("pub", name, "one", "-q")
+        run("backup", "stream", name, str(folder))
+        run("stream", "rm", name, "-f")
+        words = [NATS, "--server", server.url, "backup", "restore", "stream", str(folder), "--no-progress"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
+        assert run("stream", "view", name, "--raw").stdout == "one\n"
 
 
 def test_a_disk_that_is_full(run: Callable[..., Done], server: Server, unique: Callable[..., str], tmp_path: Path):

@@ -409,7 +409,7 @@ async def test_a_backup_that_is_cut_short_is_not_restored(nc: Connection, orders
     stream = await orders()
     await backed_up(nc, stream, tmp_path / "b")
     await assets.delete_stream(nc, stream)
-    data = tmp_path / "b" / "stream.tar.s2"
+    data = tmp_path / "b" / "stream.arc.s2"
     whole = data.read_bytes()
     for broken in (whole[: len(whole) // 2], whole[:1000] + whole[2000:], b""):
         data.write_bytes(broken)
@@ -467,7 +467,7 @@ async def test_a_backup_with_a_hole_is_not_kept(nc: Connection, server: Server, 
 
     with pytest.raises(RemoteProtocolError, match="Chunk 3 of the backup"):
         await backup(Holed(), stream, tmp_path / "holed")  # type: ignore[arg-type]
-    assert list((tmp_path / "holed").iterdir()) == []
+    assert not (tmp_path / "holed").exists()
     await publish(nc, stream, *(os.urandom(900_000) for _ in range(8)))  # more than the server sends ahead of our acks
     with relayed(server) as relay:
         async with await connect(relay.url(server), reconnect_wait=0.05) as shaky:
@@ -481,4 +481,4 @@ async def test_a_backup_with_a_hole_is_not_kept(nc: Connection, server: Server, 
 
             with pytest.raises((DisconnectedError, JetStreamError, RemoteProtocolError)):
                 await backup(shaky, stream, tmp_path / "cut", progress=progress)
-    assert list((tmp_path / "cut").iterdir()) == []
+    assert not (tmp_path / "cut").exists()

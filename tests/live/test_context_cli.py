@@ -284,23 +284,35 @@ def test_a_jwt_and_its_seed_log_in(home: Home, operated: tuple[Server, Operator]
 # -- beside the nats command ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("nats") is None, reason="the nats command is not installed")
-def test_the_nats_command_reads_and_writes_the_same_files(home: Home):
-    """What we write it reads, and writes again to the byte; what it selects and changes we see."""
+if shutil.which("nats"):  # where it is installed
 
-    def nats(*arguments: str) -> str:
-        env = {**os.environ, **home.env}
-        return subprocess.run(["nats", *arguments], capture_output=True, text=True, check=True, env=env).stdout
+    def test_the_nats_command_reads_and_writes_the_same_files(home: Home):
+        """What we write it reads, and writes again to the byte; what it selects and changes we see."""
 
-    flags = ("-s", "nats://h:1", "--user", "bob", "--password", "p&<ü", "--js-event-prefix", "e", "--description", "é>")
-    good(home("context", "add", "ours", *flags))
-    nats("context", "add", "theirs", *flags)
-    assert (home.folder / "ours.json").read_bytes() == (home.folder / "theirs.json").read_bytes()
-    nats("context", "select", "ours")
-    assert "ours*" in good(home("context", "ls"))
-    good(home("context", "select", "theirs"))
-    assert "theirs*" in nats("context", "ls")
-    ours = json.loads(good(home("context", "info", "ours", "--json")))
-    theirs = json.loads(nats("context", "info", "ours", "--json"))
-    assert list(ours) == list(theirs)
-    assert {**ours, "password": "p&<ü"} == theirs
+        def nats(*arguments: str) -> str:
+            env = {**os.environ, **home.env}
+            return subprocess.run(["nats", *arguments], capture_output=True, text=True, check=True, env=env).stdout
+
+        flags = (
+            "-s",
+            "nats://h:1",
+            "--user",
+            "bob",
+            "--password",
+            "p&<ü",
+            "--js-event-prefix",
+            "e",
+            "--description",
+            "é>",
+        )
+        good(home("context", "add", "ours", *flags))
+        nats("context", "add", "theirs", *flags)
+        assert (home.folder / "ours.json").read_bytes() == (home.folder / "theirs.json").read_bytes()
+        nats("context", "select", "ours")
+        assert "ours*" in good(home("context", "ls"))
+        good(home("context", "select", "theirs"))
+        assert "theirs*" in nats("context", "ls")
+        ours = json.loads(good(home("context", "info", "ours", "--json")))
+        theirs = json.loads(nats("context", "info", "ours", "--json"))
+        assert list(ours) == list(theirs)
+        assert {**ours, "password": "p&<ü"} == theirs

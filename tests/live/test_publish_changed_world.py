@@ -85,7 +85,7 @@ async def test_apply_gives_an_old_stream_its_window(nc: Connection, new_stream: 
     name = await new_stream(sources=[StreamSource(name=origin)], duplicate_window=0)
     declared = Topology([Stream(name=name, subjects=[f"{name}.>"], sources=[StreamSource(name=origin)])])
     done = await apply(nc, declared)
-    assert [str(change) for step in done.steps for change in step.changes] == ["duplicate_window: nothing -> 120.0"]
+    assert [str(change) for step in done.steps for change in step.changes] == ["duplicate_window: nothing -> 2m0s"]
     assert (await assets.stream_info(nc, name)).config.duplicate_window == MINUTES
 
 

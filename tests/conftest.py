@@ -17,12 +17,14 @@ settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End as after Ctrl-C where the run is terminated: fixtures release what they hold."""
+    """End as after Ctrl-C where the run is terminated: fixtures release what they hold. Ctrl-C works in tests."""
 
     def leave(*_: object) -> NoReturn:
         pytest.exit("terminated", returncode=143)
 
     signal.signal(signal.SIGTERM, leave)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

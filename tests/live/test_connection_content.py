@@ -238,8 +238,10 @@ async def test_a_stored_header_that_is_no_text_comes_back(
     name = unique("stored")
     await nc.jetstream().add_stream(name=name, subjects=[name])
     block = b"NATS/1.0\r\nName: Jos\xe9\r\n\r\n"
-    nc.post(b"HPUB %b %d %d\r\n%bx\r\n" % (name.encode(), len(block), len(block) + 1, block))
-    await nc.flush()
+    acks = await nc.subscribe(nc.new_inbox())
+    reply = acks.subject.encode()
+    nc.post(b"HPUB %b %b %d %d\r\n%bx\r\n" % (name.encode(), reply, len(block), len(block) + 1, block))
+    assert b'"seq":1' in (await acks.next_msg(30)).data
     found = await nc.jetstream().get_msg(name, 1)
     assert found.headers == {"Name": ["Jos\udce9"]}
     assert encode_headers(found.headers) == block

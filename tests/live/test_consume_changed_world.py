@@ -15,6 +15,7 @@ import pytest
 
 from penstock.connection import Connection, connect
 from penstock.connection.asking import api_request
+from penstock.connection.requests import late
 from penstock.errors import (
     DataLossError,
     DisconnectedError,
@@ -160,6 +161,44 @@ async def test_a_consumer_that_was_made_anew_is_told(nc: Connection, orders: Any
     with pytest.raises(NotFoundError, match=r"c of .* was deleted, and another one of that name made"):
         await worker.task
     assert worker.handled == [b"a", b"b"]
+
+
+class Leaderless:
+    """A connection on which nobody answers for a stream for a while, as where its leader is being chosen."""
+
+    def __init__(self, client: Connection, seconds: float) -> None:
+        self._client, self._until = client, asyncio.get_running_loop().time() + seconds
+        self.unanswered = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def request(self, subject: str, payload: bytes = b"", timeout: float = 5.0, **about: Any) -> Any:
+        if ".STREAM.INFO." in subject and asyncio.get_running_loop().time() < self._until:
+            self.unanswered += 1
+            await asyncio.sleep(timeout)
+            raise late(subject, timeout)
+        return await self._client.request(subject, payload, timeout, **about)
+
+
+@pytest.mark.parametrize("dead_letters", [None, "letters"])
+async def test_a_worker_starts_while_a_leader_is_chosen(
+    server: Server, orders: Any, unique: Unique, dead_letters: str | None
+):
+    """A worker that begins where a consumer left off sits out that nobody answers for the stream at that moment."""
+    stream = await orders(b"1", b"2")
+    async with await connect(server.url, request_timeout=0.2) as client:
+        async with Deliveries(client, stream, "c", limit=1) as deliveries:
+            await (await anext(deliveries)).ack()
+        leaderless, handled = Leaderless(client, 0.7), list[bytes]()
+
+        async def handle(delivery: Delivery) -> None:
+            handled.append(delivery.data)
+
+        letters = unique("DEAD") if dead_letters else None
+        await Worker(leaderless, stream, "c", handle, limit=1, dead_letters=letters).run()  # type: ignore[arg-type]
+    assert handled == [b"2"]
+    assert leaderless.unanswered > 1
 
 
 async def test_what_is_removed_while_it_is_handled(nc: Connection, orders: Any):

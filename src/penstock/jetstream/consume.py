@@ -79,7 +79,8 @@ class Deliveries:
         self.stream, self.consumer = assets.checked(stream, "stream"), assets.checked(consumer, "consumer")
         self._expires = parse_duration(expires, option="expires")
         self._heartbeat = parse_duration(heartbeat, option="heartbeat")
-        self._patience = parse_duration(patience, option="patience")
+        self.patience = parse_duration(patience, option="patience")
+        """How long a server may stay away."""
         self._wait = None if wait is None else parse_duration(wait, option="wait")
         if batch < 1 or (max_bytes is not None and max_bytes < 1) or (limit is not None and limit < 1):
             raise InputError("batch, max_bytes and limit are at least 1.", remedy="Leave them out, or raise them.")
@@ -118,7 +119,7 @@ class Deliveries:
 
     async def open(self) -> None:
         """Look at the consumer, and begin to pull."""
-        self.info = await assets.consumer_info(self._client, self.stream, self.consumer, patience=self._patience)
+        self.info = await assets.consumer_info(self._client, self.stream, self.consumer, patience=self.patience)
         config = self.info.config
         if config.deliver_subject:
             what = f"Consumer {self.consumer} of {self.stream} is a push consumer."
@@ -351,7 +352,7 @@ class Deliveries:
                 )
         except PenstockError as error:
             if may_ask_again(error):
-                self._pulls.give_up(error, self._patience, self._loop.time())
+                self._pulls.give_up(error, self.patience, self._loop.time())
             else:
                 self._pulls.fail(error)
         else:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from penstock.connection.asking import patiently
 from penstock.connection.tasks import end
 from penstock.errors import DeadlineError, DeniedError, InputError, LinkError, PenstockError, RemoteProtocolError
 from penstock.jetstream import assets
@@ -110,7 +111,7 @@ class Worker:
     async def run(self) -> WorkerCounts:
         """Handle messages until `stop`, or until `limit` or `wait` ends the deliveries; give the counts."""
         if self._dead is not None:
-            await self._dead.ensure()
+            await patiently(self._dead.ensure, self._deliveries.patience, self._client)
         async with self._deliveries as deliveries:
             assert deliveries.info is not None
             config = deliveries.info.config
@@ -150,10 +151,11 @@ class Worker:
         if not info.delivered.consumer or config.filter_subject or config.filter_subjects:
             return
         try:
-            first = (await assets.stream_info(self._client, info.stream)).first_sequence
+            stream = await assets.stream_info(self._client, info.stream, patience=self._deliveries.patience)
         except DeniedError as error:
             log.warning("Whether messages of %s were missed cannot be known: %s", info.stream, error)
             return
+        first = stream.first_sequence
         self.counts.missed = max(0, first - info.delivered.stream - 1)
         if self.counts.missed:
             lost = "%d messages of %s, [%d, %d), are gone before consumer %s got them: limits or a deletion took them."

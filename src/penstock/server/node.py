@@ -172,6 +172,7 @@ class Node:
                         raise clash from None
                     raise
                 if time.monotonic() > deadline:
+                    self.kill()  # it may be about to end by itself
                     raise
                 clash = error
                 time.sleep(0.1)

@@ -16,7 +16,7 @@ demo: setup ## run the main job
 	@$(RUN) penstock demo
 
 test: setup lint ## run the checks and the tests; ARGS="-k name" picks some
-	@$(RUN) pytest -n 2 -m "not heavy" $(ARGS)
+	@$(RUN) pytest -n 3 -m "not heavy" $(ARGS)
 
 # What a dependency can break: everything pure, then each capability once on a real server, and a Spark session.
 OLDEST := tests/pure $(addprefix tests/live/test_,server.py connection.py cli.py wire_bulk.py wire_publish.py \

@@ -69,6 +69,26 @@ async def test_what_has_an_id_counts_once(nc: Connection, made: Any):
     assert (await counters.publish(f"{stream}.a", 2, id="one")).duplicate
 
 
+async def test_an_id_that_is_used_again_for_something_else_is_refused(nc: Connection, made: Any):
+    """Another amount, or another counter, under an id that was used is told: it is not counted."""
+    stream = await made()
+    counters = Counters(nc, stream)
+    assert await counters.add(f"{stream}.a", 5, id="one") == 5
+    for subject, amount in ((f"{stream}.a", 7), (f"{stream}.b", 5)):
+        with pytest.raises(InputError, match=f"{subject} did not count {amount}: the id 'one' was used before"):
+            await counters.add(subject, amount, id="one")
+    assert await counters.value(f"{stream}.a") == 5
+
+
+async def test_a_counter_that_keeps_its_last_message_only(nc: Connection, made: Any):
+    """What is sent again is counted once, also where the message that had the id is gone meanwhile."""
+    stream = await made(max_msgs_per_subject=1)
+    counters = Counters(nc, stream)
+    await counters.add(f"{stream}.a", 5, id="one")
+    await counters.add(f"{stream}.a", 1)
+    assert await counters.add(f"{stream}.a", 5, id="one") == 6
+
+
 async def test_counters_that_are_collected(nc: Connection, made: Any):
     """A stream that copies counters adds them up, and says what it has from whom."""
     east, west = await made(), await made()

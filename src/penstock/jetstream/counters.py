@@ -80,8 +80,9 @@ class Counters:
     async def publish(self, subject: str, amount: int = 1, *, id: str | None = None) -> PubAck:
         """Add to a counter and give the ack, whose `value` is what it stands at.
 
-        What is added with an `id` is counted once, however often it is sent within the duplicate window of the stream.
-        Without one, DeadlineError says that nobody knows whether it was counted.
+        What is added with an `id` is counted once, however often it is sent within the duplicate window of the stream;
+        the ack then says `duplicate`. An id that stands for another amount or counter is refused, unless limits have
+        taken the message that has it. Without an id, DeadlineError says that nobody knows whether it was counted.
         """
         headers = {names.INCREMENT: _written(amount)} | ({} if id is None else {names.MSG_ID: id})
         try:
@@ -100,10 +101,25 @@ class Counters:
         if ack.stream != self.stream:
             raise JetStreamError(f"Stream {ack.stream} counted {subject}, and stream {self.stream} was meant.")
         if ack.duplicate:
+            await self._check_same(ack.sequence, subject, amount, id)
             ack.value = str((await self.get(subject)).value)
         elif ack.value is None or whole_number(ack.value) is None:
             raise RemoteProtocolError(f"The ack of {subject} does not say what the counter stands at.")
         return ack
+
+    async def _check_same(self, sequence: int, subject: str, amount: int, id: str | None) -> None:
+        """Refuse an id that was used for something else: what is asked for now is not counted."""
+        try:
+            message = await assets.get_message(self._client, self.stream, sequence)
+        except NotFoundError:  # limits took it, as they do where a counter keeps its last message only
+            return
+        counted = whole_number(message.headers.get(names.INCREMENT, [""])[-1])
+        if (message.subject, counted) != (subject, amount):
+            raise InputError(
+                f"{subject} did not count {amount}: the id {id!r} was used before, when {message.subject} counted "
+                f"{counted}.",
+                remedy="Give each increment an id of its own.",
+            )
 
     async def value(self, subject: str) -> int:
         """Give what a counter stands at."""

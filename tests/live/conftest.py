@@ -16,10 +16,19 @@ from penstock.model import Stream
 from penstock.server import Server
 from tests.live.bus_pair import bus_connections, bus_pair  # noqa: F401  # fixtures for the tests of the bus
 from tests.live.chunks import archive  # noqa: F401  # a fixture for the tests of stored chunks
+from tests.live.inprocess import Peer
 from tests.live.querying import query, streams  # noqa: F401  # fixtures for the tests of Spark's source
 from tests.live.stan import Stan, cluster_of
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def peer(server: Server) -> Iterator[Peer]:
+    """Somebody else on the server, for tests that run a command in this process."""
+    made = Peer(server.url)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

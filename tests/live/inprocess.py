@@ -115,6 +115,20 @@ def invoke(
     return Done(status, *(stream.buffer.getvalue().decode(errors="surrogateescape") for stream in (out, err)))
 
 
+def runner(url: str, *verb: str) -> Callable[..., Done]:
+    """Give what runs a verb of the command; it must end as is said, and a failure with one sentence."""
+
+    def call(*arguments: str, status: int = 0, **further: Any) -> Done:
+        done = invoke(url, *verb, *arguments, **further)
+        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        if status in (1, 2):
+            assert done.stderr.splitlines()[-1].startswith("penstock: "), done.stderr
+        return done
+
+    return call
+
+
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
     """Give signals back to whom they belonged: a command that waits for Ctrl-C leaves the defaults."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.server import Server
-from tests.live.inprocess import Done, Peer, invoke
+from tests.live.inprocess import Done, Peer, invoke, runner
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "backups"
 NATS = shutil.which("nats")
@@ -22,12 +22,8 @@ NATS = shutil.which("nats")
 
 @pytest.fixture
 def run(server: Server) -> Callable[..., Done]:
-    def call(*arguments: str, status: int = 0) -> Done:
-        done = invoke(server.url, *arguments)
-        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
-        return done
-
-    return call
+    """Run the command; it must succeed unless a status is given."""
+    return runner(server.url)
 
 
 @pytest.mark.parametrize(("folder", "stream"), [("server_2_10", "GOLDEN_TAR"), ("server_2_15", "GOLDEN_ARC")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,15 @@ import pytest
 
 from penstock.jetstream import Deliveries
 from penstock.server import Server
-from tests.live.inprocess import Done, Peer, Talk, invoke
+from tests.live.inprocess import Done, Peer, Talk, invoke, runner
 
 Run = Callable[..., Done]
 
 
-@pytest.fixture(scope="module")
-def peer(server: Server) -> Iterator[Peer]:
-    made = Peer(server.url)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def run(server: Server) -> Run:
-    """Run a verb of `consumer`; it must succeed unless a status is given, and a failure ends with one sentence."""
-
-    def call(*arguments: str, status: int = 0, **further: Any) -> Done:
-        done = invoke(server.url, "consumer", *arguments, **further)
-        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
-        if status:
-            assert re.match(r"penstock: |Error: ", done.stderr.splitlines()[-1])
-        return done
-
-    return call
+    """Run a verb of `consumer`; it must succeed unless a status is given."""
+    return runner(server.url, "consumer")
 
 
 @pytest.fixture

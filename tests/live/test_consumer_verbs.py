@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,15 @@ from penstock.errors import InputError
 from penstock.jetstream import Topology, apply, assets, peers, plan
 from penstock.model import Consumer, Stream
 from penstock.server import Server
-from tests.live.inprocess import Done, Peer, invoke
+from tests.live.inprocess import Done, Peer, runner
 
 Run = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def peer(server: Server) -> Iterator[Peer]:
-    made = Peer(server.url)
-    yield made
-    made.close()
 
 
 @pytest.fixture
 def run(server: Server) -> Run:
     """Run a verb of `consumer`; it must succeed unless a status is given."""
-
-    def call(*arguments: str, status: int = 0, **further: Any) -> Done:
-        done = invoke(server.url, "consumer", *arguments, **further)
-        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
-        return done
-
-    return call
+    return runner(server.url, "consumer")
 
 
 @pytest.fixture

@@ -18,22 +18,13 @@ import pytest
 
 from penstock.server import Server
 from tests.live.command import Command, environment
-from tests.live.inprocess import Done, invoke
+from tests.live.inprocess import Done, invoke, runner
 
 
 @pytest.fixture
 def run(server: Server) -> Callable[..., Done]:
     """Run the command; it must succeed unless a status is given."""
-
-    def call(*arguments: str, stdin: str = "", status: int = 0) -> Done:
-        done = invoke(server.url, *arguments, stdin=stdin)
-        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
-        if status:
-            assert done.stderr.splitlines()[-1].startswith("penstock: ")
-            assert "Traceback" not in done.stderr
-        return done
-
-    return call
+    return runner(server.url)
 
 
 @pytest.fixture

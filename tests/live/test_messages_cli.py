@@ -6,35 +6,19 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from penstock.server import Server
-from tests.live.inprocess import Done, Peer, Talk, invoke
-
-
-@pytest.fixture(scope="module")
-def peer(server: Server) -> Iterator[Peer]:
-    made = Peer(server.url)
-    yield made
-    made.close()
+from tests.live.inprocess import Done, Peer, Talk, invoke, runner
 
 
 @pytest.fixture
 def run(server: Server) -> Callable[..., Done]:
-    """Run the command; it must succeed unless a status is given, and a failure is one line on standard error."""
-
-    def call(*arguments: str, status: int = 0, **further: Any) -> Done:
-        done = invoke(server.url, *arguments, **further)
-        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
-        if status in (1, 2):
-            assert re.fullmatch(r"penstock: .*|Error: .*", done.stderr.splitlines()[-1])
-        return done
-
-    return call
+    """Run the command; it must succeed unless a status is given."""
+    return runner(server.url)
 
 
 def awaited(heard: list[Any], count: int) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -159,13 +159,6 @@ async def test_groups_that_make_no_sense(
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def peer(server: Server) -> Iterator[Peer]:
-    made = Peer(server.url)
-    yield made
-    made.close()
 
 
 @pytest.fixture

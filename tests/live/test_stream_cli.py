@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +14,15 @@ import pytest
 
 from penstock.jetstream import gaps
 from penstock.server import Server
-from tests.live.inprocess import Done, Peer, invoke
+from tests.live.inprocess import Done, Peer, invoke, runner
 
 Run = Callable[..., Done]
 
 
-@pytest.fixture(scope="module")
-def peer(server: Server) -> Iterator[Peer]:
-    made = Peer(server.url)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def run(server: Server) -> Run:
-    """Run a verb of `stream`; it must succeed unless a status is given, and a failure ends with one sentence."""
-
-    def call(*arguments: str, status: int = 0, **further: Any) -> Done:
-        done = invoke(server.url, "stream", *arguments, **further)
-        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
-        if status:
-            assert re.match(r"penstock: |Error: ", done.stderr.splitlines()[-1])
-        return done
-
-    return call
+    """Run a verb of `stream`; it must succeed unless a status is given."""
+    return runner(server.url, "stream")
 
 
 @pytest.fixture

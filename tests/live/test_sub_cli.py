@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +14,13 @@ import pytest
 from penstock.cli.programs import Program
 from penstock.errors import ProgramError
 from penstock.server import Server
-from tests.live.inprocess import Done, Peer, Talk, invoke
-
-
-@pytest.fixture(scope="module")
-def peer(server: Server) -> Iterator[Peer]:
-    made = Peer(server.url)
-    yield made
-    made.close()
+from tests.live.inprocess import Done, Peer, Talk, runner
 
 
 @pytest.fixture
 def run(server: Server) -> Callable[..., Done]:
-    """Run the command, which must end with the status that is given."""
-
-    def call(*arguments: str, status: int = 0, **further: Any) -> Done:
-        done = invoke(server.url, *arguments, **further)
-        assert done.status == status, f"{arguments}: {done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done
-
-    return call
+    """Run the command; it must succeed unless a status is given."""
+    return runner(server.url)
 
 
 @pytest.fixture(scope="module")

@@ -11,28 +11,20 @@ import typer
 
 from penstock.cli.asset_show import info_json
 from penstock.cli.consumer_show import api_level, show_consumer, titled
-from penstock.cli.flags import AnyConsumer, AnyStream, Json, Names, flag, flag_table, table_flag
+from penstock.cli.flags import AnyConsumer, AnyStream, Json, Names, NoSelect, flag, flag_table, table_flag
 from penstock.cli.late import assets
 from penstock.cli.output import ago, counts, local, print_json
-from penstock.cli.questions import picked_consumer, picked_stream
+from penstock.cli.questions import check_named, picked_consumer, picked_stream
 from penstock.cli.running import connected
 from penstock.cli.tables import plain, print_table
 from penstock.cli.values import refuse_both
 from penstock.durations import format_duration, parse_duration
-from penstock.errors import InputError, NotFoundError
+from penstock.errors import NotFoundError
 
 if TYPE_CHECKING:
     from penstock.info import ConsumerInfo, StreamInfo
 
 __all__ = ["find", "info", "ls", "report", "state"]
-
-NoSelect = Annotated[bool, flag("Do not ask which one.", "--no-select")]
-
-
-def _check_named(no_select: bool, **names: str | None) -> None:
-    for name, given in names.items():
-        if no_select and given is None:
-            raise InputError(f"{name.upper()} is missing.", remedy="Give it, or leave --no-select out.")
 
 
 async def info(
@@ -43,10 +35,7 @@ async def info(
     json: Json = False,
 ) -> None:
     """Show a consumer: configuration and state."""
-    _check_named(no_select, stream=stream, consumer=name)
-    async with connected(ctx) as client:
-        found = await picked_consumer(client, stream, name)
-    print_json(info_json(found)) if json else show_consumer(found)
+    await _show(ctx, stream, name, no_select, json, state_only=False)
 
 
 async def state(
@@ -57,10 +46,16 @@ async def state(
     json: Json = False,
 ) -> None:
     """Show how a consumer stands."""
-    _check_named(no_select, stream=stream, consumer=name)
+    await _show(ctx, stream, name, no_select, json, state_only=True)
+
+
+async def _show(
+    ctx: typer.Context, stream: str | None, name: str | None, no_select: bool, json: bool, *, state_only: bool
+) -> None:
+    check_named(no_select, stream=stream, consumer=name)
     async with connected(ctx) as client:
         found = await picked_consumer(client, stream, name)
-    print_json(info_json(found)) if json else show_consumer(found, state_only=True)
+    print_json(info_json(found)) if json else show_consumer(found, state_only=state_only)
 
 
 async def _found(ctx: typer.Context, stream: str | None) -> tuple[str, list[ConsumerInfo]]:
@@ -80,7 +75,7 @@ async def ls(
     json: Json = False,
 ) -> None:
     """List the consumers of a stream; --json gives their names."""
-    _check_named(no_select, stream=stream)
+    check_named(no_select, stream=stream)
     stream, found = await _found(ctx, stream)
     if json or names:
         _print_names(found, json)

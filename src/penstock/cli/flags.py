@@ -41,6 +41,7 @@ JSON = "Print JSON for programs instead of text for people."
 Json = Annotated[bool, flag(JSON, "-j", "--json")]
 Raw = Annotated[bool, flag("Print payloads and nothing else.", "-r", "--raw")]
 Force = Annotated[bool, flag("Do not ask.", "-f", "--force")]
+NoSelect = Annotated[bool, flag("Do not ask which one.", "--no-select")]
 Names = Annotated[bool, flag("Only the names.", "-n", "--names")]
 All = Annotated[bool, flag("Show the markers of the Spark sink, too.", "-a", "--all")]
 StopAfter = Annotated[int, flag("Stop after so many; 0 for never.", "--count", min=0)]

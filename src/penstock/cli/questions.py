@@ -21,6 +21,7 @@ __all__ = [
     "ask",
     "ask_missing",
     "asking",
+    "check_named",
     "confirm",
     "number",
     "one_of",
@@ -59,6 +60,13 @@ def confirm(question: str, force: bool) -> None:
         typer.echo("", err=True)  # a terminal shows the line that was typed, with its end
     if answer.strip().lower() not in ("y", "yes"):
         raise InputError("Not confirmed; nothing was changed.", remedy="Answer y, or give -f.")
+
+
+def check_named(no_select: bool, **names: str | None) -> None:
+    """Refuse to ask for a name that is missing, if that is what --no-select says."""
+    for what, name in names.items():
+        if no_select and name is None:
+            raise InputError(f"Which {what}?", remedy="Name it, or leave --no-select out.")
 
 
 def pick(what: str, names: Sequence[str]) -> str:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.asset_show import Sieve, info_json, is_internal, show_stream
-from penstock.cli.flags import All, AnyStream, Json, Names, argument, flag
+from penstock.cli.flags import All, AnyStream, Json, Names, NoSelect, argument, flag
 from penstock.cli.late import assets
 from penstock.cli.message_parts import check_subjects
 from penstock.cli.output import ago, counts, local, print_json, print_pairs
-from penstock.cli.questions import picked_stream
+from penstock.cli.questions import check_named, picked_stream
 from penstock.cli.running import connected
 from penstock.cli.stream_find import StreamCriteria
 from penstock.cli.tables import plain, print_table
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["find", "info", "ls", "report", "size", "state", "subjects"]
 
 Capturing = Annotated[str | None, flag("Only streams that capture this subject.")]
-NoSelect = Annotated[bool, flag("Do not ask which stream.")]
 Everything = Annotated[bool, flag("Those of buckets and of MQTT, too.", "-a", "--all")]
 
 
@@ -59,8 +58,7 @@ async def _show(
 ) -> None:
     from penstock.spark.markers import marker_filter
 
-    if name is None and no_select:
-        raise InputError("Which stream?", remedy="Name it, or leave --no-select out.")
+    check_named(no_select, stream=name)
     async with connected(ctx) as client:
         found = await assets.stream_info(client, await picked_stream(client, name, everything=everything))
         markers = {}

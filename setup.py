@@ -12,8 +12,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# As penstock.wire.MODULES, which cannot be imported before the project is installed.
-MODULES = ("protocol", "buffers", "columns", "frames", "dispatch")
+# As penstock.wire.MODULES and penstock.store.MODULES, which cannot be imported before the project is installed.
+MODULES = {
+    "wire": ("protocol", "buffers", "columns", "frames", "dispatch"),
+    "store": ("checksums", "s2", "records", "entries"),
+}
 
 
 class OptionalBuild(build_ext):
@@ -43,7 +46,11 @@ def extensions() -> list[Extension]:
     except ImportError:
         print("penstock: Cython is not installed; the wire modules stay plain Python.", file=sys.stderr)
         return []
-    wanted = [Extension(f"penstock.wire.{name}", [f"src/penstock/wire/{name}.py"]) for name in MODULES]
+    wanted = [
+        Extension(f"penstock.{room}.{name}", [f"src/penstock/{room}/{name}.py"])
+        for room, names in MODULES.items()
+        for name in names
+    ]
     return list(cythonize(wanted, include_path=["src"], build_dir="build/cython", quiet=True))
 
 

@@ -1,0 +1,98 @@
+"""Where stores and backups lie: a folder of this machine, or any place that Arrow opens by its URI.
+
+`s3a://`, as Spark writes it, is `s3://` to Arrow. What is read is never changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from penstock.errors import InputError
+
+__all__ = ["Folder", "open_folder"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder to read from, here or elsewhere."""
+
+    uri: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a path of this machine."""
+        return "://" not in self.uri
+
+    def inside(self, *names: str) -> Folder:
+        """Give a folder below this one."""
+        return Folder("/".join((self.uri.rstrip("/"), *names)))
+
+    def path(self, name: str) -> str:
+        """Give the place of a file in it."""
+        return f"{self.uri.rstrip('/')}/{name}"
+
+    def names(self) -> dict[str, int | None]:
+        """List what is in it: the size of each file, None for a folder; nothing if it is not there."""
+        if self.is_local:
+            return _told(self.uri, self._local_names, {})
+        from pyarrow import fs
+
+        system, path = _arrow(self.uri)
+        selector = fs.FileSelector(path, allow_not_found=True)
+        found = _told(self.uri, lambda: system.get_file_info(selector), [])
+        return {item.base_name: None if item.type == fs.FileType.Directory else item.size for item in found}
+
+    def _local_names(self) -> dict[str, int | None]:
+        with os.scandir(self.uri) as found:
+            return {item.name: None if item.is_dir() else item.stat().st_size for item in found}
+
+    def read(self, name: str) -> bytes | None:
+        """Read a file; None if it is not there."""
+        return _told(self.path(name), lambda: _whole(open_file(self.path(name))), None)
+
+
+def open_file(uri: str) -> BinaryIO:
+    """Open a file to read any part of it."""
+    if "://" not in uri:
+        return Path(uri).open("rb")
+    system, path = _arrow(uri)
+    opened: BinaryIO = system.open_input_file(path)
+    return opened
+
+
+def open_folder(uri: str | os.PathLike[str]) -> Folder:
+    """Give a folder that is there; InputError if it is not."""
+    text = os.fspath(uri)
+    folder = Folder(text.removeprefix("file://") if text.startswith("file://") else text)
+    if not folder.names():
+        raise InputError(f"{text} is not there, or is empty.", remedy="Name the folder of a store or of a backup.")
+    return folder
+
+
+def _whole(file: BinaryIO) -> bytes:
+    with file:
+        return file.read()
+
+
+def _told(uri: str, work: Callable[[], Any], missing: Any) -> Any:
+    try:
+        return work()
+    except (FileNotFoundError, NotADirectoryError):
+        return missing
+    except OSError as error:
+        raise InputError(f"{uri} cannot be read: {error.strerror or error}.", remedy="May this user read it?") from None
+
+
+def _arrow(uri: str) -> tuple[Any, str]:
+    from pyarrow import ArrowInvalid, fs
+
+    scheme, _, rest = uri.partition("://")
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(f"{'s3' if scheme == 's3a' else scheme}://{rest}")
+    except ArrowInvalid as error:
+        raise InputError(f"{uri} cannot be opened: {error}.", remedy="Use a path, or file, s3a, hdfs, gs, abfs.") from None
+    return found

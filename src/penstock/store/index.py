@@ -1,0 +1,166 @@
+"""`index.db`, what a server writes down of a stream when it ends in order, and in the minutes between.
+
+All numbers but the first two bytes are of variable length, those marked ± with the sign in the lowest bit::
+
+    magic (1 byte, 11)  version (1 byte, 1 to 4)
+    messages  bytes  first  first time ±  last  last time ±
+    subjects, and for each: size, subject, messages, first block, last block (up to version 3 only if messages > 1)
+    blocks, and for each: number, bytes, first, first time ±, last, last time ±, deleted, [TTLs from version 2],
+        [schedules from version 3], and if some are deleted, the set of them
+    number of the last block, its last checksum (8 bytes)
+    HighwayHash-64 of all that (8 bytes); its key is the SHA-256 of the stream's name
+
+Times of blocks are counted from the stream's first. A set is 22, version (2), nodes (4), members (4), and for each node
+its first sequence (8), 32 words of bits (8 each) and a height (2), little-endian; version 1 has 64 words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from penstock.store.checksums import Highway
+
+__all__ = ["Block", "Damaged", "Index", "read_index"]
+
+MAGIC, VERSIONS = 11, range(1, 5)
+_SET_MAGIC, _WORDS = 22, {1: 64, 2: 32}
+_CHECKSUM = 8
+
+
+class Damaged(ValueError):
+    """Bytes that are no index, or not what their checksum says."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block as the index describes it."""
+
+    number: int
+    size: int
+    """Bytes of the messages that are alive."""
+    first: int
+    last: int
+    deleted: int
+    graves: bytes
+    """Bit n says that the sequence `first_grave` + n is dead."""
+    first_grave: int
+
+    @property
+    def messages(self) -> int:
+        """How many messages it holds that are alive."""
+        return max(self.last - self.first + 1 - self.deleted, 0)
+
+
+@dataclass(frozen=True)
+class Index:
+    """What an index says."""
+
+    messages: int
+    bytes: int
+    first: int
+    last: int
+    first_time: int
+    last_time: int
+    subjects: int
+    blocks: tuple[Block, ...]
+    last_block: int
+    last_checksum: bytes
+
+
+class _Reader:
+    def __init__(self, content: bytes) -> None:
+        self.content, self.place = content, 0
+
+    def take(self, size: int) -> bytes:
+        taken = self.content[self.place : self.place + size]
+        if size < 0 or len(taken) != size:
+            raise Damaged("it ends too early")
+        self.place += size
+        return taken
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value & 0xFFFFFFFFFFFFFFFF
+            if shift > 63:
+                raise Damaged("a number has no end")
+
+    def signed(self) -> int:
+        value = self.number()
+        return value >> 1 ^ -(value & 1)
+
+
+def read_index(content: bytes, stream: str) -> Index:
+    """Read an index; Damaged if it is none, or not this stream's."""
+    body, told = content[:-_CHECKSUM], content[-_CHECKSUM:]
+    if len(content) < 32 or body[0] != MAGIC or body[1] not in VERSIONS:
+        raise Damaged("it does not begin as an index does")
+    if Highway(hashlib.sha256(stream.encode()).digest()).of(body) != int.from_bytes(told, "little"):
+        raise Damaged("it is not what its checksum says")
+    reader, version = _Reader(body), body[1]
+    reader.place = 2
+    messages, size, first, first_time = reader.number(), reader.number(), reader.number(), reader.signed()
+    last, last_time = reader.number(), reader.signed()
+    subjects = reader.number()
+    for _ in range(subjects):
+        name = reader.number()
+        if name:
+            reader.take(name)
+            total, _block = reader.number(), reader.number()
+            if total > 1 or version >= 4:
+                reader.number()
+    blocks = tuple(_read_block(reader, version) for _ in range(reader.number()))
+    return Index(
+        messages, size, first, last, first_time, last_time, subjects, blocks, reader.number(), reader.take(_CHECKSUM)
+    )
+
+
+def _read_block(reader: _Reader, version: int) -> Block:
+    number, size, first, _, last, _, deleted = (
+        reader.number(),
+        reader.number(),
+        reader.number(),
+        reader.signed(),
+        reader.number(),
+        reader.signed(),
+        reader.number(),
+    )
+    for _later in range(min(version, 3) - 1):
+        reader.number()
+    graves, first_grave = _read_set(reader) if deleted else (b"", 0)
+    return Block(number, size, first, last, deleted, graves, first_grave)
+
+
+def _read_set(reader: _Reader) -> tuple[bytes, int]:
+    magic, version = reader.take(2)
+    if magic != _SET_MAGIC or version not in _WORDS:
+        raise Damaged("a set of sequences does not begin as one does")
+    words = _WORDS[version]
+    nodes = int.from_bytes(reader.take(4), "little")
+    reader.take(4)
+    found: dict[int, bytes] = {}
+    for _ in range(nodes):
+        base = int.from_bytes(reader.take(8), "little")
+        found[base] = reader.take(8 * words)
+        reader.take(2)
+    return merge_graves(found)
+
+
+def merge_graves(found: dict[int, bytes]) -> tuple[bytes, int]:
+    """Put pieces of bits together to one: give it, and the sequence of its first bit, which all are whole bytes from."""
+    if not found:
+        return b"", 0
+    first = min(found)
+    stop = max(base + 8 * len(bits) for base, bits in found.items())
+    if stop - first > 1 << 33 or any((base - first) % 8 for base in found):
+        raise Damaged("a set of sequences reaches too far")
+    merged = bytearray((stop - first + 7) // 8)
+    for base, bits in found.items():
+        place = (base - first) // 8
+        merged[place : place + len(bits)] = bits
+    return bytes(merged), first

@@ -1,0 +1,37 @@
+# The C types of records.py, for the compiler alone.
+cimport cython
+
+from penstock.store.checksums cimport Highway
+from penstock.wire.buffers cimport Bytes, Numbers
+from penstock.wire.columns cimport Columns
+
+
+@cython.final
+cdef class Records(Columns):
+    cdef public bint verify
+    cdef Bytes scratch
+    cdef Numbers tombstones
+    cdef bytes graves
+    cdef long long first_grave
+    cdef Highway hash
+    cdef readonly long long last
+    cdef readonly long long records
+    cdef int kind
+
+    @cython.locals(data="const unsigned char*", position=Py_ssize_t, size=Py_ssize_t)
+    cpdef Py_ssize_t take(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
+    @cython.locals(
+        data="const unsigned char*", position=Py_ssize_t, size=Py_ssize_t, records="long long", messages="long long",
+        first="long long", highest="long long", first_time="long long", last_time="long long", payload="long long",
+        count=Py_ssize_t,
+    )
+    cpdef dict survey(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(
+        size="unsigned int", sequence="unsigned long long", time="long long", subject_size="unsigned short",
+        headed="unsigned int", extra=Py_ssize_t, head="unsigned int",
+    )
+    cdef Py_ssize_t _record(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t end) except -1
+    @cython.locals(scratch=Bytes, stop=Py_ssize_t, value="unsigned long long")
+    cdef bint _holds(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t size) except -1
+    @cython.locals(place="long long", graves="const unsigned char*")
+    cdef bint _is_dead(self, long long sequence) except -1

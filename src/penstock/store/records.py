@@ -1,0 +1,221 @@
+# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The records of a block file of nats-server, which become columns as messages from the wire do.
+
+A record, all numbers little-endian::
+
+    size (4)      of the whole record; the highest bit says that it has headers
+    sequence (8)  bit 63: the message was erased; bit 62: a tombstone, which says that this sequence was deleted
+    time (8)      nanoseconds since 1970
+    subject size (2)
+    subject
+    headers size (4), headers      if it has headers
+    payload
+    checksum (8)  HighwayHash-64 of sequence, time, subject, headers and payload
+
+The key of the checksum is the SHA-256 of `<stream>-<number of the block>`. A record that is not whole, or is not what
+its checksum says, ends the block: the server cuts the file off there, too. Sequences only ever rise: a record with a
+sequence that was passed is of no account. What was deleted is not to be seen in its own block: its tombstone may stand in
+any later one, or only the index of the stream knows it. So the caller says which sequences are dead.
+
+The C types stand in records.pxd, which only the compiler reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+try:
+    import cython  # the compiler needs to see this import; at run time Cython need not be there
+except ModuleNotFoundError:
+    from penstock.wire import _shadow as cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.libc.string import memcmp, memcpy
+    from cython.cimports.penstock.store.checksums import Highway
+    from cython.cimports.penstock.wire.buffers import Bytes, Numbers
+    from cython.cimports.penstock.wire.columns import Columns
+else:
+    from penstock.store.checksums import Highway
+    from penstock.wire.buffers import Bytes, Numbers
+    from penstock.wire.columns import Columns
+
+from penstock.wire.columns import BEYOND, FULL, NEED
+
+__all__ = ["BROKEN", "COMPILED", "Records", "key_of"]
+
+COMPILED: bool = bool(cython.compiled)
+
+BROKEN = 6  # the record at hand is not whole, or not what its checksum says
+
+_HEAD = 22
+_CHECKSUM = 8
+_LARGEST = 32 << 20  # no record is larger, says the server
+_SEQUENCE = (1 << 62) - 1
+
+MESSAGE, ERASED, TOMBSTONE = 0, 1, 2
+
+
+def key_of(stream: str, index: int) -> bytes:
+    """Give the key of a block's checksums."""
+    return hashlib.sha256(f"{stream}-{index}".encode()).digest()
+
+
+class Records(Columns):
+    """The rows of the blocks of a stream, of the sequences from `start` to `end`, and the place of the read."""
+
+    def __init__(
+        self, start: int, end: int, *, max_rows: int, max_bytes: int, headers: bool = True, verify: bool = True
+    ) -> None:
+        super().__init__(start, end, max_rows=max_rows, max_bytes=max_bytes, max_payload=_LARGEST, headers=headers)
+        self.verify = verify
+        self.scratch = Bytes(4096)
+        self.tombstones = Numbers(16)
+        self.graves = b""
+        self.first_grave = 0
+        self.open(bytes(32))
+
+    def open(self, key: bytes, graves: bytes = b"", first_grave: int = 0) -> None:
+        """Begin a block. Bit n of `graves` says that the sequence `first_grave` + n is dead."""
+        self.hash = Highway(key)
+        self.graves, self.first_grave = graves, first_grave
+        self.last = 0
+        self.records = 0
+
+    def take(self, buffer: bytearray, start: int, end: int) -> int:
+        """Take records out of `buffer[start:end]`; give the position behind the last one and set `stop`."""
+        if cython.compiled:
+            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+        else:
+            data = buffer
+        position = start
+        self.stop = NEED
+        while position < end:
+            if self.rows >= self.max_rows or self.size >= self.max_bytes:
+                self.stop = FULL
+                break
+            size = self._record(data, position, end)
+            if size == 0:
+                self.stop = BROKEN
+                break
+            if self.kind == MESSAGE and self.sequence > self.last:
+                if self.sequence >= self.end:
+                    self.stop = BEYOND
+                    break
+                self.last = self.sequence
+                if self.sequence >= self.next and not self._is_dead(self.sequence):
+                    self.lines.count = 0
+                    if self.head > 0 and self.with_headers:
+                        self.lines.split(data, self.body, self.body + self.head)
+                    self._row(data, self.body + self.total)
+            elif self.kind == ERASED and self.sequence > self.last:
+                self.last = self.sequence
+            position += size
+        return position
+
+    def survey(self, buffer: bytearray, start: int, end: int) -> dict[str, Any]:
+        """Say what records `buffer[start:end]` holds: how many, from where to where, what they erase, where it breaks.
+
+        `messages` are those that are not erased here; a tombstone elsewhere may still say that one is dead.
+        """
+        if cython.compiled:
+            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+        else:
+            data = buffer
+        self.tombstones = Numbers(16)
+        position, records, messages, first, highest, first_time, last_time = start, 0, 0, 0, 0, 0, 0
+        payload = 0
+        while position < end:
+            size = self._record(data, position, end)
+            if size == 0:
+                break
+            records += 1
+            if self.kind == TOMBSTONE:
+                self.tombstones.append(self.sequence)
+            elif self.sequence > self.last:
+                self.last = self.sequence
+                if self.kind == MESSAGE:
+                    if messages == 0:
+                        first, first_time = self.sequence, self.time
+                    messages += 1
+                    highest, last_time = self.sequence, self.time
+                    payload += size
+            position += size
+        count = self.tombstones.count
+        return {
+            "records": records,
+            "messages": messages,
+            "bytes": payload,
+            "first": first,
+            "last": self.last,
+            "last_message": highest,
+            "first_time": first_time,
+            "last_time": last_time,
+            "tombstones": memoryview(self.tombstones.close()).cast("B").cast("q").tolist()[:count],
+            "end": position,
+        }
+
+    def _record(self, data: Any, position: int, end: int) -> int:
+        """Read a record; give its size, 0 if it is broken."""
+        if end - position < _HEAD:
+            return 0
+        if cython.compiled:
+            memcpy(cython.address(size), data + position, 4)
+            memcpy(cython.address(sequence), data + position + 4, 8)
+            memcpy(cython.address(time), data + position + 12, 8)
+            memcpy(cython.address(subject_size), data + position + 20, 2)
+        else:
+            size = int.from_bytes(data[position : position + 4], "little")
+            sequence = int.from_bytes(data[position + 4 : position + 12], "little")
+            time = int.from_bytes(data[position + 12 : position + 20], "little", signed=True)
+            subject_size = int.from_bytes(data[position + 20 : position + 22], "little")
+        headed = size >> 31
+        size &= 0x7FFFFFFF
+        extra = 4 if headed else 0
+        if size > _LARGEST or size < _HEAD + _CHECKSUM + subject_size + extra or end - position < size:
+            return 0
+        self.subject = position + _HEAD
+        self.subject_end = self.subject + subject_size
+        self.body = self.subject_end + extra
+        self.total = position + size - _CHECKSUM - self.body
+        if headed:
+            if cython.compiled:
+                memcpy(cython.address(head), data + self.subject_end, 4)
+            else:
+                head = int.from_bytes(data[self.subject_end : self.body], "little")
+            if head > self.total:
+                return 0
+            self.head = head
+        else:
+            self.head = 0
+        if self.verify and not self._holds(data, position, size):
+            return 0
+        self.time = time // 1000
+        self.kind = TOMBSTONE if sequence >> 62 & 1 else ERASED if sequence >> 63 or sequence == 0 else MESSAGE
+        self.sequence = sequence & _SEQUENCE
+        return size
+
+    def _holds(self, data: Any, position: int, size: int) -> bool:
+        """Tell whether a record is what its checksum says."""
+        scratch, stop = self.scratch, self.body + self.total
+        scratch.used = 0
+        if cython.compiled:
+            scratch.piece(data, position + 4, position + 20)
+            scratch.piece(data, self.subject, self.subject_end)
+            scratch.piece(data, self.body, stop)
+            value = self.hash.digest(scratch.items, 0, scratch.used)
+            return memcmp(cython.address(value), data + stop, 8) == 0
+        else:
+            gathered = data[position + 4 : position + 20] + data[self.subject : self.subject_end] + data[self.body : stop]
+            return self.hash.digest(gathered, 0, len(gathered)) == int.from_bytes(data[stop : stop + 8], "little")
+
+    def _is_dead(self, sequence: int) -> bool:
+        place = sequence - self.first_grave
+        if place < 0 or place >= 8 * len(self.graves):
+            return False
+        if cython.compiled:
+            graves = cython.cast(cython.p_uchar, self.graves)
+            return graves[place >> 3] >> (place & 7) & 1
+        else:
+            return bool(self.graves[place >> 3] >> (place & 7) & 1)

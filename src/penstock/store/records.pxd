@@ -11,11 +11,11 @@ cdef class Records(Columns):
     cdef public bint verify
     cdef Bytes scratch
     cdef Numbers tombstones
+    cdef Numbers sizes
     cdef bytes graves
     cdef long long first_grave
     cdef Highway hash
     cdef readonly long long last
-    cdef readonly long long records
     cdef int kind
 
     @cython.locals(data="const unsigned char*", position=Py_ssize_t, size=Py_ssize_t)

@@ -72,6 +72,7 @@ class Records(Columns):
         self.verify = verify
         self.scratch = Bytes(4096)
         self.tombstones = Numbers(16)
+        self.sizes = Numbers(16)
         self.graves = b""
         self.first_grave = 0
         self.open(bytes(32))
@@ -81,7 +82,6 @@ class Records(Columns):
         self.hash = Highway(key)
         self.graves, self.first_grave = graves, first_grave
         self.last = 0
-        self.records = 0
 
     def take(self, buffer: bytearray, start: int, end: int) -> int:
         """Take records out of `buffer[start:end]`; give the position behind the last one and set `stop`."""
@@ -109,10 +109,21 @@ class Records(Columns):
                     if self.head > 0 and self.with_headers:
                         self.lines.split(data, self.body, self.body + self.head)
                     self._row(data, self.body + self.total)
+                    self.sizes.append(size)
             elif self.kind == ERASED and self.sequence > self.last:
                 self.last = self.sequence
             position += size
         return position
+
+    def restart(self) -> None:
+        """Begin a new batch."""
+        super().restart()
+        self.sizes = Numbers(16)
+
+    def stored_sizes(self) -> list[int]:
+        """Give how many bytes each row of the batch takes in the block."""
+        count = self.sizes.count
+        return memoryview(self.sizes.close()).cast("B").cast("q").tolist()[:count]
 
     def survey(self, buffer: bytearray, start: int, end: int) -> dict[str, Any]:
         """Say what records `buffer[start:end]` holds: how many, from where to where, what they erase, where it breaks.

@@ -1,0 +1,46 @@
+"""A block file, unpacked if it is compressed.
+
+A compressed block is the word `cmp`, the kind (1: S2), the size of what it becomes as a number of variable length, the
+compressed records without the last checksum, and that checksum (8 bytes) as it is.
+"""
+
+from __future__ import annotations
+
+from penstock.store.files import open_file
+from penstock.store.s2 import decompress
+
+__all__ = ["load_block", "unpack_block"]
+
+_S2 = 1
+_CHECKSUM = 8
+_LARGEST = 1 << 30
+
+
+def load_block(path: str) -> bytearray:
+    """Read a block; ValueError if it cannot be unpacked."""
+    with open_file(path) as file:
+        return unpack_block(bytearray(file.read()))
+
+
+def unpack_block(content: bytearray) -> bytearray:
+    """Give the records of a block."""
+    if content[:3] != b"cmp" or len(content) < 5 + _CHECKSUM:
+        return content
+    if content[3] != _S2:
+        raise ValueError(f"it is compressed in the unknown way {content[3]}")
+    size, place = 0, 4
+    while True:
+        byte = content[place]
+        size |= (byte & 127) << 7 * (place - 4)
+        place += 1
+        if byte < 128:
+            break
+        if place > 13 or place >= len(content):
+            raise ValueError("it does not say its size")
+    if size > _LARGEST:
+        raise ValueError(f"it would become {size} bytes")
+    records = decompress(bytes(content[place:-_CHECKSUM]))
+    records += content[-_CHECKSUM:]
+    if len(records) != size:
+        raise ValueError(f"it becomes {len(records)} bytes and not {size}")
+    return records

@@ -1,0 +1,254 @@
+"""A stream in a store that no server uses: its configuration, its blocks, and which of their messages are alive.
+
+The index tells all of that if the server ended in order: then it names the last checksum of the last block. If it does
+not, or is missing, every block is looked through, as the server does at its next start: tombstones are collected, a
+record that is not whole ends the last block, and the limits of the stream are applied again, as of the time of the last
+message, because nothing else says what they had removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.errors import InputError, StoreDamagedError
+from penstock.store.blocks import load_block
+from penstock.store.checksums import Highway
+from penstock.store.files import Folder
+from penstock.store.index import Damaged, Index, merge_graves, read_index
+from penstock.store.limits import beyond_limits
+from penstock.store.records import Records, key_of
+
+__all__ = ["Damage", "Segment", "StoredStream", "open_stream", "stream_folders"]
+
+_BLOCK = re.compile(r"([0-9]{1,10})\.blk")
+_META_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A block of a stream, and what of it is alive."""
+
+    number: int
+    path: str
+    size: int
+    """Bytes of the file."""
+    first: int
+    last: int
+    messages: int
+    graves: bytes = field(default=b"", repr=False)
+    first_grave: int = 0
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What of a block cannot be read."""
+
+    path: str
+    at: int
+    what: str
+    torn: bool = False
+    """Whether only the end of the last record is missing: the server drops such a one, too."""
+
+
+@dataclass(frozen=True)
+class StoredStream:
+    """A stream in a store."""
+
+    name: str
+    config: dict[str, Any]
+    first: int
+    """The first sequence; one more than the last if the stream is empty."""
+    last: int
+    messages: int
+    segments: tuple[Segment, ...]
+    rebuilt: str | None = None
+    """Why the index was not believed; None if it was."""
+    damage: tuple[Damage, ...] = ()
+
+
+def stream_folders(folder: Folder, stream: str | None = None) -> Iterator[tuple[str, str, Folder]]:
+    """Find streams in a store: account, name and folder of each.
+
+    The folder may be the one that the server was given, its folder `jetstream`, an account's, or a stream's own.
+    """
+    names = folder.names()
+    if "meta.inf" in names:
+        meta = _meta(folder)
+        if stream in (None, meta["name"]):
+            yield "", meta["name"], folder
+    elif "streams" in names:
+        account = folder.uri.rstrip("/").rpartition("/")[2]
+        for name in sorted(name for name, size in folder.inside("streams").names().items() if size is None):
+            if stream in (None, name) and "meta.inf" in folder.inside("streams", name).names():
+                yield account, name, folder.inside("streams", name)
+    elif "jetstream" in names:
+        yield from stream_folders(folder.inside("jetstream"), stream)
+    else:
+        for account in sorted(name for name, size in names.items() if size is None):
+            if "streams" in folder.inside(account).names():
+                yield from stream_folders(folder.inside(account), stream)
+
+
+def _meta(folder: Folder) -> dict[str, Any]:
+    names = folder.names()
+    content = folder.read("meta.inf") or b""
+    if "meta.key" in names:
+        raise InputError(
+            f"{folder.uri} is encrypted.",
+            remedy="Let a server that has the key make a backup of the stream: backups are not encrypted.",
+        )
+    try:
+        meta = json.loads(content[:_META_LIMIT])
+        name = meta["name"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreDamagedError(
+            f"{folder.path('meta.inf')} is not the description of a stream.",
+            remedy="Read another copy of the store.",
+            store=folder.uri,
+            losses=("meta.inf",),
+        ) from error
+    told = (folder.read("meta.sum") or b"").decode("ascii", "replace")
+    found = Highway(hashlib.sha256(str(name).encode()).digest()).of(content).to_bytes(8, "little").hex()
+    if told and told != found:
+        raise StoreDamagedError(
+            f"{folder.path('meta.inf')} is not what its checksum says.",
+            remedy="Read another copy of the store.",
+            store=folder.uri,
+            losses=("meta.inf",),
+        )
+    meta["name"] = str(name)
+    return dict(meta)
+
+
+def open_stream(folder: Folder, *, progress: Callable[[int], None] | None = None) -> StoredStream:
+    """Say what a stream's folder holds; `progress` gets the bytes of each block that had to be looked through."""
+    meta = _meta(folder)
+    name = meta["name"]
+    messages = _messages_folder(folder)
+    listed = messages.names()
+    if any(each.endswith(".key") for each in listed):
+        raise InputError(f"{folder.uri} is encrypted.", remedy="Let a server that has the key make a backup of it.")
+    blocks = sorted((int(found[1]), size) for each, size in listed.items() if (found := _BLOCK.fullmatch(each)) and size is not None)
+    content = messages.read("index.db")
+    if content is None:
+        why = "there is no index"
+    else:
+        try:
+            index = read_index(content, name)
+            return _by_index(name, meta, messages, dict(blocks), index)
+        except Damaged as error:
+            why = f"the index cannot be believed: {error}"
+    return _rebuild(name, meta, messages, blocks, why, progress)
+
+
+def _messages_folder(folder: Folder) -> Folder:
+    """Give the folder of the blocks; a purge that was broken off has left the one that holds in another place."""
+    fresh = folder.inside("__new_msgs__")
+    return fresh if any(_BLOCK.fullmatch(name) for name in fresh.names()) else folder.inside("msgs")
+
+
+def _by_index(name: str, meta: dict[str, Any], folder: Folder, sizes: dict[int, int], index: Index) -> StoredStream:
+    last = folder.read(f"{index.last_block}.blk") if index.last_block in sizes else None
+    if last is None or last[-8:] != index.last_checksum:
+        raise Damaged("messages came after it was written")
+    if max(sizes, default=0) > index.last_block:
+        raise Damaged("blocks came after it was written")
+    missing = [block.number for block in index.blocks if block.messages and block.number not in sizes]
+    damage = tuple(Damage(folder.path(f"{number}.blk"), 0, "the file is missing") for number in missing)
+    segments = tuple(
+        Segment(
+            block.number,
+            folder.path(f"{block.number}.blk"),
+            sizes.get(block.number, 0),
+            block.first,
+            block.last,
+            block.messages,
+            block.graves,
+            block.first_grave,
+        )
+        for block in index.blocks
+        if block.messages
+    )
+    return StoredStream(name, meta, index.first, index.last, index.messages, segments, None, damage)
+
+
+# -- without an index -------------------------------------------------------------------------------------------------
+
+
+def _rebuild(
+    name: str,
+    meta: dict[str, Any],
+    folder: Folder,
+    blocks: list[tuple[int, int]],
+    why: str,
+    progress: Callable[[int], None] | None,
+) -> StoredStream:
+    segments: list[Segment] = []
+    damage: list[Damage] = []
+    dead: set[int] = set()
+    last = newest = 0
+    for number, size in blocks:
+        path = folder.path(f"{number}.blk")
+        try:
+            content = load_block(path)
+        except ValueError as error:
+            damage.append(Damage(path, 0, str(error)))
+            continue
+        records = Records(0, 1 << 62, max_rows=1, max_bytes=1)
+        records.open(key_of(name, number))
+        told = records.survey(content, 0, len(content))
+        if told["end"] < len(content):
+            damage.append(_broken(path, content, told["end"], number == blocks[-1][0]))
+        dead.update(told["tombstones"])
+        last = max(last, told["last"], *told["tombstones"], 0)
+        newest = max(newest, told["last_time"])
+        if told["messages"]:
+            segments.append(Segment(number, path, size, told["first"], told["last_message"], told["messages"]))
+        if progress is not None:
+            progress(size)
+    dead.update([*beyond_limits(name, meta, segments, dead, newest)])
+    segments = [_buried(segment, dead, name) for segment in segments]
+    alive = tuple(segment for segment in segments if segment.messages)
+    first = max(alive[0].first if alive else last + 1, meta.get("first_seq") or 0)
+    messages = sum(segment.messages for segment in alive)
+    return StoredStream(name, meta, first, last, messages, alive, why, tuple(damage))
+
+
+def _broken(path: str, content: bytearray, at: int, is_last: bool) -> Damage:
+    left = len(content) - at
+    size = int.from_bytes(content[at : at + 4], "little") & 0x7FFFFFFF
+    torn = is_last and (left < 22 or left < size <= 32 << 20)
+    what = "the last record is not whole" if torn else "a record is not what its checksum says"
+    return Damage(path, at, what, torn)
+
+
+def _buried(segment: Segment, dead: set[int], name: str) -> Segment:
+    """Say which sequences of a block are dead, and count the others."""
+    inside = [sequence for sequence in dead if segment.first <= sequence <= segment.last]
+    if not inside:
+        return segment
+    graves, first = _bits(inside)
+    records = Records(0, 1 << 62, max_rows=1 << 62, max_bytes=1 << 62, headers=False, verify=False)
+    records.open(key_of(name, segment.number), graves, first)
+    content = load_block(segment.path)
+    records.take(content, 0, len(content))
+    sequences = memoryview(records.close()["sequence"]).cast("B").cast("q")
+    if not len(sequences):
+        return replace(segment, messages=0)
+    return replace(
+        segment, first=sequences[0], last=sequences[-1], messages=len(sequences), graves=graves, first_grave=first
+    )
+
+
+def _bits(sequences: Iterable[int]) -> tuple[bytes, int]:
+    pieces: dict[int, bytearray] = {}
+    for sequence in sequences:
+        base = sequence // 2048 * 2048
+        place = sequence - base
+        pieces.setdefault(base, bytearray(256))[place >> 3] |= 1 << (place & 7)
+    return merge_graves({base: bytes(bits) for base, bits in pieces.items()})

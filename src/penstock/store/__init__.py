@@ -1,0 +1,25 @@
+"""Stores and backups of nats-server, read without a server: blocks, indexes and archives, as Arrow batches.
+
+The inner modules (`MODULES`) are compiled as those of the wire are, and stand on them.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from penstock import plain, wire
+
+__all__: list[str] = []
+
+# In the order of their imports.
+MODULES = ("checksums", "s2", "records", "entries")
+
+
+def load_plain() -> dict[str, ModuleType]:
+    """Load the plain form of all of `MODULES`, by their names, on the plain form of the wire."""
+    loaded = plain.load_plain({wire.__name__: wire.MODULES, __name__: MODULES})
+    return {name: loaded[f"{__name__}.{name}"] for name in MODULES}
+
+
+compiled: bool = plain.choose(__name__, MODULES)
+"""Whether the modules are the compiled ones."""

@@ -1,4 +1,5 @@
-# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True
 """The two checksums of a store: HighwayHash-64 over each record, CRC-32C over each compressed piece.
 
 HighwayHash has a state of four lanes in each of four rows, and takes 32 bytes at a step; what is left at the end is
@@ -17,6 +18,9 @@ except ModuleNotFoundError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+else:
+    _init: Any = ()  # arrays of C, which the compiled form fills below
+    _tables: Any = ()
 
 __all__ = ["COMPILED", "Highway", "crc32c"]
 
@@ -74,6 +78,7 @@ class Highway:
 
     def _step(self, data: Any, start: int) -> int:
         """Take 32 bytes."""
+        word = 0
         if cython.compiled:
             for lane in range(4):
                 memcpy(cython.address(word), data + start + 8 * lane, 8)
@@ -182,7 +187,7 @@ def crc32c(content: Any) -> int:
 
 def crc(data: Any, start: int, end: int) -> int:
     """Give the CRC-32C of `data[start:end]`."""
-    value = 0xFFFFFFFF
+    value, word = 0xFFFFFFFF, 0
     if cython.compiled:
         while end - start >= 8:
             memcpy(cython.address(word), data + start, 8)

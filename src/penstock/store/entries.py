@@ -1,14 +1,15 @@
-# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True
 """The entries of a backup as servers from 2.15 on write it, which become columns as messages from the wire do.
 
-What comes out of the compression is the word NATSARC1 and then entries; numbers are of variable length, the one marked ±
-with its sign in the lowest bit::
+What comes out of the compression is the word NATSARC1 and then entries; numbers are of variable length, the one
+marked ± with its sign in the lowest bit::
 
     size of the name   time ±   sequence   size of the headers   size of the payload   name   headers   payload
 
-The first entry is `state.json`, the state of the stream; then come `consumers/<name>`, both with the sequence 0, and then
-the messages, in order, by their subjects, times in nanoseconds. The last one says that the backup is whole: its name, its
-sequence and its sizes are nothing.
+The first entry is `state.json`, the state of the stream; then come `consumers/<name>`, both with the sequence 0, and
+then the messages, in order, by their subjects, times in nanoseconds. The last one says that the backup is whole: its
+name, its sequence and its sizes are nothing.
 
 The C types stand in entries.pxd, which only the compiler reads.
 """
@@ -39,7 +40,7 @@ BROKEN = 6
 _LARGEST = 1 << 30
 
 
-class Entries(Columns):
+class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
     """The rows of a backup, of the sequences from `start` to `end`, and the place of the read."""
 
     def __init__(self, start: int, end: int, *, max_rows: int, max_bytes: int, headers: bool = True) -> None:

@@ -38,7 +38,7 @@ class Folder:
     def names(self) -> dict[str, int | None]:
         """List what is in it: the size of each file, None for a folder; nothing if it is not there."""
         if self.is_local:
-            return _told(self.uri, self._local_names, {})
+            return dict(_told(self.uri, self._local_names, {}))
         from pyarrow import fs
 
         system, path = _arrow(self.uri)
@@ -52,7 +52,8 @@ class Folder:
 
     def read(self, name: str) -> bytes | None:
         """Read a file; None if it is not there."""
-        return _told(self.path(name), lambda: _whole(open_file(self.path(name))), None)
+        found: bytes | None = _told(self.path(name), lambda: _whole(open_file(self.path(name))), None)
+        return found
 
 
 def open_file(uri: str) -> BinaryIO:
@@ -94,5 +95,7 @@ def _arrow(uri: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(f"{'s3' if scheme == 's3a' else scheme}://{rest}")
     except ArrowInvalid as error:
-        raise InputError(f"{uri} cannot be opened: {error}.", remedy="Use a path, or file, s3a, hdfs, gs, abfs.") from None
+        raise InputError(
+            f"{uri} cannot be opened: {error}.", remedy="Use a path, or file, s3a, hdfs, gs, abfs."
+        ) from None
     return found

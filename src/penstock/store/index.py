@@ -57,7 +57,8 @@ class Index:
     """What an index says."""
 
     messages: int
-    bytes: int
+    size: int
+    """Bytes of all messages."""
     first: int
     last: int
     first_time: int
@@ -152,7 +153,7 @@ def _read_set(reader: _Reader) -> tuple[bytes, int]:
 
 
 def merge_graves(found: dict[int, bytes]) -> tuple[bytes, int]:
-    """Put pieces of bits together to one: give it, and the sequence of its first bit, which all are whole bytes from."""
+    """Put pieces of bits together: give one, and the sequence of its first bit, from which all are whole bytes away."""
     if not found:
         return b"", 0
     first = min(found)

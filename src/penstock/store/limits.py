@@ -1,7 +1,7 @@
 """What the limits of a stream remove from a store whose index is lost: the server applies them again at its start.
 
-They are applied as of the time of the newest message: a store that was found after a year still says what the stream held
-when it was last written.
+They are applied as of the time of the newest message: a store that was found after a year still says what the stream
+held when it was last written.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.store.blocks import load_block
 from penstock.store.records import Records, key_of
+from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.store.stored import Segment
 
 __all__ = ["beyond_limits"]
 
-_TTL = re.compile(r"[0-9]+")
+_SECONDS = re.compile(r"[0-9]+")
+_TTL_HEADER = names.TTL.encode()
 
 
 def beyond_limits(
@@ -67,12 +69,12 @@ def _rows(name: str, segment: Segment, ttl: bool) -> Iterator[tuple[int, bytes, 
 def _lives(rows: dict[str, Any]) -> dict[int, int]:
     """Give how long messages live that say so, in microseconds, by their row."""
     maps, lists = (memoryview(rows[key]).cast("B").cast("i") for key in ("header_maps", "header_lists"))
-    names, values = rows["header_names"], rows["header_values"]
-    of_name, of_value = (memoryview(each[0]).cast("B").cast("i") for each in (names, values))
+    keys, values = rows["header_names"], rows["header_values"]
+    of_name, of_value = (memoryview(each[0]).cast("B").cast("i") for each in (keys, values))
     found = {}
     for row in range(rows["rows"]):
         for name in range(maps[row], maps[row + 1]):
-            if bytes(names[1][of_name[name] : of_name[name + 1]]) == b"Nats-TTL":
+            if bytes(keys[1][of_name[name] : of_name[name + 1]]) == _TTL_HEADER:
                 first = lists[name]
                 text = bytes(values[1][of_value[first] : of_value[first + 1]]).decode("ascii", "replace")
                 found[row] = _microseconds(text)
@@ -84,6 +86,6 @@ def _microseconds(text: str) -> int:
     if text == "never":
         return 1 << 62
     try:
-        return int(float(text) if _TTL.fullmatch(text) else parse_duration(text, option="Nats-TTL")) * 1_000_000
+        return int(float(text) if _SECONDS.fullmatch(text) else parse_duration(text, option=names.TTL)) * 1_000_000
     except InputError:
         return 1 << 62

@@ -50,7 +50,9 @@ def read_segment(
             yield to_batch(records.close(), stream, escape=escape)
             records.restart()
         if stop == BROKEN and _is_anyone_alive(segment, last + 1, end):
-            raise _lost(stream, segment, last + 1, f"a record is not whole, or not what its checksum says, at {position}")
+            raise _lost(
+                stream, segment, last + 1, f"a record is not whole, or not what its checksum says, at {position}"
+            )
         if stop in (BEYOND, BROKEN):
             return
     if _is_anyone_alive(segment, records.last + 1, end):
@@ -68,7 +70,7 @@ def _is_anyone_alive(segment: Segment, start: int, end: int) -> bool:
 
 def _lost(stream: str, segment: Segment, first: int, what: str) -> DataLossError:
     return DataLossError(
-        f"Block {segment.path} of stream {stream} is damaged: {what}; messages {first} to {segment.last} cannot be read.",
+        f"Block {segment.path} of stream {stream} is damaged: {what}; messages {first} to {segment.last} are lost.",
         remedy="Read another copy of the store, or set failOnDataLoss to false to go on without them.",
         stream=stream,
         start=first,

@@ -33,5 +33,6 @@ cdef class Records(Columns):
     cdef Py_ssize_t _record(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t end) except -1
     @cython.locals(scratch=Bytes, stop=Py_ssize_t, value="unsigned long long")
     cdef bint _holds(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t size) except -1
+    cdef bint _is_split(self, const unsigned char* data) except -1
     @cython.locals(place="long long", graves="const unsigned char*")
     cdef bint _is_dead(self, long long sequence) except -1

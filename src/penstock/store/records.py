@@ -1,4 +1,5 @@
-# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True
 """The records of a block file of nats-server, which become columns as messages from the wire do.
 
 A record, all numbers little-endian::
@@ -14,8 +15,8 @@ A record, all numbers little-endian::
 
 The key of the checksum is the SHA-256 of `<stream>-<number of the block>`. A record that is not whole, or is not what
 its checksum says, ends the block: the server cuts the file off there, too. Sequences only ever rise: a record with a
-sequence that was passed is of no account. What was deleted is not to be seen in its own block: its tombstone may stand in
-any later one, or only the index of the stream knows it. So the caller says which sequences are dead.
+sequence that was passed is of no account. What was deleted is not to be seen in its own block: its tombstone may stand
+in any later one, or only the index of the stream knows it. So the caller says which sequences are dead.
 
 The C types stand in records.pxd, which only the compiler reads.
 """
@@ -62,7 +63,7 @@ def key_of(stream: str, index: int) -> bytes:
     return hashlib.sha256(f"{stream}-{index}".encode()).digest()
 
 
-class Records(Columns):
+class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
     """The rows of the blocks of a stream, of the sequences from `start` to `end`, and the place of the read."""
 
     def __init__(
@@ -171,6 +172,7 @@ class Records(Columns):
         """Read a record; give its size, 0 if it is broken."""
         if end - position < _HEAD:
             return 0
+        size = sequence = time = subject_size = head = 0
         if cython.compiled:
             memcpy(cython.address(size), data + position, 4)
             memcpy(cython.address(sequence), data + position + 4, 8)
@@ -200,7 +202,7 @@ class Records(Columns):
             self.head = head
         else:
             self.head = 0
-        if self.verify and not self._holds(data, position, size):
+        if self.verify and not (self._holds(data, position, size) and self._is_split(data)):
             return 0
         self.time = time // 1000
         self.kind = TOMBSTONE if sequence >> 62 & 1 else ERASED if sequence >> 63 or sequence == 0 else MESSAGE
@@ -218,8 +220,21 @@ class Records(Columns):
             value = self.hash.digest(scratch.items, 0, scratch.used)
             return memcmp(cython.address(value), data + stop, 8) == 0
         else:
-            gathered = data[position + 4 : position + 20] + data[self.subject : self.subject_end] + data[self.body : stop]
+            gathered = (
+                data[position + 4 : position + 20] + data[self.subject : self.subject_end] + data[self.body : stop]
+            )
             return self.hash.digest(gathered, 0, len(gathered)) == int.from_bytes(data[stop : stop + 8], "little")
+
+    def _is_split(self, data: Any) -> bool:
+        """Tell whether headers end where the record says, which its checksum does not cover.
+
+        Headers end with an empty line. Who wrote others may have meant them, unless there is such a line elsewhere.
+        """
+        if self.head == 0:
+            return True
+        if self.head >= 4 and data[self.body + self.head - 4 : self.body + self.head] == b"\r\n\r\n":
+            return True
+        return data[self.body : self.body + self.total].find(b"\r\n\r\n") < 0
 
     def _is_dead(self, sequence: int) -> bool:
         place = sequence - self.first_grave

@@ -1,4 +1,5 @@
-# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True
 """S2, the compression of backups and blocks, read: a stream of pieces, each with the CRC of what it becomes.
 
 A stream is pieces, one behind the other, and the first one says so::
@@ -11,7 +12,7 @@ A stream is pieces, one behind the other, and the first one says so::
 
 A block is the size of what it becomes, as a variable-length number, and then steps. The two low bits of a step's first
 byte say what it is: bytes that follow (0), or a copy of what was written before, by an offset of 11 (1), 16 (2) or 32
-bits (3). An offset of 11 bits that is 0 means the offset of the copy before; its size then may stand in the bytes behind.
+bits (3). An offset of 11 bits that is 0 means the offset of the copy before; its size may then stand behind.
 The CRC is CRC-32C, turned by 15 bits, plus a constant.
 """
 
@@ -56,6 +57,8 @@ class Pieces:
         found, position, waiting = [], 0, self._waiting
         while len(waiting) - position >= 4:
             kind = waiting[position]
+            if kind != 0xFF and not self._begun:
+                raise Broken("it does not begin as S2 does")
             size = int.from_bytes(waiting[position + 1 : position + 4], "little")
             if kind <= 1 and size > LARGEST + LARGEST // 6 + 64:
                 raise Broken(f"a piece has {size} bytes, more than any may have")
@@ -79,8 +82,6 @@ class Pieces:
                 raise Broken("it does not begin as S2 does")
             self._begun = True
             return None
-        if not self._begun:
-            raise Broken("it does not begin as S2 does")
         if kind >= 0x80:
             return None
         if kind > 1:

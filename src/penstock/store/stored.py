@@ -133,7 +133,9 @@ def open_stream(folder: Folder, *, progress: Callable[[int], None] | None = None
     listed = messages.names()
     if any(each.endswith(".key") for each in listed):
         raise InputError(f"{folder.uri} is encrypted.", remedy="Let a server that has the key make a backup of it.")
-    blocks = sorted((int(found[1]), size) for each, size in listed.items() if (found := _BLOCK.fullmatch(each)) and size is not None)
+    blocks = sorted(
+        (int(found[1]), size) for each, size in listed.items() if (found := _BLOCK.fullmatch(each)) and size is not None
+    )
     content = messages.read("index.db")
     if content is None:
         why = "there is no index"

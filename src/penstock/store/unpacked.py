@@ -1,4 +1,4 @@
-"""A compressed file as if it were not: any place of it can be read, and only the pieces that are wanted are unpacked."""
+"""A compressed file as if it were not: any place of it can be read, and only what is wanted is unpacked."""
 
 from __future__ import annotations
 

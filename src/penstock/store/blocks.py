@@ -6,20 +6,13 @@ compressed records without the last checksum, and that checksum (8 bytes) as it 
 
 from __future__ import annotations
 
-from penstock.store.files import open_file
 from penstock.store.s2 import decompress
 
-__all__ = ["load_block", "unpack_block"]
+__all__ = ["unpack_block"]
 
 _S2 = 1
 _CHECKSUM = 8
 _LARGEST = 1 << 30
-
-
-def load_block(path: str) -> bytearray:
-    """Read a block; ValueError if it cannot be unpacked."""
-    with open_file(path) as file:
-        return unpack_block(bytearray(file.read()))
 
 
 def unpack_block(content: bytearray) -> bytearray:

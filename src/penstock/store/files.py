@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.errors import InputError
+from penstock.store.opening import arrow_path, open_file
+from penstock.store.places import InFile, Place
 
 __all__ = ["Folder", "open_folder"]
 
@@ -32,8 +33,12 @@ class Folder:
         return Folder("/".join((self.uri.rstrip("/"), *names)))
 
     def path(self, name: str) -> str:
-        """Give the place of a file in it."""
+        """Give the path or the URI of a file in it."""
         return f"{self.uri.rstrip('/')}/{name}"
+
+    def place(self, name: str) -> Place:
+        """Give where a block in it is."""
+        return InFile(self.path(name))
 
     def names(self) -> dict[str, int | None]:
         """List what is in it: the size of each file, None for a folder; nothing if it is not there."""
@@ -41,7 +46,7 @@ class Folder:
             return dict(_told(self.uri, self._local_names, {}))
         from pyarrow import fs
 
-        system, path = _arrow(self.uri)
+        system, path = arrow_path(self.uri)
         selector = fs.FileSelector(path, allow_not_found=True)
         found = _told(self.uri, lambda: system.get_file_info(selector), [])
         return {item.base_name: None if item.type == fs.FileType.Directory else item.size for item in found}
@@ -54,15 +59,6 @@ class Folder:
         """Read a file; None if it is not there."""
         found: bytes | None = _told(self.path(name), lambda: _whole(open_file(self.path(name))), None)
         return found
-
-
-def open_file(uri: str) -> BinaryIO:
-    """Open a file to read any part of it."""
-    if "://" not in uri:
-        return Path(uri).open("rb")
-    system, path = _arrow(uri)
-    opened: BinaryIO = system.open_input_file(path)
-    return opened
 
 
 def open_folder(uri: str | os.PathLike[str]) -> Folder:
@@ -86,16 +82,3 @@ def _told(uri: str, work: Callable[[], Any], missing: Any) -> Any:
         return missing
     except OSError as error:
         raise InputError(f"{uri} cannot be read: {error.strerror or error}.", remedy="May this user read it?") from None
-
-
-def _arrow(uri: str) -> tuple[Any, str]:
-    from pyarrow import ArrowInvalid, fs
-
-    scheme, _, rest = uri.partition("://")
-    try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(f"{'s3' if scheme == 's3a' else scheme}://{rest}")
-    except ArrowInvalid as error:
-        raise InputError(
-            f"{uri} cannot be opened: {error}.", remedy="Use a path, or file, s3a, hdfs, gs, abfs."
-        ) from None
-    return found

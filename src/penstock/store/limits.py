@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.durations import parse_duration
 from penstock.errors import InputError
-from penstock.store.blocks import load_block
 from penstock.store.records import Records, key_of
 from penstock.wire.jetstream import names
 
@@ -54,7 +53,7 @@ def _rows(name: str, segment: Segment, ttl: bool) -> Iterator[tuple[int, bytes, 
     """Give the messages of a block, newest first: sequence, subject, bytes in the store, time, how long it lives."""
     records = Records(0, 1 << 62, max_rows=1 << 62, max_bytes=1 << 62, headers=True, verify=False)
     records.open(key_of(name, segment.number))
-    content = load_block(segment.path)
+    content = segment.place.load()
     records.take(content, 0, len(content))
     rows, sizes = records.close(), records.stored_sizes()
     sequences, times = (memoryview(rows[key]).cast("B").cast("q") for key in ("sequence", "time"))

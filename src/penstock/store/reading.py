@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import DataLossError
-from penstock.store.blocks import load_block
 from penstock.store.records import BROKEN, Records, key_of
 from penstock.wire.arrow import to_batch
 from penstock.wire.columns import BEYOND
@@ -37,7 +36,7 @@ def read_segment(
     if start >= end:
         return
     try:
-        content = load_block(segment.path)
+        content = segment.place.load()
     except (ValueError, OSError) as error:
         raise _lost(stream, segment, start, str(error)) from error
     records = Records(start, end, max_rows=max_rows, max_bytes=max_bytes, headers=headers)
@@ -70,7 +69,8 @@ def _is_anyone_alive(segment: Segment, start: int, end: int) -> bool:
 
 def _lost(stream: str, segment: Segment, first: int, what: str) -> DataLossError:
     return DataLossError(
-        f"Block {segment.path} of stream {stream} is damaged: {what}; messages {first} to {segment.last} are lost.",
+        f"Block {segment.place.shown} of stream {stream} is damaged: {what}; "
+        f"messages {first} to {segment.last} cannot be read.",
         remedy="Read another copy of the store, or set failOnDataLoss to false to go on without them.",
         stream=stream,
         start=first,

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.errors import InputError, StoreDamagedError
-from penstock.store.blocks import load_block
 from penstock.store.checksums import Highway
 from penstock.store.files import Folder
 from penstock.store.index import Damaged, Index, merge_graves, read_index
 from penstock.store.limits import beyond_limits
+from penstock.store.places import Place
 from penstock.store.records import Records, key_of
 
 __all__ = ["Damage", "Segment", "StoredStream", "open_stream", "stream_folders"]
@@ -34,9 +34,9 @@ class Segment:
     """A block of a stream, and what of it is alive."""
 
     number: int
-    path: str
+    place: Place
     size: int
-    """Bytes of the file."""
+    """Bytes of the block, as it is kept."""
     first: int
     last: int
     messages: int
@@ -48,7 +48,7 @@ class Segment:
 class Damage:
     """What of a block cannot be read."""
 
-    path: str
+    block: str
     at: int
     what: str
     torn: bool = False
@@ -161,11 +161,11 @@ def _by_index(name: str, meta: dict[str, Any], folder: Folder, sizes: dict[int, 
     if max(sizes, default=0) > index.last_block:
         raise Damaged("blocks came after it was written")
     missing = [block.number for block in index.blocks if block.messages and block.number not in sizes]
-    damage = tuple(Damage(folder.path(f"{number}.blk"), 0, "the file is missing") for number in missing)
+    damage = tuple(Damage(folder.place(f"{number}.blk").shown, 0, "the file is missing") for number in missing)
     segments = tuple(
         Segment(
             block.number,
-            folder.path(f"{block.number}.blk"),
+            folder.place(f"{block.number}.blk"),
             sizes.get(block.number, 0),
             block.first,
             block.last,
@@ -195,22 +195,22 @@ def _rebuild(
     dead: set[int] = set()
     last = newest = 0
     for number, size in blocks:
-        path = folder.path(f"{number}.blk")
+        place = folder.place(f"{number}.blk")
         try:
-            content = load_block(path)
+            content = place.load()
         except ValueError as error:
-            damage.append(Damage(path, 0, str(error)))
+            damage.append(Damage(place.shown, 0, str(error)))
             continue
         records = Records(0, 1 << 62, max_rows=1, max_bytes=1)
         records.open(key_of(name, number))
         told = records.survey(content, 0, len(content))
         if told["end"] < len(content):
-            damage.append(_broken(path, content, told["end"], number == blocks[-1][0]))
+            damage.append(_broken(place, content, told["end"], number == blocks[-1][0]))
         dead.update(told["tombstones"])
         last = max(last, told["last"], *told["tombstones"], 0)
         newest = max(newest, told["last_time"])
         if told["messages"]:
-            segments.append(Segment(number, path, size, told["first"], told["last_message"], told["messages"]))
+            segments.append(Segment(number, place, size, told["first"], told["last_message"], told["messages"]))
         if progress is not None:
             progress(size)
     dead.update([*beyond_limits(name, meta, segments, dead, newest)])
@@ -221,12 +221,12 @@ def _rebuild(
     return StoredStream(name, meta, first, last, messages, alive, why, tuple(damage))
 
 
-def _broken(path: str, content: bytearray, at: int, is_last: bool) -> Damage:
+def _broken(place: Place, content: bytearray, at: int, is_last: bool) -> Damage:
     left = len(content) - at
     size = int.from_bytes(content[at : at + 4], "little") & 0x7FFFFFFF
     torn = is_last and (left < 22 or left < size <= 32 << 20)
     what = "the last record is not whole" if torn else "a record is not what its checksum says"
-    return Damage(path, at, what, torn)
+    return Damage(place.shown, at, what, torn)
 
 
 def _buried(segment: Segment, dead: set[int], name: str) -> Segment:
@@ -237,7 +237,7 @@ def _buried(segment: Segment, dead: set[int], name: str) -> Segment:
     graves, first = _bits(inside)
     records = Records(0, 1 << 62, max_rows=1 << 62, max_bytes=1 << 62, headers=False, verify=False)
     records.open(key_of(name, segment.number), graves, first)
-    content = load_block(segment.path)
+    content = segment.place.load()
     records.take(content, 0, len(content))
     sequences = memoryview(records.close()["sequence"]).cast("B").cast("q")
     if not len(sequences):

@@ -1,0 +1,67 @@
+"""Where the bytes of a block are: in a file of its own, or in the middle of a compressed backup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.store.blocks import unpack_block
+from penstock.store.opening import open_file
+from penstock.store.s2 import Broken
+from penstock.store.unpacked import Unpacked
+
+__all__ = ["InBackup", "InFile", "Place"]
+
+
+class Place(Protocol):
+    """Where a block is; it is carried to tasks."""
+
+    @property
+    def shown(self) -> str:
+        """How errors call it."""
+
+    def load(self) -> bytearray:
+        """Read the records; ValueError if they cannot be unpacked, OSError if they cannot be read."""
+
+
+@dataclass(frozen=True)
+class InFile:
+    """A block in a file."""
+
+    path: str
+
+    @property
+    def shown(self) -> str:
+        """How errors call it."""
+        return self.path
+
+    def load(self) -> bytearray:
+        """Read the records."""
+        with open_file(self.path) as file:
+            return unpack_block(bytearray(file.read()))
+
+
+@dataclass(frozen=True)
+class InBackup:
+    """A block inside of a backup; its offset counts what comes out of the compression."""
+
+    path: str
+    name: str
+    offset: int
+    size: int
+
+    @property
+    def shown(self) -> str:
+        """How errors call it."""
+        return f"{self.name} of {self.path}"
+
+    def load(self) -> bytearray:
+        """Read the records."""
+        content = bytearray()
+        with Unpacked(open_file(self.path)) as file:
+            file.seek(self.offset)
+            while len(content) < self.size:
+                if not (part := file.read(self.size - len(content))):
+                    raise Broken("it ends too early")
+                content += part
+        return unpack_block(content)

@@ -307,6 +307,16 @@ class SourceOptions(Options):
     )
     channel: str | None = option(text, "The NATS Streaming channel to read, instead of a stream; see `clusterId`.")
     cluster_id: str = option(text, "The cluster id of the gateway that serves `channel`.", "test-cluster")
+    backup: str | None = option(
+        text,
+        "A folder with a backup of the stream, as `penstock stream backup` or `nats stream backup` wrote it, or the "
+        "URI of one; no server is asked. Batch only.",
+    )
+    store: str | None = option(
+        text,
+        "The store of a server that does not run, or a copy of one: a folder or its URI. `stream` says which stream of "
+        "it. Batch only.",
+    )
     subjects: tuple[str, ...] | None = option(
         subject_list, "Only messages on these subjects, separated by commas; wildcards * and > allowed."
     )
@@ -394,6 +404,13 @@ class SourceOptions(Options):
     def check_stream(self) -> None:
         """Refuse what only makes sense in a batch."""
         self.misplaced("end", "A stream has no end: leave it out, or use spark.read.")
+        for name in ("backup", "store"):
+            self.misplaced(name, "A stream that no server holds does not go on: use spark.read.")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether no server is asked."""
+        return self.backup is not None or self.store is not None
 
     def position(self, name: str, stream: str, default: str) -> Position:
         """Give `start` or `end` of one stream."""
@@ -407,8 +424,14 @@ class SourceOptions(Options):
         log.warning("%s Skipped, because failOnDataLoss is false.", error.what)
 
     def __post_init__(self) -> None:
+        if self.backup is not None and self.store is not None:
+            raise OptionError("backup and store are given together.", remedy="Leave one out.", option="backup")
         ways = [name for name in ("stream", "streams", "channel") if getattr(self, name) is not None]
-        if len(ways) != 1:
+        if self.is_stored and not (ways == ["stream"] or (not ways and self.backup is not None)):
+            what = f"{' and '.join(ways)} cannot be read from a {'backup' if self.backup else 'store'}." if ways else ""
+            remedy = 'Name one stream: .option("stream", "ORDERS").'
+            raise OptionError(what or "No stream of the store is named.", remedy=remedy, option="stream")
+        if len(ways) != 1 and not self.is_stored:
             what = f"{' and '.join(ways)} are given together." if ways else "No stream is named."
             remedy = "Leave all but one out." if ways else 'Name one: .option("stream", "ORDERS").'
             raise OptionError(what, remedy=remedy, option="stream")

@@ -64,6 +64,10 @@ class NatsDataSource(DataSource):
 
         source = SourceOptions.parse(self.options)
         source.check_batch()
+        if source.is_stored:
+            from penstock.spark.stored_reader import StoredReader
+
+            return StoredReader(source, schema)
         return NatsReader(connection_options(self.options, "penstock-spark-read"), source, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

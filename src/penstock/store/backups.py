@@ -132,6 +132,10 @@ class Part:
     last: int
     messages: int
 
+    def batches(self, stream: str, start: int = 0, end: int = 1 << 62, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Give its messages whose sequences are in [start, end)."""
+        return read_part(stream, self, start, end, **options)
+
 
 def walk(path: str, progress: Callable[[int], None] | None = None) -> tuple[dict[str, Any], tuple[Part, ...]]:
     """Go through an archive of messages, making no rows: give the state that it names, and where reads may begin.

@@ -8,13 +8,36 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, Self
 
 from penstock.errors import InputError
 from penstock.store.opening import arrow_path, open_file
 from penstock.store.places import InFile, Place
 
-__all__ = ["Folder", "open_folder"]
+__all__ = ["Files", "Folder", "open_folder"]
+
+
+class Files(Protocol):
+    """A folder of files, wherever it is."""
+
+    @property
+    def uri(self) -> str:
+        """How errors call it."""
+
+    def inside(self, *names: str) -> Self:
+        """Give a folder below this one."""
+
+    def names(self) -> dict[str, int | None]:
+        """List what is in it: the size of each file, None for a folder."""
+
+    def path(self, name: str) -> str:
+        """Say where a file in it is."""
+
+    def place(self, name: str) -> Place:
+        """Give where a block in it is."""
+
+    def read(self, name: str) -> bytes | None:
+        """Read a file; None if it is not there."""
 
 
 @dataclass(frozen=True)

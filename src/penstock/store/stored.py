@@ -13,15 +13,19 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError, StoreDamagedError
 from penstock.store.checksums import Highway
-from penstock.store.files import Folder
+from penstock.store.files import Files, Folder
 from penstock.store.index import Damaged, Index, merge_graves, read_index
 from penstock.store.limits import beyond_limits
 from penstock.store.places import Place
+from penstock.store.reading import read_segment
 from penstock.store.records import Records, key_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Damage", "Segment", "StoredStream", "open_stream", "stream_folders"]
 
@@ -42,6 +46,10 @@ class Segment:
     messages: int
     graves: bytes = field(default=b"", repr=False)
     first_grave: int = 0
+
+    def batches(self, stream: str, start: int = 0, end: int = 1 << 62, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Give its messages whose sequences are in [start, end)."""
+        return read_segment(stream, self, start, end, **options)
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ def stream_folders(folder: Folder, stream: str | None = None) -> Iterator[tuple[
                 yield from stream_folders(folder.inside(account), stream)
 
 
-def _meta(folder: Folder) -> dict[str, Any]:
+def _meta(folder: Files) -> dict[str, Any]:
     names = folder.names()
     content = folder.read("meta.inf") or b""
     if "meta.key" in names:
@@ -125,7 +133,7 @@ def _meta(folder: Folder) -> dict[str, Any]:
     return dict(meta)
 
 
-def open_stream(folder: Folder, *, progress: Callable[[int], None] | None = None) -> StoredStream:
+def open_stream(folder: Files, *, progress: Callable[[int], None] | None = None) -> StoredStream:
     """Say what a stream's folder holds; `progress` gets the bytes of each block that had to be looked through."""
     meta = _meta(folder)
     name = meta["name"]
@@ -148,13 +156,13 @@ def open_stream(folder: Folder, *, progress: Callable[[int], None] | None = None
     return _rebuild(name, meta, messages, blocks, why, progress)
 
 
-def _messages_folder(folder: Folder) -> Folder:
+def _messages_folder(folder: Files) -> Files:
     """Give the folder of the blocks; a purge that was broken off has left the one that holds in another place."""
     fresh = folder.inside("__new_msgs__")
     return fresh if any(_BLOCK.fullmatch(name) for name in fresh.names()) else folder.inside("msgs")
 
 
-def _by_index(name: str, meta: dict[str, Any], folder: Folder, sizes: dict[int, int], index: Index) -> StoredStream:
+def _by_index(name: str, meta: dict[str, Any], folder: Files, sizes: dict[int, int], index: Index) -> StoredStream:
     last = folder.read(f"{index.last_block}.blk") if index.last_block in sizes else None
     if last is None or last[-8:] != index.last_checksum:
         raise Damaged("messages came after it was written")
@@ -185,7 +193,7 @@ def _by_index(name: str, meta: dict[str, Any], folder: Folder, sizes: dict[int, 
 def _rebuild(
     name: str,
     meta: dict[str, Any],
-    folder: Folder,
+    folder: Files,
     blocks: list[tuple[int, int]],
     why: str,
     progress: Callable[[int], None] | None,

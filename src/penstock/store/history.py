@@ -1,0 +1,123 @@
+"""What is kept of a stream where no server is: in a store or in a backup, with one face for both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock.errors import InputError
+from penstock.store import backups
+from penstock.store.backups import Part
+from penstock.store.entries import MAGIC
+from penstock.store.files import open_folder
+from penstock.store.opening import open_file
+from penstock.store.stored import Damage, Segment, StoredStream, open_stream, stream_folders
+from penstock.store.unpacked import Unpacked
+
+__all__ = ["History", "open_backup", "open_store"]
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class History:
+    """The messages of a stream, in parts that can be read one beside the other."""
+
+    name: str
+    source: str
+    """The folder or the file that holds it, for people."""
+    config: dict[str, Any]
+    first: int
+    last: int
+    messages: int
+    parts: tuple[Segment | Part, ...]
+    rebuilt: str | None = None
+    """Why the index of a store was not believed; None if it was, or there is none."""
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def next(self) -> int:
+        """The sequence behind the last one."""
+        return self.last + 1
+
+    def at_time(self, time: datetime) -> int | None:
+        """Give the first sequence stored at a time or later; None if there is none."""
+        low, high = 0, len(self.parts)
+        while low < high:  # the first part whose last message is young enough
+            middle = (low + high) // 2
+            if self._last_time(self.parts[middle]) < time:
+                low = middle + 1
+            else:
+                high = middle
+        for part in self.parts[low:]:
+            for batch in part.batches(self.name, headers=False):
+                for sequence, stored in zip(batch.column("sequence"), batch.column("time"), strict=True):
+                    if stored.as_py() >= time:
+                        return int(sequence.as_py())
+        return None
+
+    def _last_time(self, part: Segment | Part) -> datetime:
+        latest: datetime | None = None
+        for batch in part.batches(self.name, headers=False):
+            latest = batch.column("time")[batch.num_rows - 1].as_py()
+        if latest is None:
+            raise InputError(
+                f"{self.source} holds nothing where it says that it does.", remedy="Read another copy of it."
+            )
+        return latest
+
+
+def open_store(uri: str | os.PathLike[str], stream: str | None = None, progress: Progress | None = None) -> History:
+    """Open a stream in the store of a server that does not run, or in a copy of one."""
+    folder = open_folder(uri)
+    found = list(stream_folders(folder, stream))
+    if len(found) != 1:
+        known = sorted({name for _, name, _ in stream_folders(folder)})
+        if not known:
+            raise InputError(
+                f"{uri} holds no stream.", remedy="Name the folder that nats-server was given as its store."
+            )
+        if found:
+            accounts = ", ".join(account for account, _, _ in found)
+            what, remedy = f"Several accounts in {uri} have a stream {stream}: {accounts}.", "Name an account's folder."
+        else:
+            what = f"{uri} holds no stream {stream}." if stream else f"{uri} holds several streams."
+            remedy = f"There are {', '.join(known[:10])}{' …' if len(known) > 10 else ''}: name one."
+        raise InputError(what, remedy=remedy)
+    return _history(open_stream(found[0][2], progress=progress), os.fspath(uri))
+
+
+def open_backup(uri: str | os.PathLike[str], stream: str | None = None, progress: Progress | None = None) -> History:
+    """Open a backup of a stream, whichever server wrote it."""
+    folder = open_folder(uri)
+    path, meta = backups.archive_of(folder)
+    name = meta["config"]["name"]
+    if stream not in (None, name):
+        raise InputError(f"{uri} is a backup of {name} and not of {stream}.", remedy=f"Name {name}, or another backup.")
+    try:
+        with Unpacked(open_file(path)) as file:
+            has_messages = file.read(len(MAGIC)) == MAGIC
+        if not has_messages:
+            return _history(open_stream(backups.Tar.open(path), progress=progress), os.fspath(uri))
+        state, parts = backups.walk(path, progress)
+    except ValueError as error:
+        raise backups.damaged(folder, str(error)) from error
+    first, last = state.get("first_seq", 0), state.get("last_seq", 0)
+    return History(name, os.fspath(uri), meta["config"], first, last, state.get("messages", 0), parts)
+
+
+def _history(stored: StoredStream, source: str) -> History:
+    return History(
+        stored.name,
+        source,
+        stored.config,
+        stored.first,
+        stored.last,
+        stored.messages,
+        stored.segments,
+        stored.rebuilt,
+        stored.damage,
+    )

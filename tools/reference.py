@@ -350,7 +350,8 @@ def spark_options(table: Sequence[Any]) -> str:
 
 def spark_source() -> str:
     from penstock.spark import offsets, schema
-    from penstock.spark.options import CONNECTION, SOURCE
+    from penstock.spark.options import CONNECTION
+    from penstock.spark.source_options import SOURCE
 
     meanings = {
         "subject": "The subject that the message was published on.",

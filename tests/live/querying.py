@@ -30,8 +30,8 @@ class Query:
 
     def _make(self, options: dict[str, str]) -> None:
         # Imported here: Spark is for the tests of its source alone, and takes its time.
-        from penstock.spark.options import SourceOptions
         from penstock.spark.schema import source_schema
+        from penstock.spark.source_options import SourceOptions
         from penstock.spark.stream_reader import NatsStreamReader
 
         given = SourceOptions.parse(options)
@@ -62,8 +62,8 @@ class Query:
 def reader_of(url: str, **options: str) -> NatsReader:
     """Give the reader of a batch read."""
     from penstock.spark.batch_reader import NatsReader
-    from penstock.spark.options import SourceOptions
     from penstock.spark.schema import source_schema
+    from penstock.spark.source_options import SourceOptions
 
     given = SourceOptions.parse(options)
     return NatsReader(ConnectionOptions(url), given, source_schema(given))

@@ -12,9 +12,9 @@ from penstock.errors import DataLossError, InputError, LinkError, LoginError
 from penstock.options import ConnectionOptions
 from penstock.server import Server
 from penstock.spark.batch_reader import NatsReader
-from penstock.spark.options import SourceOptions
 from penstock.spark.provider import NatsDataSource
 from penstock.spark.schema import source_schema
+from penstock.spark.source_options import SourceOptions
 from penstock.wire.bulk import BulkConnection
 from tests.live.querying import Query, read
 from tests.live.relay import relayed

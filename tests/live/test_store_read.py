@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import random
-import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,7 @@ import pytest
 
 from penstock import Server, connect, model
 from penstock.connection import Connection
-from penstock.errors import DataLossError, InputError
-from penstock.jetstream import snapshot
-from penstock.store.history import History, open_backup, open_store
+from penstock.store.history import History, open_store
 from penstock.wire.bulk import BulkConnection
 
 Rows = list[tuple[Any, ...]]

@@ -42,7 +42,10 @@ FLOORS = {
     "penstock.channels.delivery": 0,
     "penstock.channels.subscribers": 0,
     "penstock.channels.state_records": 0,
+    "penstock.buckets.key_wire": 0,
+    "penstock.buckets.object_wire": 0,
     "penstock.spark.options": 0,
+    "penstock.spark.source_options": 0,
     "penstock.spark.offsets": 0,
     "penstock.spark.positions": 0,
     "penstock.spark.planning": 0,
@@ -83,6 +86,7 @@ FLOORS = {
     # capabilities
     "penstock.account": 3,
     "penstock.jetstream": 3,
+    "penstock.buckets": 3,
     "penstock.system": 3,
     "penstock.chunks": 3,
     "penstock.bus": 3,

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.errors import InputError, OptionError
-from penstock.spark.options import CONNECTION, SOURCE, SourceOptions, connection_fields, refuse_unknown
+from penstock.spark.options import CONNECTION, connection_fields, refuse_unknown
 from penstock.spark.positions import Position, parse_position
 from penstock.spark.provider import NatsDataSource
+from penstock.spark.source_options import SOURCE, SourceOptions
 
 SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.offsets import Range
-from penstock.spark.options import SourceOptions
 from penstock.spark.planning import ROW_BYTES, Point, Profile, cut, how_many, share, spread
+from penstock.spark.source_options import SourceOptions
 
 
 @st.composite

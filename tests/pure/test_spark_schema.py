@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.spark.options import SourceOptions
 from penstock.spark.schema import arrow_schema, conform, source_schema, without_batch_headers
+from penstock.spark.source_options import SourceOptions
 from penstock.wire.arrow import SCHEMA
 
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))

@@ -12,9 +12,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Range
-from penstock.spark.options import SourceOptions
 from penstock.spark.partition import NatsPartition, PartitionReader
 from penstock.spark.pushdown import Pushed, narrow, push
+from penstock.spark.source_options import SourceOptions
 from penstock.spark.survey import CLOCK_MARGIN, Survey, stream_names
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import borrow
 from penstock.spark.markers import MARKER_ROOT
-from penstock.spark.options import SourceOptions
 from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.schema import arrow_schema, check_schema, conform
+from penstock.spark.source_options import SourceOptions
 from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from penstock.spark.offsets import Range
-from penstock.spark.options import SourceOptions
+from penstock.spark.source_options import SourceOptions
 
 __all__ = ["Point", "Profile", "cut", "how_many", "share", "spread"]
 

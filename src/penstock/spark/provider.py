@@ -22,9 +22,10 @@ from pyspark.sql.datasource import (
 from penstock import contexts, credentials
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
-from penstock.spark.options import CONNECTION, SOURCE, SourceOptions, connection_fields, refuse_unknown, renamed
+from penstock.spark.options import CONNECTION, connection_fields, refuse_unknown, renamed
 from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.sink_options import SINK, SinkOptions
+from penstock.spark.source_options import SOURCE, SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

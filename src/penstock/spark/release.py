@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.errors import DataLossError, InputError, JetStreamError, NotFoundError
 from penstock.spark.offsets import Mark
-from penstock.spark.options import SourceOptions
+from penstock.spark.source_options import SourceOptions
 from penstock.spark.survey import Survey
 from penstock.wire.jetstream.answers import number, part
 from penstock.wire.subjects import covers

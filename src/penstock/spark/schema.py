@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InputError
-from penstock.spark.options import SourceOptions
+from penstock.spark.source_options import SourceOptions
 from penstock.wire.jetstream.names import BATCH_PREFIX
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import DataLossError, InputError
 from penstock.spark.markers import MARKER_ROOT
-from penstock.spark.options import SourceOptions
 from penstock.spark.partition import pick, without_markers
 from penstock.spark.positions import Position
 from penstock.spark.schema import arrow_schema, check_schema, conform
+from penstock.spark.source_options import SourceOptions
 from penstock.store.backups import Part
 from penstock.store.history import History, open_backup, open_store
 from penstock.store.s2 import Broken

@@ -26,10 +26,10 @@ from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark, Offset, Range
-from penstock.spark.options import SourceOptions
 from penstock.spark.partition import NatsPartition, PartitionReader
 from penstock.spark.planning import share
 from penstock.spark.release import Release
+from penstock.spark.source_options import SourceOptions
 from penstock.spark.survey import Survey, stream_names
 
 if TYPE_CHECKING:

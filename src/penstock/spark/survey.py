@@ -17,10 +17,10 @@ from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, is_marker
 from penstock.spark.offsets import Mark, Range
-from penstock.spark.options import SourceOptions
 from penstock.spark.partition import NatsPartition
 from penstock.spark.planning import Point, Profile, cut, how_many, spread
 from penstock.spark.positions import Position
+from penstock.spark.source_options import SourceOptions
 from penstock.wire.jetstream import direct, names
 from penstock.wire.subjects import overlaps
 

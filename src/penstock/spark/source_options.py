@@ -1,0 +1,201 @@
+"""The options of reading with Spark's format "nats", as data and as one frozen value. Pure, like `options`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from penstock.errors import DataLossError, OptionError
+from penstock.spark.options import (
+    PATIENCE,
+    Options,
+    choice,
+    count,
+    duration,
+    option,
+    positions,
+    refuse,
+    size,
+    stream_name,
+    stream_patterns,
+    subject_list,
+    text,
+    truth,
+)
+from penstock.spark.positions import Position, parse_position
+
+__all__ = ["SOURCE", "SourceOptions"]
+
+log = logging.getLogger("penstock.spark")
+
+
+@dataclass(frozen=True)
+class SourceOptions(Options):
+    """Everything that reading needs to know, checked."""
+
+    stream: str | None = option(stream_name, "The stream to read.")
+    streams: tuple[str, ...] | None = option(
+        stream_patterns,
+        "Several streams, separated by commas; * and ? make patterns. A stream that appears later and fits a "
+        "pattern is read from its first message.",
+    )
+    channel: str | None = option(text, "The NATS Streaming channel to read, instead of a stream; see `clusterId`.")
+    cluster_id: str = option(text, "The cluster id of the gateway that serves `channel`.", "test-cluster")
+    backup: str | None = option(
+        text,
+        "A folder with a backup of the stream, as `penstock stream backup` or `nats stream backup` wrote it, or the "
+        "URI of one; no server is asked. Batch only.",
+    )
+    store: str | None = option(
+        text,
+        "The store of a server that does not run, or a copy of one: a folder or its URI. `stream` says which stream of "
+        "it. Batch only.",
+    )
+    subjects: tuple[str, ...] | None = option(
+        subject_list, "Only messages on these subjects, separated by commas; wildcards * and > allowed."
+    )
+    start: Mapping[str, Position] | None = option(
+        positions,
+        "Where a new query or a batch begins: `all`, `last` (the last message and what follows), `new`, a sequence, "
+        'an RFC 3339 time, or a duration ago such as "2m"; or a JSON object with one for each stream.',
+        shown="all",
+    )
+    end: Mapping[str, Position] | None = option(
+        positions,
+        "Where a batch ends, exclusive: `new` (all that is there), `last`, a sequence, a time, or a duration ago; or "
+        "a JSON object. Batch only.",
+        shown="new",
+    )
+    start_strategy: str = option(
+        choice("latest", "error"),
+        "What to do where no message is as young as the time in `start`: begin with the next one that comes, or "
+        "refuse.",
+        "latest",
+    )
+    include_headers: bool = option(truth, "Whether there is a column `headers`.", True)
+    invalid_text: str = option(
+        choice("error", "escape"),
+        "What to do with a subject or a header that is not UTF-8, which a column of text cannot hold: stop with an "
+        "error that names the message, or write each such byte as `\\xff`.",
+        "error",
+    )
+    push_down: bool = option(
+        truth,
+        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. Spark 4.3"
+        " keeps what one query pushed down for all later queries of the same loaded frame: load one for each query.",
+        False,
+    )
+    fail_on_data_loss: bool = option(
+        truth,
+        "Whether messages that are gone before they were read stop the query; otherwise they are skipped and counted.",
+        True,
+    )
+    min_partitions: int | None = option(
+        count, "The least number of tasks that a read is cut into, where there are messages for it."
+    )
+    max_records_per_partition: int | None = option(count, "The most messages that one task reads.")
+    max_bytes_per_partition: int = option(
+        size, "How many bytes of messages one task should read, by estimate.", 128 * 2**20, shown="128m"
+    )
+    max_messages_per_trigger: int | None = option(count, "The most messages in a micro-batch, all streams together.")
+    max_bytes_per_trigger: int | None = option(size, "About the most bytes in a micro-batch, all streams together.")
+    min_messages_per_trigger: int | None = option(
+        count, "Wait for so many messages before a micro-batch, but no longer than `maxTriggerDelay`."
+    )
+    max_trigger_delay: float = option(
+        duration, "How long `minMessagesPerTrigger` may hold messages back.", 900.0, shown="15m"
+    )
+    ack: str = option(
+        choice("none", "commit"),
+        "`commit` releases messages of a work-queue or interest stream once the query's checkpoint has them; needs "
+        "`consumer`. Streams of these kinds are refused in a streaming query without it.",
+        "none",
+    )
+    consumer: str | None = option(
+        stream_name, "With `ack`: the name of the durable consumer that holds the query's place; one a query."
+    )
+    patience: float = option(duration, PATIENCE, 60.0, shown="1m")
+    batch_rows: int = option(count, "The most rows in one Arrow batch.", 10_000)
+    window_bytes: int = option(size, "The most bytes on their way from the server to one task.", 8 * 2**20, shown="8m")
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Read and check the options of a read, batch or streaming."""
+        if "path" in {name.lower() for name in given}:
+            raise OptionError(
+                "load() was given a path, and NATS has none.",
+                remedy='Name the stream: .option("stream", "ORDERS").load().',
+                option="path",
+            )
+        return super().parse(given)
+
+    def check_batch(self) -> None:
+        """Refuse what only makes sense in a stream."""
+        for name in ("max_messages_per_trigger", "max_bytes_per_trigger", "min_messages_per_trigger"):
+            self.misplaced(name, "A batch has no triggers: leave it out, or use spark.readStream.")
+        self.misplaced("ack", "Spark does not tell a batch read when its rows are safe: use spark.readStream.")
+
+    def check_stream(self) -> None:
+        """Refuse what only makes sense in a batch."""
+        self.misplaced("end", "A stream has no end: leave it out, or use spark.read.")
+        for name in ("backup", "store"):
+            self.misplaced(name, "A stream that no server holds does not go on: use spark.read.")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether no server is asked."""
+        return self.backup is not None or self.store is not None
+
+    def position(self, name: str, stream: str, default: str) -> Position:
+        """Give `start` or `end` of one stream."""
+        found: Mapping[str, Position] = getattr(self, name) or {}
+        return found.get(stream) or found.get("*") or parse_position(default, option=name)
+
+    def lose(self, error: DataLossError) -> None:
+        """Stop at a loss, or go on with a word in the log."""
+        if self.fail_on_data_loss:
+            raise error
+        log.warning("%s Skipped, because failOnDataLoss is false.", error.what)
+
+    def __post_init__(self) -> None:
+        if self.backup is not None and self.store is not None:
+            raise OptionError("backup and store are given together.", remedy="Leave one out.", option="backup")
+        ways = [name for name in ("stream", "streams", "channel") if getattr(self, name) is not None]
+        if self.is_stored and not (ways == ["stream"] or (not ways and self.backup is not None)):
+            what = f"{' and '.join(ways)} cannot be read from a {'backup' if self.backup else 'store'}." if ways else ""
+            remedy = 'Name one stream: .option("stream", "ORDERS").'
+            raise OptionError(what or "No stream of the store is named.", remedy=remedy, option="stream")
+        if len(ways) != 1 and not self.is_stored:
+            what = f"{' and '.join(ways)} are given together." if ways else "No stream is named."
+            remedy = "Leave all but one out." if ways else 'Name one: .option("stream", "ORDERS").'
+            raise OptionError(what, remedy=remedy, option="stream")
+        for name in ("start", "end"):
+            named = [item for item in getattr(self, name) or {} if item != "*" and not re.search(r"[*?]", item)]
+            if self.stream and (strange := [item for item in named if item != self.stream]):
+                remedy = f"This query reads {self.stream}."
+                refuse(name, None, remedy, f"names {strange[0]!r}, which is not read.")
+        if any(position.kind == "all" for position in (self.end or {}).values()):
+            refuse("end", "all", "Leave it out to read all that is there.", "is 'all', which is where a stream begins.")
+        if (self.ack == "commit") != (self.consumer is not None):
+            raise OptionError(
+                "The options ack and consumer belong together.",
+                remedy='Give both, as .option("ack", "commit").option("consumer", "my-query"), or none.',
+                option="consumer",
+            )
+        low, high = self.min_messages_per_trigger, self.max_messages_per_trigger
+        if low is not None and high is not None and low > high:
+            raise OptionError(
+                f"minMessagesPerTrigger is {low}, above maxMessagesPerTrigger, {high}.",
+                remedy="Swap them.",
+                option="minMessagesPerTrigger",
+                value=low,
+            )
+        for name in ("max_trigger_delay", "patience"):
+            if getattr(self, name) <= 0:
+                self.misplaced(name, "Zero is no duration to wait: leave it out, or give one.")
+
+
+SOURCE: Final = SourceOptions.table()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import penstock
 from penstock.connection import Connection, api_request
 from penstock.errors import InputError, JetStreamError
+from penstock.jetstream import assets
 from penstock.jetstream.rules import check_consumers_together, check_streams_together
 from penstock.model import Consumer, Stream
 from penstock.server import Server
@@ -34,7 +36,7 @@ def lone() -> Any:
 
 async def _takes_stream(nc: Connection, stream: Stream) -> bool:
     try:
-        await api_request(nc, f"STREAM.CREATE.{stream.name}", stream.to_json())
+        await api_request(nc, f"STREAM.CREATE.{stream.name}", stream.to_json(), again=True, patience=2.0)
     except JetStreamError:
         return False
     await api_request(nc, f"STREAM.DELETE.{stream.name}")
@@ -59,12 +61,23 @@ async def test_the_server_has_our_rules(lone: Server):
         taken = [item for item in POSSIBLE_STREAMS if not await _takes_stream(nc, Stream(name="S", **item))]
         assert taken == [], "we take these streams, and the server refuses them"
         for stream in (ORDERS, QUEUE):
-            await api_request(nc, f"STREAM.CREATE.{stream.name}", stream.to_json())
+            await nc.jetstream().add_stream(stream)
         refused = [item for item, _ in IMPOSSIBLE_CONSUMERS if await _takes_consumer(nc, "ORDERS", item)]
         refused += [item for stream, item, _ in UNFIT_CONSUMERS if await _takes_consumer(nc, stream.name, item)]
         assert refused == [], "we refuse these consumers, and the server takes them"
         taken = [item for item in POSSIBLE_CONSUMERS if not await _takes_consumer(nc, "ORDERS", item)]
         assert taken == [], "we take these consumers, and the server refuses them"
+
+
+async def test_a_stream_is_made_while_the_last_one_goes(lone: Server):
+    """The server removes an account's folders behind its last stream: whoever makes the next one meanwhile gets it."""
+    async with await penstock.connect(lone.url) as nc:
+        for info in await assets.streams(nc):
+            await nc.jetstream().delete_stream(info.name)
+        await nc.jetstream().add_stream(name="S-0")
+        for number in range(200):
+            going = nc.jetstream().delete_stream(f"S-{number}")
+            await asyncio.gather(going, nc.jetstream().add_stream(name=f"S-{number + 1}"))
 
 
 PATTERNS = ["a.>", "a.*", "a.b", "a.*.c", "a.b.*", "b.>", "a.b.c"]

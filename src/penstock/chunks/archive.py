@@ -65,12 +65,17 @@ class Archive:
         """Give the configuration of the stream; NotFoundError if there is none."""
         if self._config is None:
             try:
-                answer = await api_request(self._nc, names.stream_info(self.stream))
+                answer = await api_request(self._nc, names.stream_info(self.stream), patience=self._patience)
             except NotFoundError as error:
                 error.remedy = "Archive.create declares a stream for payloads; `penstock chunks send` does so, too."
                 raise
             self._config, self.domain = dict(answer["config"]), answer.get("domain") or ""
         return self._config
+
+    @property
+    def _patience(self) -> float:
+        """For how many seconds a failure that passes is waited out if nobody says so."""
+        return 2 * self._nc.options.request_timeout
 
     @property
     def known_config(self) -> dict[str, Any]:
@@ -208,7 +213,7 @@ class Archive:
                 return read_headers(block), body
             raise NotFoundError(f"The stream {self.stream} holds no message {sequence}.", code=404)
 
-        seconds = 2 * self._nc.options.request_timeout if patience is None else patience
+        seconds = self._patience if patience is None else patience
         return await patiently(get, seconds, self._nc, nobody=True)
 
     async def body(self, item: StoredChunk, *, direct: bool) -> bytes | None:

@@ -32,6 +32,7 @@ __all__ = ["StoredConsumer"]
 log = logging.getLogger("penstock.chunks")
 
 _NANO = 1_000_000_000
+_PATIENCE = 60.0  # seconds that a start waits for a leader, as long as its deliveries do later
 _EXISTS = 10148  # a consumer of that name has another configuration
 _CLEANUP = 1.0  # seconds that a handler which was cancelled has for what it does last
 _KNOWN = ("max_message_bytes", "max_spool_bytes", "max_total_bytes", "spool_above", "spool_dir")
@@ -107,18 +108,20 @@ class StoredConsumer:
         await self._deliveries.open()
         self._task = asyncio.ensure_future(self._run(self._deliveries))
 
+    async def _ask(self, method: str, body: object = None, *, again: bool = False) -> Any:
+        """Ask JetStream, and wait out what passes: a consumer may start while a leader is being chosen."""
+        return await api_request(self._nc, method, body, again=again, patience=_PATIENCE)
+
     async def _declare(self, stream: str, wanted: dict[str, Any]) -> None:
         """Create the consumer, or set right the one that is there; InputError if it is one for something else."""
         body = {"stream_name": stream, "config": wanted}
         try:
-            await api_request(
-                self._nc, names.consumer_create(stream, self._name), {**body, "action": "create"}, again=True
-            )
+            await self._ask(names.consumer_create(stream, self._name), {**body, "action": "create"}, again=True)
             return
         except JetStreamError as error:
             if error.err_code != _EXISTS:
                 raise
-        there = (await api_request(self._nc, names.consumer_info(stream, self._name)))["config"]
+        there = (await self._ask(names.consumer_info(stream, self._name)))["config"]
         filters = there.get("filter_subjects") or [there.get("filter_subject") or ">"]
         if not there.get("headers_only") or set(filters) != set(wanted["filter_subjects"]):
             raise InputError(
@@ -127,12 +130,12 @@ class StoredConsumer:
                 f"{'' if there.get('headers_only') else ', whole messages'}.",
                 remedy="Give another durable name, or delete that consumer.",
             )
-        await api_request(self._nc, names.consumer_create(stream, self._name), body, again=True)
+        await self._ask(names.consumer_create(stream, self._name), body, again=True)
 
     async def _tell_gap(self, stream: str, filters: list[str]) -> None:
         """Tell what was removed from the stream before this consumer, which was away, was given it."""
-        about = await api_request(self._nc, names.consumer_info(stream, self._name))
-        held = await api_request(self._nc, names.stream_info(stream))
+        about = await self._ask(names.consumer_info(stream, self._name))
+        held = await self._ask(names.stream_info(stream))
         delivered, first = about["delivered"]["stream_seq"], held["state"]["first_seq"]
         others = [item for item in held["config"].get("subjects") or [">"] if not any(covers(f, item) for f in filters)]
         if delivered and first > delivered + 1 and not others:

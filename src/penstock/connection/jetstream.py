@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JetStream"]
 
+_MAKING = 2.0  # seconds for which a stream that cannot be made yet is tried: the last one may still be going
+
 
 class JetStream:
     """Requests to JetStream on one connection."""
@@ -35,8 +37,9 @@ class JetStream:
         self._connection = connection
         self._timeout = timeout
 
-    async def _ask(self, method: str, body: object = None, *, again: bool = False) -> Any:
-        return await api_request(self._connection, method, body, timeout=self._timeout, again=again)
+    async def _ask(self, method: str, body: object = None, *, again: bool = False, patience: float = 0.0) -> Any:
+        how: dict[str, Any] = {"timeout": self._timeout, "again": again, "patience": patience}
+        return await api_request(self._connection, method, body, **how)
 
     async def publish(
         self,
@@ -82,7 +85,7 @@ class JetStream:
 
     async def _keep(self, method: str, stream: Stream) -> StreamInfo:
         try:
-            return StreamInfo.from_json(await self._ask(method, stream.to_json(), again=True))
+            return StreamInfo.from_json(await self._ask(method, stream.to_json(), again=True, patience=_MAKING))
         except JetStreamError as error:
             if error.err_code != names.SUBJECTS_OVERLAP:
                 raise

@@ -42,8 +42,8 @@ def told(entries: list[Entry]) -> list[tuple[str, str, int]]:
     return [(entry.operation, entry.key, entry.revision) for entry in entries]
 
 
-async def took(watch: Watch, count: int) -> list[Entry]:
-    async with asyncio.timeout(20):
+async def took(watch: Watch, count: int, within: float = 20) -> list[Entry]:
+    async with asyncio.timeout(within):
         return [await anext(watch) for _ in range(count)]
 
 
@@ -130,6 +130,21 @@ async def test_a_lost_connection_loses_nothing(kv: KeyValue, wired: tuple[Relay,
             wire.refuse = False
             seen += [entry.revision for entry in await took(watch, 5)]
     assert seen == list(range(6, 21))
+
+
+async def test_the_first_value_of_all_is_not_missed(
+    nc: Connection, wired: tuple[Relay, Connection], unique: Callable[..., str]
+):
+    """A bucket that was empty when the watch began, and that gets a value while the connection is away."""
+    wire, client = wired
+    kv = await KeyValue.create_bucket(nc, unique("b"))
+    for how in ({"updates_only": True}, {}, {"resume_from": 2}):
+        async with (await KeyValue.open(client, kv.bucket)).watch(**how) as watch:
+            wire.refuse = True
+            wire.cut()
+            await kv.put("a", b"1")
+            wire.refuse = False
+            assert (await took(watch, 1))[0].value == b"1"
 
 
 async def test_a_wire_that_breaks_again_and_again_while_much_is_read(kv: KeyValue, wired: tuple[Relay, Connection]):
@@ -290,8 +305,9 @@ async def test_a_watch_that_is_not_permitted_is_told_at_once(tmp_path: Path):
 
 
 @pytest.mark.heavy
-async def test_a_watch_survives_the_death_of_nodes(unique: Callable[..., str]):
+async def test_a_watch_survives_the_death_of_nodes(monkeypatch: pytest.MonkeyPatch):
     """Three nodes; each dies once while values are put and watched: every value comes, in order, each once."""
+    monkeypatch.setattr(ordered, "HEARTBEAT", 2.0)
     with Server(nodes=3, sync="2m") as server:
         async with await connect(server.url, reconnect_wait=0.05) as nc:
             kv = await KeyValue.create_bucket(nc, "b", replicas=3, history=64)
@@ -301,7 +317,7 @@ async def test_a_watch_survives_the_death_of_nodes(unique: Callable[..., str]):
                 for node in server.nodes:
                     node.kill()
                     sent += [item async for _, item in kv.put_all((f"k{n}", b"x") for n in range(200))]
-                    seen += [entry.revision for entry in await took(watch, 200)]
+                    seen += [entry.revision for entry in await took(watch, 200, 60)]
                     await asyncio.to_thread(node.start)
                     await eventually(lambda: _whole(nc), "the node coming back", timeout=60)
                 assert seen == sent

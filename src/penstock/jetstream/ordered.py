@@ -162,7 +162,7 @@ class OrderedRead:
 
         self._subscription = await self._client.tap(inbox, heard, on_end=self.fail)
         where: dict[str, Any] = {"deliver_policy": self._policy}
-        if self.last or self._start is not None:
+        if self.last or self._start is not None or self._policy == "new":
             where = {"deliver_policy": "by_start_sequence", "opt_start_seq": self.last + 1}
         self._consumer = f"penstock-read-{secrets.token_hex(8)}"
         consumer = Consumer(

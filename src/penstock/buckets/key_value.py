@@ -19,7 +19,7 @@ from penstock.buckets.key_wire import DELETE, KV_OPERATION, PURGE, check_key, ch
 from penstock.buckets.status import BucketStatus
 from penstock.buckets.watch import Watch
 from penstock.connection import stored
-from penstock.durations import parse_duration
+from penstock.durations import format_duration, parse_duration
 from penstock.errors import ConditionError, InputError, JetStreamError, NoRespondersError, NotFoundError
 from penstock.jetstream import assets
 from penstock.jetstream.changes import stream_step
@@ -274,14 +274,16 @@ class KeyValue:
 
     def _ttl(self, ttl: str | float) -> str:
         """Write a time to live; refuse one that the server would lengthen without a word."""
-        written = written_ttl(ttl)
-        least = self._config.subject_delete_marker_ttl or 0.0
-        if self._config.max_msgs_per_subject > 1 and written != "never" and parse_duration(ttl) < least:
+        written_ttl(ttl)  # refuses what is shorter than a second
+        if ttl == "never":
+            return "never"
+        seconds, least = parse_duration(ttl), self._config.subject_delete_marker_ttl or 0.0
+        if self._config.max_msgs_per_subject > 1 and seconds < least:
             what = (
                 f"ttl is {ttl!r}, and bucket {self.bucket}, which keeps history, keeps a key for {least:g} s at least."
             )
             raise InputError(what, remedy="Its marker_ttl is the shortest: give as much, or make that shorter.")
-        return written
+        return format_duration(seconds, days=False)
 
     async def _publish(
         self, key: str, value: bytes, about: Mapping[str, str] | None = None, *, expected: int | None = None

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.buckets.entry import Entry, entry_of_message
+from penstock.buckets.entry import Entry, entry_of_found, entry_of_message
 from penstock.buckets.key_stream import addresses_of, bucket_of, bucket_stream, check_is_bucket
 from penstock.buckets.key_wire import DELETE, KV_OPERATION, PURGE, check_key, check_key_filter, stream_of_bucket
 from penstock.buckets.status import BucketStatus
@@ -137,11 +137,12 @@ class KeyValue:
             what = f"Bucket {self.bucket} mirrors one of another domain, whose leader cannot be asked from here."
             raise InputError(what, remedy="Connect with that domain, and open the bucket there.")
         stream = place.origin if current else place.stream
-        body = stored.wanted(revision, None if revision is not None else subject)
+        direct = self._config.allow_direct and not current
         try:
-            message = await stored.get(
-                self._client, stream, body, self._config.allow_direct and not current, None, named=True
-            )
+            if revision is None:
+                found = await stored.find_last(self._client, stream, subject, direct=direct)
+                return None if found is None else entry_of_found(self.bucket, key, found)
+            message = await stored.get(self._client, stream, stored.wanted(revision, None), direct, None)
         except NotFoundError as error:
             if error.err_code != names.NO_MESSAGE:
                 raise _missing(self.bucket, error) from None

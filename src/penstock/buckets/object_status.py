@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.buckets.object_wire import chunk_subjects, description_subjects, stream_of_objects
@@ -61,18 +62,18 @@ def object_stream(bucket: str, storage: Literal["file", "memory"] = "file", **se
 class ObjectStoreStatus:
     """How a bucket is set up, and how much it holds."""
 
-    info: StreamInfo
+    stream: StreamInfo
     """What the server says of its stream."""
 
     @property
     def bucket(self) -> str:
         """Its name."""
-        return self.info.name.removeprefix(_PREFIX)
+        return self.stream.name.removeprefix(_PREFIX)
 
     @property
     def description(self) -> str:
         """What somebody wrote about it."""
-        return self.info.description
+        return self.stream.description
 
     @property
     def ttl(self) -> float:
@@ -95,12 +96,12 @@ class ObjectStoreStatus:
         return self._number("num_replicas") or 1
 
     @property
-    def sealed(self) -> bool:
+    def is_sealed(self) -> bool:
         """Whether nothing can be changed in it any more."""
         return self._config.get("sealed") is True
 
     @property
-    def compressed(self) -> bool:
+    def is_compressed(self) -> bool:
         """Whether it is compressed on disk."""
         return self._config.get("compression") not in (None, "none")
 
@@ -111,19 +112,24 @@ class ObjectStoreStatus:
         return {name: value for name, value in found.items() if not name.startswith(_SERVER_METADATA)}
 
     @property
-    def mirrors(self) -> str | None:
-        """The bucket, or stream, that it mirrors, if it does."""
-        mirror = self._config.get("mirror") or {}
-        return str(mirror["name"]).removeprefix(_PREFIX) if mirror.get("name") else None
+    def mirror(self) -> str | None:
+        """The bucket that it copies, if it is a mirror."""
+        origin = (self._config.get("mirror") or {}).get("name")
+        return str(origin).removeprefix(_PREFIX) if origin else None
 
     @property
-    def size(self) -> int:
+    def created(self) -> datetime | None:
+        """When it was made: another bucket of the same name has another time."""
+        return self.stream.created
+
+    @property
+    def bytes(self) -> int:
         """How many bytes it takes, descriptions included."""
-        return self.info.bytes
+        return self.stream.bytes
 
     @property
     def _config(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.info.raw["config"]
+        found: dict[str, Any] = self.stream.raw["config"]
         return found
 
     def _number(self, name: str) -> int:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subject, description_subject, name_of, stream_of_objects
 from penstock.buckets.object_writing import purge_chunks
+from penstock.connection import stored
 from penstock.errors import (
     ConditionError,
+    DeniedError,
     InputError,
     JetStreamError,
     NotFoundError,
@@ -20,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import meant
+from penstock.wire.jetstream.direct import question
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 from penstock.wire.patience import Patience
 
@@ -52,6 +55,7 @@ class Descriptions:
     def __init__(self, nc: Connection, bucket: str, *, held: str, timeout: float) -> None:
         self._nc, self._bucket, self._timeout, self.held = nc, bucket, timeout, held
         self._stream = stream_of_objects(bucket)
+        self._denied = False  # whether the leader may not be asked
 
     async def get(self, name: str) -> ObjectInfo | None:
         """Ask the leader how an object is described; None if it is not. RemoteProtocolError for a broken one."""
@@ -70,9 +74,19 @@ class Descriptions:
             return Seen(None, message.sequence or 0)
 
     async def _last(self, name: str) -> Message | None:
-        subject = description_subject(self.held, name)
+        wanted = question(last=description_subject(self.held, name))
         try:
-            return await self._nc.jetstream().get_last_msg(self._stream, subject)
+            if not self._denied:
+                try:
+                    return await stored.get(self._nc, self._stream, wanted, False, None)
+                except DeniedError:
+                    self._denied = True  # other clients ask any replica, and permissions may be made for them
+            try:
+                return await stored.get(self._nc, self._stream, wanted, True, None, named=True)
+            except DeniedError as error:
+                if error.subject is not None and names.message_get(self._stream) in error.subject:
+                    return None  # a replica knows of none, and nobody else may be asked
+                raise
         except NotFoundError as error:
             if error.err_code != names.NO_MESSAGE:
                 raise no_bucket(self._bucket, error) from None

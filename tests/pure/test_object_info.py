@@ -24,7 +24,7 @@ from penstock.buckets.object_wire import (
 from penstock.errors import InputError, RemoteProtocolError
 
 DIGEST = format_digest(hashlib.sha256(b"bytes").digest())
-# What nats.go 1.52 stored for an object with everything in it, and for links; the time that it writes means nothing.
+# What nats.go 1.53 stored for an object with everything in it, and for links; the time that it writes means nothing.
 GO = (
     b'{"name":"a \\u003cb\\u003e/\xc3\xa4","description":"words","headers":{"A":["1","2"],"B":["3"]},'
     b'"metadata":{"k":"v","l":"w"},"options":{"max_chunk_size":131072},"bucket":"DOCS","nuid":"NGc5rOUPz1Uw0HaPYsrwZb",'

@@ -202,6 +202,11 @@ COMMANDS: dict[str, Entry | Group] = {
         {"counter": "get view increment decrement list_"},
         {"get": "g", "view": "v", "increment": "incr inc i", "decrement": "decr dec d", "list": "l ls"},
     ),
+    "object": Group(
+        "Object buckets: files of any size under names.",
+        {"object": "add edit put get del_ info ls seal rename link watch"},
+        {"del": "rm", "info": "show i"},
+    ),
     "apply": Entry(
         "apply.apply",
         "Create and update the streams and consumers of a file; never delete a stream, and lose nothing unasked.",
@@ -279,6 +284,7 @@ HIDDEN = {
     "ctx": "context",
     "a": "account",
     "ctr": "counter",
+    "obj": "object",
     "publish": "pub",
     "subscribe": "sub",
     "request": "req",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ObjectStore"]
 
 _NAME_TAKEN = 10058
+_WINDOW = 120.0  # seconds that a server remembers message ids for
 _HOPS = 16  # links that are followed
 
 
@@ -116,6 +117,8 @@ class ObjectStore:
         store, fields = cls(nc, bucket), changes_of(**settings)
         status = await store.status()
         there = status.stream.config
+        if "max_age" in fields:  # ids are not remembered for longer than messages live
+            fields["duplicate_window"] = min(parse_duration(fields["max_age"], option="ttl") or _WINDOW, _WINDOW)
         if "metadata" in fields:  # what servers keep there stays
             own = status.metadata
             kept = {name: value for name, value in there.metadata.items() if name not in own}

@@ -291,7 +291,10 @@ async def seal(ctx: typer.Context, bucket: Bucket, force: Force = False) -> None
 
 
 async def rename(
-    ctx: typer.Context, bucket: Bucket, name: Name, new: Annotated[str, argument("Its new name.", "NEW")]
+    ctx: typer.Context,
+    bucket: Bucket,
+    name: Name,
+    new: Annotated[str, argument("Its new name.", "NEW", callback=_object)],
 ) -> None:
     """Give an object another name."""
     async with connected(ctx) as client:

@@ -17,19 +17,21 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.flags import Json, StopAfter, argument, flag
+from penstock.cli.flags import Json, Names, StopAfter, StreamName, argument, flag
 from penstock.cli.message_parts import check_subjects
-from penstock.cli.output import print_json, progress
+from penstock.cli.output import local, print_json, print_pairs, progress
 from penstock.cli.running import connected, first, staying
+from penstock.cli.tables import plain, print_table
 from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError, PenstockError
 from penstock.part_file import PartFile
+from penstock.sizes import format_size
 
 if TYPE_CHECKING:
-    from penstock.chunks import Incoming, StoredMessage
+    from penstock.chunks import Incoming, StoredInfo, StoredMessage
     from penstock.connection import Connection
 
-__all__ = ["file_name", "receive", "send"]
+__all__ = ["file_name", "info", "ls", "receive", "send"]
 
 Stream = Annotated[str | None, flag("JetStream stream that keeps the payload.", "STREAM", "--persistent")]
 Waiting = Coroutine[Any, Any, object]
@@ -74,15 +76,16 @@ async def send(
             source = path if path is not None else await _standard_input()
             message_id = await sender.publish(subject, source, message_id=message_id, progress=show)
         seconds = time.perf_counter() - began
-        there = getattr(message_id, "duplicate", False)  # a plain publisher does not know
+        outcome = getattr(message_id, "outcome", None)  # a plain publisher does not know
         if json:
             found = {"id": message_id, "subject": subject, "stream": stream, "bytes": sent, "seconds": seconds}
-            print_json({**found, "duplicate": there})
-        elif there:
+            print_json({**found, "duplicate": outcome == "found", "outcome": outcome})
+        elif outcome == "found":
             typer.echo(f"{stream} has it already, as {message_id}")
         else:
             where = f" into {stream}" if stream else ""
-            typer.echo(f"Sent {sent:,} bytes to {subject}{where} as {message_id} ({_rate(sent, seconds)})")
+            done = "Went on with" if outcome == "continued" else "Sent"
+            typer.echo(f"{done} {sent:,} bytes to {subject}{where} as {message_id} ({_rate(sent, seconds)})")
 
 
 async def _standard_input() -> Any:
@@ -136,6 +139,69 @@ async def receive(
             async with receiving as complete:
                 typer.echo(f"Receiving on {subject}{f' from {stream}' if stream else ''}", err=True)
                 await here.until(complete)
+
+
+async def ls(
+    ctx: typer.Context,
+    stream: StreamName,
+    subject: Annotated[str | None, flag("Subject that they were sent on, if the stream has several.")] = None,
+    names: Names = False,
+    json: Json = False,
+) -> None:
+    """List the payloads that a stream holds in chunks, also those that are not whole."""
+    from penstock.chunks import Archive
+
+    if subject is not None:
+        check_subjects(subject, literal=True)
+    async with connected(ctx) as client:
+        found = [item async for item in Archive(client, stream, subject).list()]
+    if json:
+        print_json([item.message_id if names else item.to_json() for item in found])
+    elif names:
+        typer.echo("".join(f"{plain(item.message_id)}\n" for item in found), nl=False)
+    elif not found:
+        typer.echo(f"{stream} holds no payloads in chunks")
+    else:
+        rows = [
+            (item.message_id, format_size(item.size), item.chunks, local(item.time), _state(item)) for item in found
+        ]
+        print_table(f"Payloads of {stream}", ("Id", "#Size", "#Chunks", "Stored", "~State"), rows)
+
+
+async def info(
+    ctx: typer.Context,
+    stream: StreamName,
+    message_id: Annotated[str, argument("Id of the payload.", "ID")],
+    subject: Annotated[str | None, flag("Subject that it was sent on, if the stream has several.")] = None,
+    json: Json = False,
+) -> None:
+    """Show what a stream holds of one payload in chunks."""
+    from penstock.chunks import Archive
+
+    if subject is not None:
+        check_subjects(subject, literal=True)
+    async with connected(ctx) as client:
+        found = await Archive(client, stream, subject).info(message_id)
+    if json:
+        print_json(found.to_json())
+        return
+    print_pairs(
+        f"Payload {message_id} in stream {stream}",
+        [
+            ("Subject", found.subject),
+            ("Size", format_size(found.size)),
+            ("Bytes", found.size),
+            ("Of", found.total),
+            ("Chunks", found.chunks),
+            ("Digest", None if found.digest is None else f"SHA-256 {found.digest}"),
+            ("Stored", local(found.time)),
+            ("State", _state(found)),
+        ],
+    )
+
+
+def _state(found: StoredInfo) -> str:
+    return "whole" if found.is_whole else found.problem
 
 
 @dataclass

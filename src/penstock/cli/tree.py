@@ -249,7 +249,7 @@ COMMANDS: dict[str, Entry | Group] = {
         },
     ),
     "events": Entry("events.events", "Show what servers tell: connections, advisories and metrics, until Ctrl-C."),
-    "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive"}),
+    "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive ls info"}),
     "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(
         "Serve NATS Streaming clients from JetStream, and move their channels over.",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ObjectStore"]
 
 _NAME_TAKEN = 10058
+_TOGETHER = 1024 * 1024  # bytes that are written to a file at a time: each way to a thread costs
 _WINDOW = 120.0  # seconds that a server remembers message ids for
 _HOPS = 16  # links that are followed
 
@@ -427,7 +428,13 @@ def _taken(path: Path) -> InputError:
 
 
 async def _copy(stored: StoredObject, file: IO[bytes], progress: Progress) -> None:
+    held: list[bytes] = []
+    size = 0
     async for piece in stored:
-        await asyncio.to_thread(file.write, piece)
-        if progress is not None:
-            progress(stored.position)
+        held.append(piece)
+        size += len(piece)
+        if size >= _TOGETHER or stored.position == stored.size:
+            await asyncio.to_thread(file.writelines, held)
+            held, size = [], 0
+            if progress is not None:
+                progress(stored.position)

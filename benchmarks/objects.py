@@ -97,6 +97,9 @@ def nats_command(case: str, url: str, name: str, file: Path) -> float:
     return time.perf_counter() - began
 
 
+SIDES = {"ours": ours, "nats_py": nats_py}
+
+
 def check(content: bytes, file: Path) -> None:
     if len(content) != file.stat().st_size:
         raise SystemExit(f"{len(content)} bytes came")
@@ -157,10 +160,12 @@ class FarWire:
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 
-def run(side: str, case: str, url: str, name: str, file: Path) -> tuple[float, float]:
-    """Run one side in a process of its own, and give the seconds that it took, and those of its processor."""
+def run(side: str, case: str, url: str, name: str, file: Path, *, apart: bool) -> tuple[float, float]:
+    """Run one side, in a process of its own, and give the seconds that it took, and those of its processor."""
     if side == "nats":
         return nats_command(case, url, name, file), 0.0
+    if not apart:
+        return asyncio.run(SIDES[side](case, url, name, file))
     command = [sys.executable, __file__, "--side", side, case, url, name, str(file)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     if done.returncode:
@@ -197,7 +202,7 @@ def measure(rounds: int, size: int) -> dict[str, dict[str, list[tuple[float, flo
                     if case == "fetch" and side == "nats":
                         continue
                     file = target if verb == "get" else source
-                    taken = run(side, verb, url, side if verb == "put" else "ours", file)
+                    taken = run(side, verb, url, side if verb == "put" else "ours", file, apart=rounds > 1)
                     found[case].setdefault(side, []).append(taken)
                     if verb == "get" and target.stat().st_size != size:
                         raise SystemExit(f"{case}, {side}: {target.stat().st_size} bytes came")
@@ -214,7 +219,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.side:
         side, case, url, name, file = arguments.side
-        print(*asyncio.run({"ours": ours, "nats_py": nats_py}[side](case, url, name, Path(file))))
+        print(*asyncio.run(SIDES[side](case, url, name, Path(file))))
         return
     size, rounds = (8 * MB, 1) if arguments.quick else (100 * MB, arguments.rounds)
     cases = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import KV_OPERATION, PUT, Operation, marker_reason, operation_of
+from penstock.times import format_time
 from penstock.wire.jetstream.direct import read_headers
 from penstock.wire.jetstream.names import MARKER_REASON
 
@@ -38,6 +40,19 @@ class Entry:
     """How many entries wait behind it, in a watch."""
     reason: str | None = None
     """Why the server itself ended the key: "MaxAge", "Purge" or "Remove"; None if a client did, or it is a value."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it for programs; the value is base64."""
+        return {
+            "bucket": self.bucket,
+            "key": self.key,
+            "value": base64.b64encode(self.value).decode(),
+            "revision": self.revision,
+            "created": None if self.time is None else format_time(self.time),
+            "operation": self.operation,
+            "delta": self.delta,
+            **({} if self.reason is None else {"reason": self.reason}),
+        }
 
     @property
     def is_deleted(self) -> bool:

@@ -19,9 +19,10 @@ from penstock.buckets.key_wire import DELETE, KV_OPERATION, PURGE, check_key, ch
 from penstock.buckets.status import BucketStatus
 from penstock.buckets.watch import Watch
 from penstock.connection import stored
-from penstock.durations import parse_duration
+from penstock.durations import format_duration, parse_duration
 from penstock.errors import ConditionError, InputError, JetStreamError, NoRespondersError, NotFoundError
 from penstock.jetstream import assets
+from penstock.jetstream.changes import stream_step
 from penstock.jetstream.schedule import written_ttl
 from penstock.wire.jetstream import names
 
@@ -34,6 +35,8 @@ __all__ = ["KeyValue"]
 _MARKERS = 30 * 60.0  # seconds for which delete markers are kept for others to see, as other clients have it
 _TTL_DISABLED = 10166
 _IN_USE = 10058
+# How other clients, or older ones, make a bucket of the same fields: it is read and written all the same.
+_TAKEN_AS_THEY_ARE = frozenset({"allow_direct", "duplicate_window"})
 
 
 class KeyValue:
@@ -60,11 +63,14 @@ class KeyValue:
         except JetStreamError as error:
             if error.err_code != _IN_USE:
                 raise
-            raise JetStreamError(
-                f"There is a bucket {bucket}, and it is configured otherwise.",
-                remedy="Open it, or edit it.",
-                **error.facts,
-            ) from None
+            info = await _info(client, bucket)
+            changes = stream_step(wanted, info).changes
+            if others := [change for change in changes if change.field not in _TAKEN_AS_THEY_ARE]:
+                raise JetStreamError(
+                    f"There is a bucket {bucket}, and it is configured otherwise: {'; '.join(map(str, others))}.",
+                    remedy="Open it, or edit it.",
+                    **error.facts,
+                ) from None
         if bool(wanted.subject_delete_marker_ttl) != bool(info.config.subject_delete_marker_ttl):
             raise JetStreamError(
                 f"Bucket {bucket} was made, but the server does not know markers for keys that end.",
@@ -203,7 +209,7 @@ class KeyValue:
         After `ttl` the server ends the key, and says so in a marker; the bucket must have been made with `marker_ttl`.
         What is left of a deleted key goes then, because the server marks the end of a key only if nothing is left.
         """
-        about = {} if ttl is None else {names.TTL: written_ttl(ttl)}
+        about = {} if ttl is None else {names.TTL: self._ttl(ttl)}
         try:
             return await self._publish(key, value, about, expected=0)
         except ConditionError as error:
@@ -227,7 +233,7 @@ class KeyValue:
         """Delete a key with its history; the marker that stays is gone after `ttl`, if that is given."""
         about = {KV_OPERATION: PURGE, names.ROLLUP: "sub"}
         if ttl is not None:
-            about[names.TTL] = written_ttl(ttl)
+            about[names.TTL] = self._ttl(ttl)
         return await self._publish(key, b"", about, expected=_revision(revision, optional=True))
 
     async def purge_deletes(self, older_than: str | float = _MARKERS) -> int:
@@ -265,6 +271,19 @@ class KeyValue:
         pairs = values.items() if isinstance(values, Mapping) else values
         async for done in put_all(self._client, self._addresses, pairs, self.put):
             yield done
+
+    def _ttl(self, ttl: str | float) -> str:
+        """Write a time to live; refuse one that the server would lengthen without a word."""
+        written_ttl(ttl)  # refuses what is shorter than a second
+        if ttl == "never":
+            return "never"
+        seconds, least = parse_duration(ttl), self._config.subject_delete_marker_ttl or 0.0
+        if self._config.max_msgs_per_subject > 1 and seconds < least:
+            what = (
+                f"ttl is {ttl!r}, and bucket {self.bucket}, which keeps history, keeps a key for {least:g} s at least."
+            )
+            raise InputError(what, remedy="Its marker_ttl is the shortest: give as much, or make that shorter.")
+        return format_duration(seconds, days=False)
 
     async def _publish(
         self, key: str, value: bytes, about: Mapping[str, str] | None = None, *, expected: int | None = None

@@ -340,7 +340,7 @@ async def _opened(client: Connection, bucket: str | None) -> ObjectStore:
     from penstock.buckets import ObjectStore
 
     if bucket is None:
-        bucket = pick("object bucket", [status.bucket for status in await ObjectStore.buckets(client)])
+        bucket = pick("object bucket", [found.bucket for found in await ObjectStore.buckets(client)], noun="object")
     return await ObjectStore.open(client, bucket)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.asset_show import info_json
+from penstock.cli.asset_show import info_json, placed_rows
 from penstock.cli.output import ago, local, print_sections
 from penstock.cli.tables import plain, print_table
 from penstock.durations import format_duration
@@ -42,10 +42,9 @@ def show_bucket(status: ObjectStoreStatus) -> None:
         ("Backing Store Kind", "JetStream"),
         ("JetStream Stream", status.stream.name),
     ]
-    cluster = [("Name", placed.cluster), ("Leader", placed.leader or "no leader")] if placed.cluster else []
     print_sections(
         f"Information for Object Store Bucket {status.bucket} created {local(status.created)}",
-        [("Configuration", rows), ("Metadata", sorted(status.metadata.items())), ("Cluster Information", cluster)],
+        [("Configuration", rows), ("Metadata", sorted(status.metadata.items())), ("Cluster Information", placed_rows(placed))],
     )
 
 

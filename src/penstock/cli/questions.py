@@ -69,10 +69,10 @@ def check_named(no_select: bool, **names: str | None) -> None:
             raise InputError(f"Which {what}?", remedy="Name it, or leave --no-select out.")
 
 
-def pick(what: str, names: Sequence[str]) -> str:
-    """Let somebody at a terminal choose a name."""
+def pick(what: str, names: Sequence[str], *, noun: str | None = None) -> str:
+    """Let somebody at a terminal choose a name; `noun` is the command's, if it is another word."""
     if not names:
-        raise InputError(f"There is no {what}.", remedy=f"Create one with `penstock {what.split()[-1]} add`.")
+        raise InputError(f"There is no {what}.", remedy=f"Create one with `penstock {noun or what.split()[-1]} add`.")
     if not asking():
         more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
         raise InputError(f"Which {what}?", remedy=f"There are: {', '.join(names[:LISTED])}{more}.")

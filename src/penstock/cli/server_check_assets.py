@@ -162,7 +162,8 @@ async def kv(
 
 
 async def _check_key(client: Any, result: Any, stream: str, subject: str, key: str) -> None:
-    from penstock.wire.jetstream.names import MARKER_REASON, NO_MESSAGE
+    from penstock.buckets.key_wire import PUT, marker_reason, operation_of
+    from penstock.wire.jetstream.names import NO_MESSAGE
 
     try:
         found = await assets.get_message(client, stream, last_for=subject)
@@ -171,9 +172,8 @@ async def _check_key(client: Any, result: Any, stream: str, subject: str, key: s
             raise
         result.critical(f"the key {key} is not there")
         return
-    headers = found.headers or {}
-    gone = [*headers.get("KV-Operation", ()), *headers.get(MARKER_REASON, ())]  # a value has neither
-    if gone:
-        result.critical(f"the key {key} was deleted ({', '.join(gone)})")
+    operation = operation_of(found.headers)
+    if operation != PUT:
+        result.critical(f"the key {key} was deleted ({marker_reason(found.headers) or operation})")
     else:
         result.ok(f"the key {key} has a value")

@@ -19,7 +19,7 @@ from penstock.sizes import parse_size
 if TYPE_CHECKING:
     from penstock.model import Stream
 
-__all__ = ["Removing", "StreamFlags", "ask_for_stream", "placement_from", "stream_from"]
+__all__ = ["Removing", "StreamFlags", "ask_for_stream", "placement_from", "republish_from", "stream_from"]
 
 _STORAGE = {"file": "file", "f": "file", "memory": "memory", "m": "memory"}
 _RETENTION = {
@@ -125,9 +125,9 @@ def fields_from(flags: StreamFlags, base: Stream | None = None) -> dict[str, Any
     if flags.tag is not None or flags.cluster is not None:
         fields["placement"] = placement_from(flags.cluster, flags.tag, None if base is None else base.placement)
     _pair(fields, "subject_transform", "transform", flags.transform_source, flags.transform_destination)
-    _pair(fields, "republish", "republish", flags.republish_source, flags.republish_destination)
-    if flags.republish_headers and "republish" in fields:
-        fields["republish"]["headers_only"] = True
+    republish = republish_from(flags.republish_source, flags.republish_destination, bool(flags.republish_headers))
+    if republish is not None:
+        fields["republish"] = republish
     limits: dict[str, int] = {}
     if flags.limit_consumer_inactive is not None:
         seconds = parse_duration(flags.limit_consumer_inactive, option="--limit-consumer-inactive")
@@ -156,6 +156,13 @@ def _pair(fields: dict[str, Any], field: str, prefix: str, source: str | None, d
     if destination is None:
         raise InputError(f"--{prefix}-source is given alone.", remedy=f"Give --{prefix}-destination, too.")
     fields[field] = {"src": source if source is not None else ">", "dest": destination}
+
+
+def republish_from(source: str | None, destination: str | None, headers_only: bool) -> model.Republish | None:
+    """Give what is to be published again, and where; None if nothing was said."""
+    fields: dict[str, Any] = {}
+    _pair(fields, "republish", "republish", source, destination)
+    return model.Republish(**fields["republish"], headers_only=headers_only) if fields else None
 
 
 def stream_from(name: str, flags: StreamFlags, base: Stream | None = None, **more: Any) -> Stream:

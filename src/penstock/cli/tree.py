@@ -202,6 +202,14 @@ COMMANDS: dict[str, Entry | Group] = {
         {"counter": "get view increment decrement list_"},
         {"get": "g", "view": "v", "increment": "incr inc i", "decrement": "decr dec d", "list": "l ls"},
     ),
+    "kv": Group(
+        "Key-value buckets: values under keys, their history, and what changes.",
+        {
+            "kv": "add edit info ls del_ compact",
+            "kv_keys": "put get create update purge history revert watch",
+        },
+        {"add": "new", "info": "view status", "ls": "list", "del": "rm"},
+    ),
     "object": Group(
         "Object buckets: files of any size under names.",
         {"object": "add edit put get del_ info ls seal rename link watch"},

@@ -40,6 +40,7 @@ __all__ = ["OrderedRead"]
 
 log = logging.getLogger("penstock.jetstream")
 
+HEARTBEAT = 2.0  # seconds between two signs of life; without two of them the consumer is taken for gone
 _SLACK = 0.5  # seconds that a heartbeat may be late, beyond one that is missed
 _UNUSED = 5.0  # seconds after which the server deletes a consumer that nobody listens to
 _STANDING = 60.0  # seconds between two looks at a connection that is away
@@ -73,17 +74,17 @@ class OrderedRead:
         policy: Policy = "all",
         start: int | None = None,
         headers_only: bool = False,
-        heartbeat: float = 2.0,
+        heartbeat: float | None = None,
         patience: float = 60.0,
     ) -> None:
         self._client, self.stream = client, assets.checked(stream, "stream")
         self._policy, self._start = policy, start
         if start is not None and (isinstance(start, bool) or not isinstance(start, int) or start < 1):
             raise InputError(f"The sequence is {start!r}.", remedy="Sequences begin with 1.")
-        self._fields: dict[str, Any] = {"headers_only": headers_only, "idle_heartbeat": heartbeat}
+        self._heartbeat, self._patience = heartbeat or HEARTBEAT, patience
+        self._fields: dict[str, Any] = {"headers_only": headers_only, "idle_heartbeat": self._heartbeat}
         if filters:
             self._fields |= {"filter_subject": filters[0]} if len(filters) == 1 else {"filter_subjects": list(filters)}
-        self._heartbeat, self._patience = heartbeat, patience
         self.is_current = False
         """Whether everything has been given that was there when the read began."""
         self.last = 0
@@ -161,7 +162,7 @@ class OrderedRead:
 
         self._subscription = await self._client.tap(inbox, heard, on_end=self.fail)
         where: dict[str, Any] = {"deliver_policy": self._policy}
-        if self.last or self._start is not None:
+        if self.last or self._start is not None or self._policy == "new":
             where = {"deliver_policy": "by_start_sequence", "opt_start_seq": self.last + 1}
         self._consumer = f"penstock-read-{secrets.token_hex(8)}"
         consumer = Consumer(
@@ -292,9 +293,11 @@ class OrderedRead:
     async def _watch(self) -> None:
         """Notice silence, a loss and a new connection, and read on through a new consumer."""
         while self._error is None:
+            self._client.broken.add_done_callback(self._broke)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeat / 2):
                     await self._alarm.wait()
+            self._client.broken.remove_done_callback(self._broke)
             self._alarm.clear()
             silent = self._loop.time() - self._heard_at > 2 * self._heartbeat + _SLACK
             if self._client.is_closed or self._order is None or silent or self._client.stretch != self._stretch:
@@ -302,6 +305,9 @@ class OrderedRead:
                     await self._again()
                 except PenstockError as error:
                     self.fail(error)
+
+    def _broke(self, _: object) -> None:
+        self._alarm.set()
 
     async def _again(self) -> None:
         self._order = None

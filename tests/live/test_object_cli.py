@@ -57,8 +57,9 @@ def test_buckets(run: Callable[..., Any], unique: Callable[..., str]) -> None:
     assert name in run("ls", "--names").stdout.splitlines()
     assert name in json.loads(run("ls", "--names", "--json").stdout)
     assert [item["bucket"] for item in json.loads(run("ls", "--json").stdout) if item["bucket"] == name] == [name]
-    assert "Not confirmed" in run("edit", name, "--ttl", "1m", status=2).stderr
-    assert json.loads(run("edit", name, "--ttl", "1m", "-f", "--json").stdout)["config"]["max_age"] == 60_000_000_000
+    assert json.loads(run("edit", name, "--ttl", "1m", "--json").stdout)["config"]["max_age"] == 60_000_000_000
+    run("put", name, "--name", "x", stdin="old")
+    assert "Not confirmed" in run("edit", name, "--ttl", "1ms", status=2).stderr
     assert "Description: new" in run("edit", name, "--description", "new", "--ttl", "0").stdout
     assert "Nothing is to be changed" in run("edit", name, status=2).stderr
     assert "Not confirmed" in run("seal", name, status=2).stderr

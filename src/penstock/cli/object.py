@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,7 +102,7 @@ async def add(
 async def edit(
     ctx: typer.Context, bucket: Bucket, force: Force = False, json: Json = False, *, flags: BucketFlags
 ) -> None:
-    """Change a bucket; asks before a shorter TTL removes objects."""
+    """Change a bucket; asks before a TTL removes objects."""
     from penstock.buckets import ObjectStore
 
     settings = flags.settings()
@@ -109,7 +110,9 @@ async def edit(
         raise InputError("Nothing is to be changed.", remedy="Give a flag, such as --description.")
     async with connected(ctx) as client:
         there = await (await ObjectStore.open(client, bucket)).status()
-        if 0 < settings.get("ttl", 0) < (there.ttl or float("inf")):
+        oldest = there.stream.first_time if there.stream.messages else None
+        ttl = settings.get("ttl", 0)
+        if ttl and oldest is not None and (datetime.now(UTC) - oldest).total_seconds() > ttl:
             confirm(f"Really remove objects of bucket {bucket} that are older than {flags.ttl}", force)
         store = await ObjectStore.edit_bucket(client, bucket, **flags.settings(there))
         _tell_bucket(await store.status(), json)

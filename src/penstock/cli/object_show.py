@@ -27,7 +27,6 @@ def bucket_json(status: ObjectStoreStatus) -> dict[str, Any]:
 
 def show_bucket(status: ObjectStoreStatus) -> None:
     """Show how a bucket is set up."""
-    placed = status.stream.placed
     rows: list[tuple[str, Any]] = [
         ("Bucket Name", status.bucket),
         ("Description", status.description or None),
@@ -44,7 +43,11 @@ def show_bucket(status: ObjectStoreStatus) -> None:
     ]
     print_sections(
         f"Information for Object Store Bucket {status.bucket} created {local(status.created)}",
-        [("Configuration", rows), ("Metadata", sorted(status.metadata.items())), ("Cluster Information", placed_rows(placed))],
+        [
+            ("Configuration", rows),
+            ("Metadata", sorted(status.metadata.items())),
+            ("Cluster Information", placed_rows(status.stream.placed, status.stream.raw)),
+        ],
     )
 
 

@@ -28,3 +28,17 @@ def test_the_benchmark_of_the_client(tmp_path: Path) -> None:
         assert {"nats_py", "natsrpy"} <= set(against)
         assert all(line["wanted"] > 0 and line["median"] > 0 for line in against.values())
     assert "wanted 2.5" in done.stdout
+
+
+def test_the_benchmark_of_objects(tmp_path: Path) -> None:
+    """Objects are put and got by each side, and the report holds rates and ratios."""
+    output = tmp_path / "objects.json"
+    command = [sys.executable, "benchmarks/objects.py", "--quick", "--output", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    cases = json.loads(output.read_text())["cases"]
+    assert set(cases) == {"put", "get", "fetch"}
+    for case, found in cases.items():
+        assert {"ours", "nats_py"} <= set(found["mb_per_second"]), case
+        assert found["ratios"]["nats_py"] > 0
+        assert all(seconds > 0 for taken in found["seconds"].values() for seconds in taken)

@@ -8,6 +8,7 @@ from penstock.chunks.assembler import Assembler
 from penstock.chunks.consumer import StoredConsumer
 from penstock.chunks.incoming import Counts, Inbox, Incoming
 from penstock.chunks.publisher import MessageId, PersistentPublisher, Publisher
+from penstock.chunks.stored import StoredInfo
 from penstock.chunks.wire import Reason
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "Publisher",
     "Reason",
     "StoredConsumer",
+    "StoredInfo",
     "StoredMessage",
 ]

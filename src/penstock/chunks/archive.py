@@ -10,20 +10,21 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from penstock.chunks.consumer import StoredConsumer
 from penstock.chunks.handler import HandlerFunction
 from penstock.chunks.incoming import PayloadReader
 from penstock.chunks.limits import check_subject
-from penstock.chunks.stored import Findings, StoredChunk, StoredChunks, by_offset, read_name
+from penstock.chunks.stored import Findings, StoredChunk, StoredChunks, StoredInfo, by_offset, read_name
 from penstock.chunks.wire import Headers, Reason, Refusal, Tiling, decode, message_id_of, read_headers, size_of
 from penstock.connection import Connection, api_request
 from penstock.connection.asking import direct_get, patiently
 from penstock.connection.connecting import check_connection
 from penstock.connection.tasks import end
 from penstock.errors import AssemblyError, InputError, NoRespondersError, NotFoundError
+from penstock.jetstream import assets
 from penstock.jetstream.scan import scan_headers
 from penstock.model import Stream
 from penstock.wire.jetstream import names
@@ -108,19 +109,20 @@ class Archive:
     async def chunks_on(self, subject: str, message_id: str) -> Findings:
         """Give all chunks of a message that are stored on exactly this subject, whoever stored them."""
         found: list[StoredChunk] = []
-        last = 0
+        last, time = 0, None
         if await self.may_hold(subject):
             async for message in scan_headers(self._nc, self.stream, subject=subject):
                 last = message.sequence
                 if message_id_of(message.headers) != message_id:
                     continue
+                time = message.place.time
                 size = size_of(message.headers)
                 try:
                     chunk = decode(message.headers, size)
                 except Refusal as refusal:
                     raise self._error(message_id, subject, Tiling(), refusal.reason, str(refusal)) from None
                 found.append(StoredChunk(last, chunk, size, *read_name(message.headers, message_id)))
-        return Findings(found, last)
+        return Findings(found, last, time)
 
     async def captures(self, subject: str) -> bool:
         """Tell whether the stream takes what is published on a subject."""
@@ -136,6 +138,50 @@ class Archive:
         """Read a message: iterate over what this gives, or `read` from it; memory stays small whatever the size."""
         async with self.reading(message_id, await self.subject(), await self.stored(message_id)) as message:
             yield message
+
+    async def info(self, message_id: str) -> StoredInfo:
+        """Say what is stored of a message, also of one that is not whole; NotFoundError if nothing is."""
+        subject = await self.subject()
+        for where in (f"{subject}.{message_id}", subject):
+            try:
+                found = await self.chunks_on(where, message_id)
+            except AssemblyError as error:
+                return StoredInfo(message_id, where, 0, None, 0, None, None, str(error.what))
+            if found.chunks:
+                return self._info(message_id, where, found)
+        raise self._not_found(message_id)
+
+    def _info(self, message_id: str, subject: str, found: Findings) -> StoredInfo:
+        stored, problem = by_offset(found.chunks), ""
+        tiling = Tiling()
+        try:
+            tiling = self.tile(message_id, subject, stored)
+            if not tiling.complete:
+                problem = f"the stream does not hold {tiling.gaps()}"
+        except AssemblyError as error:
+            problem = error.what
+        return StoredInfo(
+            message_id, subject, tiling.received, tiling.total, len(stored), tiling.digest, found.time, problem
+        )
+
+    async def list(self) -> AsyncIterator[StoredInfo]:
+        """Give every message of which something is stored: those with a subject of their own by id, then the others.
+
+        Each is looked at when its turn comes, so memory stays small; one that is removed meanwhile is left out.
+        """
+        subject = await self.subject()
+        for where in await assets.stream_subjects_held(self._nc, self.stream, f"{subject}.*"):
+            with suppress(NotFoundError):
+                yield await self.info(where.rpartition(".")[2])
+        if not await self.may_hold(subject):
+            return
+        ids: dict[str, None] = {}
+        async for message in scan_headers(self._nc, self.stream, subject=subject):
+            if (message_id := message_id_of(message.headers)) is not None:
+                ids[message_id] = None
+        for message_id in ids:
+            with suppress(NotFoundError):
+                yield await self.info(message_id)
 
     async def fetch(self, message_id: str) -> bytes:
         """Give the payload of a message, whole."""

@@ -11,6 +11,7 @@ import hashlib
 import re
 import uuid
 from contextlib import aclosing
+from typing import Literal, TypeAlias
 
 from penstock.chunks.archive import Archive
 from penstock.chunks.limits import Remembered, check_count, check_seconds, check_subject
@@ -35,18 +36,28 @@ from penstock.wire.subjects import covers
 __all__ = ["MessageId", "PersistentPublisher", "Publisher"]
 
 CHUNK_SIZE = 512 * 1024
+Outcome: TypeAlias = Literal["stored", "continued", "found"]
 _ID = re.compile(rf"[!-~]{{1,{MAX_ID}}}")
 
 
 class MessageId(str):
-    """The id of a stored message; `duplicate` says that its payload was in the stream already."""
+    """The id of a stored message, and what its publish did: `outcome` says it.
 
-    duplicate: bool
+    `stored`: all of it was sent now. `continued`: an earlier attempt had stored a part, and the rest was sent. `found`:
+    its payload was in the stream already, and nothing was stored; `duplicate` is true then.
+    """
 
-    def __new__(cls, text: str, *, duplicate: bool = False) -> MessageId:
+    outcome: Outcome
+
+    def __new__(cls, text: str, *, outcome: Outcome = "stored") -> MessageId:
         made = super().__new__(cls, text)
-        made.duplicate = duplicate
+        made.outcome = outcome
         return made
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the payload was in the stream already."""
+        return self.outcome == "found"
 
 
 class _Publishing:
@@ -179,8 +190,8 @@ class PersistentPublisher(_Publishing):
         """Store a payload under `<subject>.<message id>` and give the id, once all of it is in the stream.
 
         With the `message_id` of an attempt that stopped half way and the same source, only the chunks that are
-        missing are sent. If the message is stored whole already, nothing is sent, and `duplicate` of the id that is
-        given says so. Raises ConflictError if another payload is stored, or being stored, under the id.
+        missing are sent. If the message is stored whole already, nothing is sent. `outcome` of the id that is given
+        says which of these it was. Raises ConflictError if another payload is stored, or being stored, under the id.
         """
         check_subject(subject)
         check_source(source)
@@ -192,7 +203,7 @@ class PersistentPublisher(_Publishing):
         await self._check_stream(archive, target)
         before = None if fresh else await archive.chunks_on(target, message_id)
         if before is not None and await self._is_there(archive, subject, message_id, source, before):
-            return MessageId(message_id, duplicate=True)
+            return MessageId(message_id, outcome="found")
         most = max(2, STORE_WINDOW // self.chunk_size)
         hashing = Digest() if self.digest else None
         proved, timeout = subject in self._proved, self.timeout
@@ -201,7 +212,8 @@ class PersistentPublisher(_Publishing):
         )
         await self._transfer(storer, subject, message_id, source, progress, hashing)
         self._proved.add(subject)
-        return MessageId(message_id, duplicate=storer.duplicate)
+        went_on = before is not None and bool(before.chunks)
+        return MessageId(message_id, outcome="found" if storer.duplicate else "continued" if went_on else "stored")
 
     async def _is_there(
         self, archive: Archive, subject: str, message_id: str, source: Source, before: Findings

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.chunks.wire import Chunk, Headers
+from penstock.times import format_time
 from penstock.wire.jetstream.names import MSG_ID
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "Findings",
     "StoredChunk",
     "StoredChunks",
+    "StoredInfo",
     "by_offset",
     "counting",
     "read_name",
@@ -56,6 +60,42 @@ class Findings(NamedTuple):
 
     chunks: list[StoredChunk]
     last: int
+    time: datetime | None = None
+    """When the last of its chunks was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInfo:
+    """What a stream holds of one message in chunks."""
+
+    message_id: str
+    """Its id."""
+    subject: str
+    """The subject that its chunks are stored on."""
+    size: int
+    """How many bytes of it are there."""
+    total: int | None
+    """How many bytes it has; None if its end is not there yet."""
+    chunks: int
+    """How many chunks hold them, those that count."""
+    digest: str | None
+    """Its SHA-256, 64 hex digits, if its publisher said one."""
+    time: datetime | None
+    """When the last of its chunks was stored."""
+    problem: str = ""
+    """Why it cannot be read; empty if it can."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is there, so that it can be read."""
+        return not self.problem
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it for programs."""
+        time = None if self.time is None else format_time(self.time)
+        about = {"id": self.message_id, "subject": self.subject, "bytes": self.size, "total": self.total}
+        about |= {"chunks": self.chunks, "digest": self.digest, "time": time, "whole": self.is_whole}
+        return about | ({"problem": self.problem} if self.problem else {})
 
 
 StoredChunks: TypeAlias = dict[int, StoredChunk]

@@ -10,25 +10,28 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.flags import Json, StopAfter, argument, flag
+from penstock.cli.flags import Json, Names, StopAfter, StreamName, argument, flag
 from penstock.cli.message_parts import check_subjects
-from penstock.cli.output import print_json, progress
+from penstock.cli.output import local, print_json, print_pairs, progress
 from penstock.cli.running import connected, first, staying
+from penstock.cli.tables import plain, print_table
 from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError, PenstockError
+from penstock.part_file import PartFile
+from penstock.sizes import format_size
 
 if TYPE_CHECKING:
-    from penstock.chunks import Incoming, StoredMessage
+    from penstock.chunks import Incoming, StoredInfo, StoredMessage
     from penstock.connection import Connection
 
-__all__ = ["file_name", "receive", "send"]
+__all__ = ["file_name", "info", "ls", "receive", "send"]
 
 Stream = Annotated[str | None, flag("JetStream stream that keeps the payload.", "STREAM", "--persistent")]
 Waiting = Coroutine[Any, Any, object]
@@ -73,15 +76,16 @@ async def send(
             source = path if path is not None else await _standard_input()
             message_id = await sender.publish(subject, source, message_id=message_id, progress=show)
         seconds = time.perf_counter() - began
-        there = getattr(message_id, "duplicate", False)  # a plain publisher does not know
+        outcome = getattr(message_id, "outcome", None)  # a plain publisher does not know
         if json:
             found = {"id": message_id, "subject": subject, "stream": stream, "bytes": sent, "seconds": seconds}
-            print_json({**found, "duplicate": there})
-        elif there:
+            print_json({**found, "duplicate": outcome == "found", "outcome": outcome})
+        elif outcome == "found":
             typer.echo(f"{stream} has it already, as {message_id}")
         else:
             where = f" into {stream}" if stream else ""
-            typer.echo(f"Sent {sent:,} bytes to {subject}{where} as {message_id} ({_rate(sent, seconds)})")
+            done = "Went on with" if outcome == "continued" else "Sent"
+            typer.echo(f"{done} {sent:,} bytes to {subject}{where} as {message_id} ({_rate(sent, seconds)})")
 
 
 async def _standard_input() -> Any:
@@ -137,6 +141,69 @@ async def receive(
                 await here.until(complete)
 
 
+async def ls(
+    ctx: typer.Context,
+    stream: StreamName,
+    subject: Annotated[str | None, flag("Subject that they were sent on, if the stream has several.")] = None,
+    names: Names = False,
+    json: Json = False,
+) -> None:
+    """List the payloads that a stream holds in chunks, also those that are not whole."""
+    from penstock.chunks import Archive
+
+    if subject is not None:
+        check_subjects(subject, literal=True)
+    async with connected(ctx) as client:
+        found = [item async for item in Archive(client, stream, subject).list()]
+    if json:
+        print_json([item.message_id if names else item.to_json() for item in found])
+    elif names:
+        typer.echo("".join(f"{plain(item.message_id)}\n" for item in found), nl=False)
+    elif not found:
+        typer.echo(f"{stream} holds no payloads in chunks")
+    else:
+        rows = [
+            (item.message_id, format_size(item.size), item.chunks, local(item.time), _state(item)) for item in found
+        ]
+        print_table(f"Payloads of {stream}", ("Id", "#Size", "#Chunks", "Stored", "~State"), rows)
+
+
+async def info(
+    ctx: typer.Context,
+    stream: StreamName,
+    message_id: Annotated[str, argument("Id of the payload.", "ID")],
+    subject: Annotated[str | None, flag("Subject that it was sent on, if the stream has several.")] = None,
+    json: Json = False,
+) -> None:
+    """Show what a stream holds of one payload in chunks."""
+    from penstock.chunks import Archive
+
+    if subject is not None:
+        check_subjects(subject, literal=True)
+    async with connected(ctx) as client:
+        found = await Archive(client, stream, subject).info(message_id)
+    if json:
+        print_json(found.to_json())
+        return
+    print_pairs(
+        f"Payload {message_id} in stream {stream}",
+        [
+            ("Subject", found.subject),
+            ("Size", format_size(found.size)),
+            ("Bytes", found.size),
+            ("Of", found.total),
+            ("Chunks", found.chunks),
+            ("Digest", None if found.digest is None else f"SHA-256 {found.digest}"),
+            ("Stored", local(found.time)),
+            ("State", _state(found)),
+        ],
+    )
+
+
+def _state(found: StoredInfo) -> str:
+    return "whole" if found.is_whole else found.problem
+
+
 @dataclass
 class _Keeper:
     """Writes payloads to files and says so."""
@@ -156,22 +223,23 @@ class _Keeper:
     async def save(self, message: Incoming | StoredMessage) -> None:
         """Write a message while it is read; a message that fails leaves no file."""
         began = time.perf_counter()
-        with _Part(self.folder) as part:
+        with PartFile(self.folder) as part:
             async for piece in message:
                 await asyncio.to_thread(part.file.write, piece)
                 self.advance(len(piece))
-            self.tell(part.keep(message.message_id), message.message_id, message.subject, message.position, began)
+            path = _keep(part, self.folder, message.message_id)
+            self.tell(path, message.message_id, message.subject, message.position, began)
 
     def copy(self, message_id: str, data: bytes | IO[bytes], subject: str) -> None:
         """Write a message that is whole; this runs on a thread."""
         began = time.perf_counter()
-        with _Part(self.folder) as part:
+        with PartFile(self.folder) as part:
             if isinstance(data, bytes):
                 part.file.write(data)
             else:
                 shutil.copyfileobj(data, part.file, 1024 * 1024)
             size = part.file.tell()
-            self.tell(part.keep(message_id), message_id, subject, size, began)
+            self.tell(_keep(part, self.folder, message_id), message_id, subject, size, began)
             self.advance(size)
 
     def tell(self, path: Path, message_id: str, subject: str, size: int, began: float) -> None:
@@ -185,33 +253,16 @@ class _Keeper:
             sys.stdout.flush()
 
 
-class _Part:
-    """A file that has no name in the folder until it is whole."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._path = folder / f".penstock-{os.getpid()}-{os.urandom(6).hex()}.part"
-
-    def __enter__(self) -> _Part:
-        self.file = self._path.open("xb")
-        return self
-
-    def keep(self, message_id: str) -> Path:
-        """Give the file the name of its message, or that name with a number where it is taken."""
-        self.file.close()
-        number = 0
-        while True:
-            target = self._folder / (file_name(message_id) + (f".{number}" if number else ""))
-            try:
-                os.link(self._path, target)  # unlike a rename it never replaces what is there
-                return target
-            except FileExistsError:
-                number += 1
-
-    def __exit__(self, *about: object) -> None:
-        self.file.close()
-        with suppress(FileNotFoundError):
-            self._path.unlink()
+def _keep(part: PartFile, folder: Path, message_id: str) -> Path:
+    """Give a file the name of its message, or that name with a number where it is taken."""
+    number = 0
+    while True:
+        target = folder / (file_name(message_id) + (f".{number}" if number else ""))
+        try:
+            part.keep(target)
+            return target
+        except FileExistsError:
+            number += 1
 
 
 def file_name(message_id: str) -> str:

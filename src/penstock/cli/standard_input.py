@@ -15,7 +15,7 @@ from penstock.cli.flags import argument, flag
 from penstock.cli.values import choice
 from penstock.errors import InputError
 
-__all__ = ["Body", "ForceStdin", "SendOn", "bodies", "whole_body"]
+__all__ = ["Body", "ForceStdin", "SendOn", "bodies", "pieces", "whole_body"]
 
 Body = Annotated[str | None, argument("Body; standard input where none is given.")]
 ForceStdin = Annotated[bool, flag("Take the body from standard input, whatever else is given.")]
@@ -40,7 +40,7 @@ async def whole_body(body: str | None, *, stdin: bool = False) -> bytes:
     if body is not None and not stdin:
         return os.fsencode(body)
     content = bytearray()
-    async for piece in _pieces():
+    async for piece in pieces():
         content += piece
         _check_size(content)
     return bytes(content)
@@ -48,7 +48,7 @@ async def whole_body(body: str | None, *, stdin: bool = False) -> bytes:
 
 async def _lines() -> AsyncIterator[bytes]:
     rest = bytearray()
-    async for piece in _pieces():
+    async for piece in pieces():
         rest += piece
         if b"\n" not in piece:
             _check_size(rest)
@@ -69,7 +69,7 @@ def _check_size(content: bytearray) -> None:
         )
 
 
-async def _pieces() -> AsyncIterator[bytes]:
+async def pieces() -> AsyncIterator[bytes]:
     """Give what standard input holds, without keeping the loop from its other work."""
     if sys.stdin is None:
         return

@@ -210,6 +210,11 @@ COMMANDS: dict[str, Entry | Group] = {
         },
         {"add": "new", "info": "view status", "ls": "list", "del": "rm"},
     ),
+    "object": Group(
+        "Object buckets: files of any size under names.",
+        {"object": "add edit put get del_ info ls seal rename link watch"},
+        {"del": "rm", "info": "show i"},
+    ),
     "apply": Entry(
         "apply.apply",
         "Create and update the streams and consumers of a file; never delete a stream, and lose nothing unasked.",
@@ -252,7 +257,7 @@ COMMANDS: dict[str, Entry | Group] = {
         },
     ),
     "events": Entry("events.events", "Show what servers tell: connections, advisories and metrics, until Ctrl-C."),
-    "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive"}),
+    "chunks": Group("Files of any size over NATS, in chunks.", {"chunks": "send receive ls info"}),
     "bus": Group("Requests with sectioned, flow-controlled replies.", {"bus": "call serve"}),
     "channels": Group(
         "Serve NATS Streaming clients from JetStream, and move their channels over.",
@@ -287,6 +292,7 @@ HIDDEN = {
     "ctx": "context",
     "a": "account",
     "ctr": "counter",
+    "obj": "object",
     "publish": "pub",
     "subscribe": "sub",
     "request": "req",

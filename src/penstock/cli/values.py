@@ -46,8 +46,8 @@ def shifted(text: str, option: str, direction: int) -> datetime:
 
 
 def duration(text: str, option: str) -> float:
-    """Read a duration; -1 means none, as with the `nats` command."""
-    return 0.0 if text in ("-1", "-1s", "") else parse_duration(text, option=option)
+    """Read a duration; -1 and 0 mean none, as with the `nats` command."""
+    return 0.0 if text in ("-1", "-1s", "0", "") else parse_duration(text, option=option)
 
 
 def words(texts: Sequence[str], option: str = "") -> list[str]:

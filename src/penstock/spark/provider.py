@@ -69,6 +69,14 @@ class NatsDataSource(DataSource):
             from penstock.spark.stored_reader import StoredReader
 
             return StoredReader(source, schema)
+        if source.bucket is not None:
+            from penstock.spark.bucket_reader import BucketReader
+
+            return BucketReader(connection_options(self.options, "penstock-spark-read"), source, schema)
+        if source.objects is not None:
+            from penstock.spark.object_reader import ObjectReader
+
+            return ObjectReader(connection_options(self.options, "penstock-spark-read"), source, schema)
         return NatsReader(connection_options(self.options, "penstock-spark-read"), source, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -78,7 +86,12 @@ class NatsDataSource(DataSource):
         source.check_stream()
         if (replay := PipelineReplay.current()) is not None:
             replay.check_release(source.ack)
-        return NatsStreamReader(connection_options(self.options, "penstock-spark-stream"), source, schema)
+        connection = connection_options(self.options, "penstock-spark-stream")
+        if source.bucket is not None:
+            from penstock.spark.bucket_stream import BucketStreamReader
+
+            return BucketStreamReader(connection, source, schema)
+        return NatsStreamReader(connection, source, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.spark.writers import NatsWriter

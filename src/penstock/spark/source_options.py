@@ -12,9 +12,11 @@ from penstock.errors import DataLossError, OptionError
 from penstock.spark.options import (
     PATIENCE,
     Options,
+    bucket_name,
     choice,
     count,
     duration,
+    key_list,
     option,
     positions,
     refuse,
@@ -53,6 +55,24 @@ class SourceOptions(Options):
         text,
         "The store of a server that does not run, or a copy of one: a folder or its URI. `stream` says which stream of "
         "it. Batch only.",
+    )
+    bucket: str | None = option(
+        bucket_name, "The key-value bucket to read: in batch its keys as they are, in a stream every change."
+    )
+    keys: tuple[str, ...] | None = option(
+        key_list, "With `bucket`: only these keys, separated by commas; * is one token of a key, > all the rest."
+    )
+    objects: str | None = option(bucket_name, "The object bucket to read: a row for each object. Batch only.")
+    content: str = option(
+        choice("none", "binary", "chunks"),
+        "With `objects`: no bytes; all bytes of an object in its row; or a row for each chunk, for large ones.",
+        "binary",
+    )
+    max_content_bytes: int = option(
+        size, "With `objects`: the largest object that `content` may put into one row.", 128 * 2**20, shown="128m"
+    )
+    include_deleted: bool = option(
+        truth, "With `bucket` or `objects`, in batch: whether what was deleted is a row, too.", False
     )
     subjects: tuple[str, ...] | None = option(
         subject_list, "Only messages on these subjects, separated by commas; wildcards * and > allowed."
@@ -137,17 +157,26 @@ class SourceOptions(Options):
         for name in ("max_messages_per_trigger", "max_bytes_per_trigger", "min_messages_per_trigger"):
             self.misplaced(name, "A batch has no triggers: leave it out, or use spark.readStream.")
         self.misplaced("ack", "Spark does not tell a batch read when its rows are safe: use spark.readStream.")
+        if self.is_of_bucket:
+            self.misplaced("start", "A batch has what is there at `end`: use spark.readStream for changes since then.")
 
     def check_stream(self) -> None:
         """Refuse what only makes sense in a batch."""
         self.misplaced("end", "A stream has no end: leave it out, or use spark.read.")
         for name in ("backup", "store"):
             self.misplaced(name, "A stream that no server holds does not go on: use spark.read.")
+        self.misplaced("objects", "Objects are read in batch: use spark.read.")
+        self.misplaced("include_deleted", "A stream has a row for each deletion: leave it out.")
 
     @property
     def is_stored(self) -> bool:
         """Whether no server is asked."""
         return self.backup is not None or self.store is not None
+
+    @property
+    def is_of_bucket(self) -> bool:
+        """Whether rows are keys or objects, and not messages."""
+        return self.bucket is not None or self.objects is not None
 
     def position(self, name: str, stream: str, default: str) -> Position:
         """Give `start` or `end` of one stream."""
@@ -163,7 +192,9 @@ class SourceOptions(Options):
     def __post_init__(self) -> None:
         if self.backup is not None and self.store is not None:
             raise OptionError("backup and store are given together.", remedy="Leave one out.", option="backup")
-        ways = [name for name in ("stream", "streams", "channel") if getattr(self, name) is not None]
+        ways = [
+            name for name in ("stream", "streams", "channel", "bucket", "objects") if getattr(self, name) is not None
+        ]
         if self.is_stored and not (ways == ["stream"] or (not ways and self.backup is not None)):
             what = f"{' and '.join(ways)} cannot be read from a {'backup' if self.backup else 'store'}." if ways else ""
             remedy = 'Name one stream: .option("stream", "ORDERS").'
@@ -172,6 +203,7 @@ class SourceOptions(Options):
             what = f"{' and '.join(ways)} are given together." if ways else "No stream is named."
             remedy = "Leave all but one out." if ways else 'Name one: .option("stream", "ORDERS").'
             raise OptionError(what, remedy=remedy, option="stream")
+        self._check_buckets()
         for name in ("start", "end"):
             named = [item for item in getattr(self, name) or {} if item != "*" and not re.search(r"[*?]", item)]
             if self.stream and (strange := [item for item in named if item != self.stream]):
@@ -196,6 +228,24 @@ class SourceOptions(Options):
         for name in ("max_trigger_delay", "patience"):
             if getattr(self, name) <= 0:
                 self.misplaced(name, "Zero is no duration to wait: leave it out, or give one.")
+
+    def _check_buckets(self) -> None:
+        """Refuse options of buckets without one, and those of streams with one."""
+        if self.bucket is None:
+            self.misplaced("keys", "Keys are those of a bucket: name one.")
+        if self.objects is None:
+            for name in ("content", "max_content_bytes"):
+                self.misplaced(name, 'Name the object bucket that it speaks of: .option("objects", "DOCS").')
+        if not self.is_of_bucket:
+            self.misplaced("include_deleted", "Name a bucket.")
+            return
+        remedy = 'Leave it out, or read the stream of the bucket: .option("stream", "KV_PRICES").'
+        for name in ("subjects", "include_headers", "ack", "consumer", "start_strategy"):
+            self.misplaced(name, remedy)
+        if any(name != "*" for place in (self.start, self.end) for name in place or {}):
+            refuse("start" if self.start else "end", None, "Give one place.", "is an object, and one bucket is read.")
+        if self.objects is not None:
+            self.misplaced("end", "An object that was replaced is gone: leave it out to read what is there.")
 
 
 SOURCE: Final = SourceOptions.table()

@@ -1,0 +1,236 @@
+"""Batch reads of an object bucket: a row for each object, with its bytes, or a row for each of its chunks.
+
+The driver reads the descriptions and finds out where the chunks of each object lie; tasks read ranges of chunks. Every
+object belongs to one task, by name, unless `content` is `chunks`: then a large one is cut into several. An object that
+is replaced or deleted before its task comes to it loses its chunks; the task then reads what is described now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from penstock.buckets.object_info import ObjectInfo
+from penstock.buckets.object_wire import chunk_subject, description_subject
+from penstock.errors import DataLossError
+from penstock.options import ConnectionOptions
+from penstock.spark.bucket_survey import check_same, overwritten
+from penstock.spark.connections import TaskConnection, borrow
+from penstock.spark.object_survey import ObjectSurvey, Piece, check_size, describe
+from penstock.spark.schema import arrow_schema, check_schema, columns_of
+from penstock.spark.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["ObjectPartition", "ObjectReader"]
+
+TRIES = 5  # that an object is read which is replaced again and again
+BATCH_BYTES = 16 * 2**20  # of content in one Arrow batch, and one object or chunk more
+
+Row = dict[str, Any]
+
+
+@dataclass
+class ObjectPartition(InputPartition):
+    """One task: objects of a bucket, or pieces of them, of a stream that was made at `created`."""
+
+    stream: str
+    created: str
+    end: int
+    bucket: str
+    held: str
+    """The bucket whose subjects the objects have: another one if this is its mirror."""
+    pieces: tuple[Piece, ...]
+
+
+class ObjectReader(DataSourceReader):
+    """Reads the objects of a bucket as they are when the query is planned."""
+
+    def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema, columns_of(options))
+        # A schema without the bytes is how a query says that it does not need them.
+        self.options = options if "content" in schema.names else replace(options, content="none")
+        self.connection = connection
+        self.wanted = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with TaskConnection(self.connection, self.options.patience) as bulk:
+            bucket = ObjectSurvey(bulk, self.options)
+            return [
+                ObjectPartition(bucket.name, bucket.created, bucket.next, bucket.bucket, bucket.held, pieces)
+                for pieces in bucket.cut_objects(self.options)
+            ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, ObjectPartition):  # Spark has a stand-in where a plan has no tasks
+            with borrow(self.connection, self.options.patience) as bulk:
+                bulk.patience = self.options.patience
+                yield from _batches(_Objects(bulk, partition, self.options).rows(), arrow_schema(self.wanted))
+
+
+def _batches(rows: Iterable[Row], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Gather rows into batches that are not too large."""
+    gathered: list[Row] = []
+    size = 0
+    for row in rows:
+        gathered.append(row)
+        size += len(row["content"] or b"") + 500
+        if size >= BATCH_BYTES:
+            yield _batch(gathered, wanted)
+            gathered, size = [], 0
+    if gathered:
+        yield _batch(gathered, wanted)
+
+
+def _batch(rows: list[Row], wanted: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row[field.name] for row in rows], field.type) for field in wanted], schema=wanted
+    )
+
+
+class _Objects:
+    """What a task reads."""
+
+    def __init__(self, bulk: TaskConnection, partition: ObjectPartition, options: SourceOptions) -> None:
+        self.bulk, self.task, self.options = bulk, partition, options
+        self.info: dict[str, Any] = {}
+
+    def rows(self) -> Iterator[Row]:
+        task = self.task
+        try:
+            self.info = self.bulk.stream_info(task.stream, task.created, task.end)
+            check_same(self.info, task.stream, task.created, task.end)
+        except DataLossError as error:
+            self.options.lose(error)
+            return
+        for piece in task.pieces:
+            try:
+                if self.options.content == "none" or not _has_bytes(piece.info):
+                    yield _row(piece.info)
+                elif self.options.content == "binary":
+                    yield from self._whole(piece)
+                else:
+                    yield from self._chunks(piece)
+            except DataLossError as error:
+                self.options.lose(error)
+
+    def _whole(self, piece: Piece) -> Iterator[Row]:
+        """Read an object into one row; what is described now if it was replaced."""
+        info, start, end = piece.info, piece.start, piece.end
+        for _ in range(TRIES):
+            check_size(info, self.options)
+            found = b"".join(self._payloads(info, start, end))
+            if (fault := _fault(info, len(found), hashlib.sha256(found).digest())) is None:
+                yield _row(info) | {"content": found}
+                return
+            newer = self._described(info)
+            if newer is None:
+                return
+            if newer.sequence == info.sequence:
+                raise self._torn(info, fault)
+            if newer.deleted and not self.options.include_deleted:
+                return
+            if not _has_bytes(newer):
+                yield _row(newer)
+                return
+            info, start, end = newer, 1, newer.sequence or 0
+        raise self._torn(info, "is replaced faster than it can be read")
+
+    def _chunks(self, piece: Piece) -> Iterator[Row]:
+        """Read a piece of an object, a row for each chunk."""
+        info, number, offset = piece.info, piece.chunk, piece.offset
+        digest, is_whole = hashlib.sha256(), piece.size == info.size
+        for payload in self._payloads(info, piece.start, piece.end):
+            if offset + len(payload) > piece.offset + piece.size:
+                raise self._torn(info, "has more bytes in its chunks than its description says")
+            yield _row(info) | {"chunk": number, "offset": offset, "content": payload}
+            if is_whole:
+                digest.update(payload)
+            number, offset = number + 1, offset + len(payload)
+        fault = None
+        if is_whole:
+            fault = _fault(info, offset, digest.digest())
+        elif offset != piece.offset + piece.size:
+            fault = "lacks chunks"
+        if fault is None:
+            return
+        newer = self._described(info)
+        if newer is not None and newer.sequence == info.sequence:
+            raise self._torn(info, fault)
+        if not is_whole or offset > 0:
+            raise self._torn(info, "was replaced or deleted while it was being read; read it again")
+        if newer is not None and _has_bytes(newer):
+            yield from self._chunks(Piece(newer, 1, newer.sequence or 0, size=newer.size))
+        elif newer is not None and (self.options.include_deleted or not newer.deleted):
+            yield _row(newer)
+
+    def _payloads(self, info: ObjectInfo, start: int, end: int) -> Iterator[bytes]:
+        if not info.size or start >= end:
+            return
+        for batch in self.bulk.read(
+            self.task.stream,
+            start,
+            end,
+            chunk_subject(self.task.held, info.nuid),
+            batch_bytes=BATCH_BYTES,
+            window_bytes=self.options.window_bytes,
+            headers=False,
+            timeout=self.options.patience,
+            on_loss=overwritten(self.task.end),
+            info=self.info,
+        ):
+            yield from batch.column("data").to_pylist()
+
+    def _described(self, info: ObjectInfo) -> ObjectInfo | None:
+        """Ask the leader how an object is described now; None if it is not."""
+        found = self.bulk.last(self.task.stream, description_subject(self.task.held, info.name))
+        if found is not None and found.sequence >= self.task.end:
+            self.info = self.bulk.stream_info(self.task.stream)  # its chunks lie behind what was known
+        return None if found is None else describe(self.task.bucket, self.task.held, found)
+
+    def _torn(self, info: ObjectInfo, why: str) -> DataLossError:
+        return DataLossError(
+            f"The object {info.name!r} of the bucket {self.task.bucket} {why}.",
+            remedy="Put it again, or set failOnDataLoss to false to go on without it.",
+            stream=self.task.stream,
+        )
+
+
+def _has_bytes(info: ObjectInfo) -> bool:
+    return not info.deleted and not info.is_link
+
+
+def _fault(info: ObjectInfo, size: int, digest: bytes) -> str | None:
+    """Say what is wrong with the bytes of an object; None if they are what its description says."""
+    if size != info.size:
+        return f"has {size:,} bytes in its chunks, and its description says {info.size:,}"
+    if info.sha256 is None:
+        return "has no digest that could be checked"
+    return None if digest == info.sha256 else "has another digest than its description says"
+
+
+def _row(info: ObjectInfo) -> Row:
+    link = info.link
+    return {
+        "name": info.name,
+        "size": info.size,
+        "digest": info.digest,
+        "time": info.time,
+        "description": info.description or None,
+        "metadata": list(info.metadata.items()),
+        "headers": list(info.headers.items()),
+        "link": None if link is None else f"{link.bucket}/{link.name}" if link.name else link.bucket,
+        "deleted": info.deleted,
+        "revision": info.sequence,
+        "chunk": None,
+        "offset": None,
+        "content": None,
+    }

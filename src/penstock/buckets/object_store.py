@@ -20,9 +20,11 @@ from penstock.buckets.object_info import ObjectInfo, ObjectLink, check_headers, 
 from penstock.buckets.object_putting import check_put, put_chunks
 from penstock.buckets.object_reading import StoredObject
 from penstock.buckets.object_status import ObjectStoreStatus, changes_of, is_object_stream, object_stream
+from penstock.buckets.object_watch import ObjectWatch
 from penstock.buckets.object_wire import CHUNK_SIZE, check_object, description_subjects, new_nuid, stream_of_objects
 from penstock.buckets.object_writing import purge_chunks
 from penstock.connection.connecting import check_connection
+from penstock.durations import parse_duration
 from penstock.errors import AssemblyError, ConditionError, InputError, JetStreamError, NotFoundError
 from penstock.jetstream import assets
 from penstock.part_file import PartFile
@@ -38,7 +40,7 @@ _HOPS = 16  # links that are followed
 
 
 class ObjectStore:
-    """The objects of one bucket. `create` makes a bucket, `open` looks whether there is one.
+    """The objects of one bucket. `create_bucket` makes one, `open` looks whether there is one.
 
     `timeout` is how many seconds the server may take over a part of a write.
     """
@@ -59,7 +61,7 @@ class ObjectStore:
     # -- buckets ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def create(
+    async def create_bucket(
         cls, nc: Connection, bucket: str, *, storage: Literal["file", "memory"] = "file", **settings: Any
     ) -> ObjectStore:
         """Make a bucket; the same one again is no error, another one of that name is.
@@ -82,8 +84,8 @@ class ObjectStore:
         """Open a bucket; NotFoundError if there is none."""
         store = cls(nc, bucket)
         status = await store.status()
-        if status.mirrors is not None:
-            store._descriptions.held = status.mirrors
+        if status.mirror is not None:
+            store._descriptions.held = status.mirror
         return store
 
     @classmethod
@@ -108,21 +110,23 @@ class ObjectStore:
         except NotFoundError as error:
             raise no_bucket(self.bucket, error) from None
 
-    async def edit(self, **settings: Any) -> ObjectStoreStatus:
-        """Change settings of the bucket, those of `create` without `storage`; what is not named stays."""
-        fields = changes_of(**settings)
-        status = await self.status()
-        there = status.info.config
+    @classmethod
+    async def edit_bucket(cls, nc: Connection, bucket: str, **settings: Any) -> ObjectStore:
+        """Change settings of a bucket, those of `create_bucket` without `storage`; what is not named stays."""
+        store, fields = cls(nc, bucket), changes_of(**settings)
+        status = await store.status()
+        there = status.stream.config
         if "metadata" in fields:  # what servers keep there stays
             own = status.metadata
             kept = {name: value for name, value in there.metadata.items() if name not in own}
             fields["metadata"] = {**kept, **fields["metadata"]}
-        return ObjectStoreStatus(await assets.edit_stream(self._nc, there.changed(**fields)))
+        await assets.edit_stream(nc, there.changed(**fields))
+        return store
 
     async def seal(self) -> ObjectStoreStatus:
         """Let nothing be changed in the bucket any more, for ever."""
         status = await self.status()
-        return ObjectStoreStatus(await assets.edit_stream(self._nc, status.info.config.changed(sealed=True)))
+        return ObjectStoreStatus(await assets.edit_stream(self._nc, status.stream.config.changed(sealed=True)))
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -147,6 +151,29 @@ class ObjectStore:
     def _no_object(self, name: str, why: str = "") -> NotFoundError:
         what = f"Bucket {self.bucket} has no object {name!r}."
         return NotFoundError(what, remedy=why or "`list` shows those that are there.", code=404)
+
+    def watch(
+        self,
+        *,
+        updates_only: bool = False,
+        ignore_deletes: bool = False,
+        resume_from: int | None = None,
+        patience: str | float = 60.0,
+    ) -> ObjectWatch:
+        """Watch the objects: `async with store.watch() as watch`, then `async for info in watch`.
+
+        First come all that are there, with `updates_only` none, with `resume_from` those described from that sequence
+        on. `ignore_deletes` leaves deleted ones out.
+        """
+        return ObjectWatch(
+            self._nc,
+            self.bucket,
+            held=self._descriptions.held,
+            updates_only=updates_only,
+            ignore_deletes=ignore_deletes,
+            resume_from=resume_from,
+            patience=parse_duration(patience, option="patience"),
+        )
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

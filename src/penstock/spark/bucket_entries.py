@@ -12,7 +12,17 @@ from penstock.wire.jetstream.names import MARKER_REASON
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["found_rows", "key_prefix", "to_rows"]
+__all__ = ["bucket_prefix", "found_rows", "key_prefix", "to_rows"]
+
+
+def bucket_prefix(bucket: str, config: dict[str, Any]) -> str:
+    """Give what stands before a key in the subjects of a bucket's stream, and refuse one that is no bucket."""
+    from penstock.buckets.key_stream import addresses_of, check_is_bucket  # most tasks get it from the driver
+    from penstock.model import Stream
+
+    declared = Stream.from_json(config)
+    check_is_bucket(bucket, declared)
+    return addresses_of(bucket, declared).kept
 
 
 def key_prefix(subjects: Sequence[str]) -> str:

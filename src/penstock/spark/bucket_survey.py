@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.buckets.key_stream import addresses_of
 from penstock.buckets.key_wire import stream_of_bucket
 from penstock.errors import DataLossError, InputError
-from penstock.model import Stream, parse_time
+from penstock.spark.bucket_entries import bucket_prefix
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.survey import Survey
+from penstock.times import parse_time
 from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
@@ -37,16 +37,10 @@ class BucketSurvey(Survey):
         super().__init__(bulk, stream_of_bucket(bucket), None, mark)
         self.bucket = bucket
         self.patience = options.patience
-        config = Stream.from_json(self.config)
-        if config.max_msgs_per_subject < 1:
-            raise InputError(
-                f"The stream {self.name} is no bucket: it keeps every message of a subject.",
-                remedy=f'Read it as a stream: .option("stream", "{self.name}").',
-            )
-        self.history: int = config.max_msgs_per_subject
-        """How many values of a key are kept."""
-        self.prefix = addresses_of(bucket, config).kept
+        self.prefix = bucket_prefix(bucket, self.config)
         """What stands before a key."""
+        self.history: int = self.config["max_msgs_per_subject"]
+        """How many values of a key are kept."""
         self.subjects = tuple(f"{self.prefix}{pattern}" for pattern in options.keys or (">",))
         self.data_subjects, self.hides, self.first = None, False, self.head
         self.ages = bool(self.config.get("max_age") or self.config.get("allow_msg_ttl"))

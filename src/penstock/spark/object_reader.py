@@ -147,6 +147,9 @@ class _Objects:
     def _chunks(self, piece: Piece) -> Iterator[Row]:
         """Read a piece of an object, a row for each chunk."""
         info, number, offset = piece.info, piece.chunk, piece.offset
+        if not info.size:
+            yield _row(info) | {"chunk": 0, "offset": 0, "content": b""}
+            return
         digest, is_whole = hashlib.sha256(), piece.size == info.size
         for payload in self._payloads(info, piece.start, piece.end):
             if offset + len(payload) > piece.offset + piece.size:

@@ -115,19 +115,19 @@ class ObjectSurvey(Survey):
         if options.content == "binary":
             for info in infos:
                 check_size(info, options)
-        lying = self.chunks() if options.content != "none" else {}
-        total = sum(info.size + ROW_BYTES for info in infos) if lying else ROW_BYTES * len(infos)
+        lying = self.chunks() if options.content != "none" else None
+        total = sum(ROW_BYTES + (0 if lying is None else info.size) for info in infos)
         most = min(options.max_bytes_per_partition, max(1, -(-total // (options.min_partitions or 1))))
-        pieces = [
-            piece
-            for info in infos
-            for piece in _pieces(info, lying.get(info.nuid, []), most if options.content == "chunks" else 0)
-        ]
+        pieces = [piece for info in infos for piece in _pieces(info, lying, most if options.content == "chunks" else 0)]
         return list(_grouped(pieces, most, options.max_records_per_partition))
 
 
-def _pieces(info: ObjectInfo, chunks: list[Chunk], most: int) -> Iterator[Piece]:
+def _pieces(info: ObjectInfo, lying: dict[str, list[Chunk]] | None, most: int) -> Iterator[Piece]:
     """Cut an object into pieces of `most` bytes, at least a chunk each; 0 for one piece."""
+    if lying is None:
+        yield Piece(info)
+        return
+    chunks = lying.get(info.nuid, [])
     if len(chunks) != info.chunks or sum(size for _, size in chunks) != info.size or not chunks:
         # It was replaced meanwhile, or it is torn, or it has no bytes: whoever reads it finds out.
         yield Piece(info, 1, info.sequence or 1, size=info.size)

@@ -50,6 +50,21 @@ def test_a_value_that_is_overwritten_before_its_task_comes_is_the_newer_one(serv
     assert brief(rows_of(reader, tasks)) == [("b", b"2", 2), ("a", b"4", 4)]
 
 
+def test_many_values_that_are_overwritten_are_found_together(server, buckets, unique, monkeypatch):
+    """If more keys changed than are asked for one by one, what was stored since is read; each key is one row still."""
+    monkeypatch.setattr("penstock.spark.bucket_reader.FEW", 5)
+    name = buckets.make(unique("L"))
+    buckets.write(name, *((f"k{number}", b"old") for number in range(30)))
+    reader = bucket_reader(server.url, bucket=name, minPartitions="2")
+    tasks = reader.partitions()
+    buckets.write(name, *((f"k{number}", b"new") for number in range(20)), ("k3", b"newest"))
+    buckets.delete(name, "k0")
+    found = {row["key"]: row["value"] for row in rows_of(reader, tasks)}
+    expected = {f"k{number}": b"new" if number < 20 else b"old" for number in range(1, 30)} | {"k3": b"newest"}
+    assert found == expected
+    assert len(rows_of(reader, tasks)) == 29
+
+
 def test_with_history_the_state_is_that_of_one_sequence(server, buckets, unique):
     """Where the old values are kept, nothing that comes after the plan shows."""
     name = buckets.make(unique("H"), max_msgs_per_subject=3)
@@ -61,8 +76,10 @@ def test_with_history_the_state_is_that_of_one_sequence(server, buckets, unique)
     assert brief(rows_of(reader, tasks)) == [("a", b"1", 1), ("b", b"2", 2)]
 
 
-def test_each_key_is_a_row_once_while_all_are_written(server, buckets, unique):
+@pytest.mark.parametrize("few", [1000, 10])
+def test_each_key_is_a_row_once_while_all_are_written(server, buckets, unique, monkeypatch, few):
     """Keys that are there throughout are rows exactly once, however often they are overwritten meanwhile."""
+    monkeypatch.setattr("penstock.spark.bucket_reader.FEW", few)
     name = buckets.make(unique("W"))
     keys = [f"k{number}" for number in range(300)]
     buckets.write(name, *((key, b"0") for key in keys))
@@ -87,7 +104,7 @@ def test_each_key_is_a_row_once_while_all_are_written(server, buckets, unique):
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for round_ in range(8):
+        for round_ in range(6):
             filters = {"keys": ">"} if round_ % 2 else {}
             rows = read_rows(server.url, bucket=name, minPartitions="3", batchRows="50", **filters)
             assert sorted(row["key"] for row in rows) == sorted(keys)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import KV_OPERATION, PUT, operation_of
+from penstock.errors import DataLossError
 from penstock.wire.jetstream.direct import Found, nanoseconds, read_headers
 from penstock.wire.jetstream.names import MARKER_REASON
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["bucket_prefix", "found_rows", "key_prefix", "to_rows"]
+__all__ = ["bucket_prefix", "check_same", "found_rows", "key_prefix", "overwritten", "to_rows"]
 
 
 def bucket_prefix(bucket: str, config: dict[str, Any]) -> str:
@@ -91,3 +92,32 @@ def found_rows(
         return None
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in wanted]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+# -- what is gone ------------------------------------------------------------------------------------------------------
+
+
+def check_same(info: Mapping[str, Any], stream: str, created: str, end: int) -> None:
+    """Refuse a stream that is another one than was looked at, or that was set back before `end`."""
+    first, last = int(info["state"]["first_seq"]), int(info["state"]["last_seq"])
+    if info["created"] == created and last + 1 >= end:
+        return
+    how = f"was made anew at {info['created']}" if info["created"] != created else f"was set back and ends with {last}"
+    raise DataLossError(
+        f"The stream {stream} {how}, while it was being read.",
+        remedy="Read again; a streaming query starts anew with another checkpoint.",
+        stream=stream,
+        end=end,
+        first=first,
+        last=last,
+    )
+
+
+def overwritten(end: int) -> Callable[[DataLossError], None]:
+    """Give what a read of a bucket does about messages that are gone: nothing, if newer ones stand in their place."""
+
+    def judge(error: DataLossError) -> None:
+        if error.last is not None and error.last + 1 < end:
+            raise error
+
+    return judge

@@ -17,10 +17,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
-from penstock.spark.bucket_entries import found_rows, key_prefix, to_rows
+from penstock.spark.bucket_entries import check_same, found_rows, key_prefix, overwritten, to_rows
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.planning import Profile, how_many
-from penstock.spark.schema import arrow_schema, check_schema, columns_of
+from penstock.spark.schema import arrow_schema, check_schema, known_columns
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BucketReader", "StatePartition", "plan_state", "read_state"]
 
+FEW = 1_000  # keys that are asked for one by one; more are looked for in what was stored since
 Gone = Literal["newer", "error", "later"]
 
 
@@ -54,7 +55,7 @@ class BucketReader(DataSourceReader):
     """Reads the keys of a bucket as they are when the query is planned, or as they were at `end`."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema, columns_of(options))
+        check_schema(schema, known_columns(options))
         self.connection = connection
         self.options = options
         self.wanted = schema
@@ -135,8 +136,6 @@ def read_state(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from penstock.spark.bucket_survey import check_same, overwritten
-
     wanted, prefix = arrow_schema(schema), key_prefix(partition.subjects)
     deleted = options.include_deleted or partition.gone == "later"
     bulk.patience = options.patience
@@ -169,11 +168,40 @@ def read_state(
         return
     if partition.gone == "error":
         raise _overwritten(partition, names[0].removeprefix(prefix), info)
+    if len(names) > FEW:
+        for batch in _newer(bulk, partition, names, options):
+            yield to_rows(batch, prefix, wanted, deleted=deleted)
+            names = sorted(set(names).difference(batch.column("subject").to_pylist()))
     for place in range(0, len(names), options.batch_rows):
         found = bulk.lasts(partition.stream, names[place : place + options.batch_rows])
         rows = found_rows([item for item in found if item], prefix, wanted, deleted=deleted)
         if rows is not None:
             yield rows
+
+
+def _newer(
+    bulk: TaskConnection, partition: StatePartition, names: Sequence[str], options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """Find the last messages of many subjects in what was stored since the plan; some may be overwritten again."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted, found = pa.array(names, pa.string()), []
+    for batch in bulk.read(
+        partition.stream,
+        partition.end,
+        None,
+        partition.subjects,
+        batch_rows=options.batch_rows,
+        window_bytes=options.window_bytes,
+        timeout=options.patience,
+        on_loss=overwritten(partition.end),
+    ):
+        found.append(batch.filter(pc.is_in(batch.column("subject"), value_set=wanted)))
+    if found:
+        table = pa.Table.from_batches(found)
+        lasts = table.group_by("subject").aggregate([("sequence", "max")])["sequence_max"].combine_chunks()
+        yield from table.filter(pc.is_in(table["sequence"], value_set=lasts)).to_batches()
 
 
 def _overwritten(partition: StatePartition, key: str, info: dict[str, dict[str, int]]) -> DataLossError:

@@ -14,9 +14,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from penstock.errors import DataLossError, InputError, NotFoundError
-from penstock.spark.bucket_entries import key_prefix, to_rows
+from penstock.spark.bucket_entries import check_same, key_prefix, to_rows
 from penstock.spark.bucket_reader import StatePartition, plan_state, read_state
-from penstock.spark.bucket_survey import BucketSurvey, check_same
+from penstock.spark.bucket_survey import BucketSurvey
 from penstock.spark.connections import borrow
 from penstock.spark.offsets import Mark, Offset
 from penstock.spark.partition import NatsPartition

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import stream_of_bucket
 from penstock.errors import DataLossError, InputError
-from penstock.spark.bucket_entries import bucket_prefix
+from penstock.spark.bucket_entries import bucket_prefix, check_same, overwritten
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark
 from penstock.spark.source_options import SourceOptions
@@ -24,7 +24,7 @@ from penstock.wire.jetstream import names
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BucketSurvey", "overwritten"]
+__all__ = ["BucketSurvey"]
 
 SCAN_ROWS = 65_536
 
@@ -175,29 +175,3 @@ class BucketSurvey(Survey):
         info = self.bulk.stream_info(self.name, self.created, self.next)
         check_same(info, self.name, self.created, self.next)
         return info
-
-
-def check_same(info: Mapping[str, Any], stream: str, created: str, end: int) -> None:
-    """Refuse a stream that is another one than was looked at, or that was set back before `end`."""
-    first, last = int(info["state"]["first_seq"]), int(info["state"]["last_seq"])
-    if info["created"] == created and last + 1 >= end:
-        return
-    how = f"was made anew at {info['created']}" if info["created"] != created else f"was set back and ends with {last}"
-    raise DataLossError(
-        f"The stream {stream} {how}, while it was being read.",
-        remedy="Read again; a streaming query starts anew with another checkpoint.",
-        stream=stream,
-        end=end,
-        first=first,
-        last=last,
-    )
-
-
-def overwritten(end: int) -> Any:
-    """Give what a read of a bucket does about messages that are gone: nothing, if newer ones stand in their place."""
-
-    def judge(error: DataLossError) -> None:
-        if error.last is not None and error.last + 1 < end:
-            raise error
-
-    return judge

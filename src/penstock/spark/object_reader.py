@@ -18,10 +18,10 @@ from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subject, description_subject
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
-from penstock.spark.bucket_survey import check_same, overwritten
+from penstock.spark.bucket_entries import check_same, overwritten
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.object_survey import ObjectSurvey, Piece, check_size, describe
-from penstock.spark.schema import arrow_schema, check_schema, columns_of
+from penstock.spark.schema import arrow_schema, check_schema, known_columns
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ObjectReader(DataSourceReader):
     """Reads the objects of a bucket as they are when the query is planned."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema, columns_of(options))
+        check_schema(schema, known_columns(options))
         # A schema without the bytes is how a query says that it does not need them.
         self.options = options if "content" in schema.names else replace(options, content="none")
         self.connection = connection

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subjects, description_subjects, name_of, stream_of_objects
 from penstock.errors import InputError, RemoteProtocolError
-from penstock.spark.bucket_survey import overwritten
+from penstock.spark.bucket_entries import overwritten
 from penstock.spark.connections import TaskConnection
 from penstock.spark.planning import ROW_BYTES
 from penstock.spark.source_options import SourceOptions

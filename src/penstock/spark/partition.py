@@ -14,7 +14,7 @@ from penstock.options import ConnectionOptions
 from penstock.spark.connections import borrow
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.pipeline_replay import PipelineReplay
-from penstock.spark.schema import arrow_schema, check_schema, columns_of, conform
+from penstock.spark.schema import arrow_schema, check_schema, conform, known_columns
 from penstock.spark.source_options import SourceOptions
 from penstock.wire.subjects import covers
 
@@ -46,7 +46,7 @@ class PartitionReader:
     """What reading a batch and reading a stream share. Made on the driver, carried to the tasks."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema, columns_of(options))
+        check_schema(schema, known_columns(options))
         self.connection = connection
         self.options = options
         self.wanted = schema

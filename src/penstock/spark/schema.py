@@ -36,8 +36,8 @@ __all__ = [
     "OBJECT_COLUMNS",
     "arrow_schema",
     "check_schema",
-    "columns_of",
     "conform",
+    "known_columns",
     "source_schema",
     "without_batch_headers",
 ]
@@ -83,7 +83,7 @@ CONTENT_COLUMNS: dict[str, dict[str, DataType]] = {
 """The columns of an object's bytes, by the option `content`."""
 
 
-def columns_of(options: SourceOptions) -> dict[str, DataType]:
+def known_columns(options: SourceOptions) -> dict[str, DataType]:
     """Give every column that a read may have."""
     if options.objects is not None:
         return OBJECT_COLUMNS | CONTENT_COLUMNS[options.content]
@@ -92,7 +92,7 @@ def columns_of(options: SourceOptions) -> dict[str, DataType]:
 
 def source_schema(options: SourceOptions) -> StructType:
     """Give the columns of a read where the user gives no schema."""
-    columns = columns_of(options)
+    columns = known_columns(options)
     names = [name for name in columns if name != "headers" or options.include_headers]
     return StructType([StructField(name, columns[name]) for name in names])
 

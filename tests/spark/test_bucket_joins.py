@@ -1,54 +1,13 @@
-"""Buckets in a real Spark: keys, changes, objects, and joins that see what is written meanwhile."""
+"""Joins of a stream with a bucket in a real Spark: they see what is written meanwhile."""
 
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 import penstock
-from penstock.buckets import ObjectStore
 from penstock.spark.functions import lookup
 from tests.live.bucketing import buckets  # noqa: F401  # a fixture
-
-
-def test_keys_changes_and_objects_are_frames(spark, server, read, buckets, unique, tmp_path):  # noqa: F811
-    """A bucket is a frame of its keys in batch and of its changes in a stream; objects are one, too."""
-    name, docs = buckets.make(unique("PRICES")), unique("DOCS")
-    buckets.put(name, a=b"1", b__x=b"2", c=b"3")
-    buckets.delete(name, "c")
-    frame = read(bucket=name)
-    assert frame.schema.simpleString() == (
-        "struct<key:string,value:binary,revision:bigint,time:timestamp,operation:string>"
-    )
-    assert [(row.key, bytes(row.value)) for row in frame.orderBy("key").collect()] == [("a", b"1"), ("b.x", b"2")]
-    few = spark.read.format("nats").schema("key string").option("url", server.url).option("bucket", name).load()
-    assert sorted(row.key for row in few.where("key != 'a'").collect()) == ["b.x"]
-
-    def run() -> list[tuple[int, str, str]]:
-        stream = spark.readStream.format("nats").option("url", server.url).option("bucket", name).load()
-        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.option("path", str(tmp_path / "rows")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
-        rows = spark.read.parquet(str(tmp_path / "rows")).collect()
-        return sorted((row.revision, row.key, row.operation) for row in rows)
-
-    assert run() == [(1, "a", "PUT"), (2, "b.x", "PUT"), (4, "c", "DEL")]
-    buckets.put(name, c=b"5", a=b"6")
-    assert run()[3:] == [(5, "c", "PUT"), (6, "a", "PUT")]
-
-    async def put(nc):
-        store = await ObjectStore.create_bucket(nc, docs)
-        await store.put("one", b"x" * 300_000, metadata={"kind": "text"})
-
-    buckets.call(put)
-    buckets.made.append(f"OBJ_{docs}")
-    row = read(objects=docs).collect()[0]
-    assert (row.name, row.size, bytes(row.content), row.metadata) == ("one", 300_000, b"x" * 300_000, {"kind": "text"})
-    chunks = read(objects=docs, content="chunks").groupBy("name").agg(F.sum(F.length("content")).alias("size"))
-    assert chunks.collect()[0].size == 300_000
-    with pytest.raises(AnalysisException, match="keys"):
-        read(objects=docs, keys="a")
 
 
 def test_a_join_with_a_bucket_sees_changes(spark, server, streams, buckets, unique, tmp_path):  # noqa: F811

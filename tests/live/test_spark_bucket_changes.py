@@ -132,21 +132,6 @@ def test_a_bucket_that_is_emptied_under_its_task_is_told(buckets, unique, change
         running.again()
 
 
-def test_a_bucket_that_was_set_back_is_told(buckets, unique, changes):
-    """A bucket that ends earlier than it did was restored from an older copy."""
-    name = buckets.make(unique("BACK"))
-    buckets.put(name, a=b"1", b=b"2")
-    running = changes(bucket=name)
-    running.batch()
-    created = buckets.info(name)["created"]
-    running.offset = json.loads(json.dumps(running.offset))
-    mark = running.offset["streams"][f"KV_{name}"]
-    assert mark["created"] == created
-    mark.update(last=7, time="2026-01-01T00:00:00Z")  # as if it had held more once
-    with pytest.raises(DataLossError, match="was set back"):
-        running.batch()
-
-
 CONFIG = """
 authorization { users: [
     { user: all, password: p }
@@ -157,7 +142,7 @@ authorization { users: [
 """
 
 
-def test_denied_permissions_are_told_at_once():
+def test_denied_permissions_of_buckets_are_told_at_once():
     """Who may not look at a bucket, or read it, hears so; not by a longer wait."""
     with Server(config=CONFIG, auth=False, sync="2m") as server:
         host = server.url.rpartition("@")[2].removeprefix("nats://")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import KV_OPERATION, PUT, operation_of
 from penstock.errors import DataLossError
+from penstock.spark.source_options import SourceOptions
 from penstock.wire.jetstream.direct import Found, nanoseconds, read_headers
 from penstock.wire.jetstream.names import MARKER_REASON
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["bucket_prefix", "check_same", "found_rows", "key_prefix", "overwritten", "to_rows"]
+__all__ = ["bucket_prefix", "check_same", "found_rows", "is_same", "key_prefix", "overwritten", "to_rows"]
 
 
 def bucket_prefix(bucket: str, config: dict[str, Any]) -> str:
@@ -111,6 +112,16 @@ def check_same(info: Mapping[str, Any], stream: str, created: str, end: int) -> 
         first=first,
         last=last,
     )
+
+
+def is_same(info: Mapping[str, Any], stream: str, created: str, end: int, options: SourceOptions) -> bool:
+    """Tell whether a stream is the one that was planned with; another one is a loss."""
+    try:
+        check_same(info, stream, created, end)
+    except DataLossError as error:
+        options.lose(error)
+        return False
+    return True
 
 
 def overwritten(end: int) -> Callable[[DataLossError], None]:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
-from penstock.spark.bucket_entries import check_same, found_rows, key_prefix, overwritten, to_rows
+from penstock.spark.bucket_entries import found_rows, is_same, key_prefix, overwritten, to_rows
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.planning import Profile, how_many
 from penstock.spark.schema import arrow_schema, check_schema, known_columns
@@ -72,10 +72,7 @@ class BucketReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, StatePartition):  # Spark has a stand-in where a plan has no tasks
             with borrow(self.connection, self.options.patience) as bulk:
-                try:
-                    yield from read_state(bulk, partition, self.options, self.wanted)
-                except DataLossError as error:
-                    self.options.lose(error)
+                yield from read_state(bulk, partition, self.options, self.wanted)
 
 
 # -- on the driver ---------------------------------------------------------------------------------------------------
@@ -140,7 +137,8 @@ def read_state(
     deleted = options.include_deleted or partition.gone == "later"
     bulk.patience = options.patience
     info = bulk.stream_info(partition.stream, partition.created, partition.end)
-    check_same(info, partition.stream, partition.created, partition.end)
+    if not is_same(info, partition.stream, partition.created, partition.end, options):
+        return
     keys = pa.ipc.open_stream(partition.keys).read_all().combine_chunks()
     missing = keys
     if keys.num_rows:
@@ -167,7 +165,8 @@ def read_state(
     if not names or partition.gone == "later":
         return
     if partition.gone == "error":
-        raise _overwritten(partition, names[0].removeprefix(prefix), info)
+        options.lose(_overwritten(partition, names[0].removeprefix(prefix), info))
+        return
     if len(names) > FEW:
         for batch in _newer(bulk, partition, names, options):
             yield to_rows(batch, prefix, wanted, deleted=deleted)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from penstock.errors import DataLossError, InputError, NotFoundError
-from penstock.spark.bucket_entries import check_same, key_prefix, to_rows
+from penstock.spark.bucket_entries import is_same, key_prefix, to_rows
 from penstock.spark.bucket_reader import StatePartition, plan_state, read_state
 from penstock.spark.bucket_survey import BucketSurvey
 from penstock.spark.connections import borrow
@@ -52,26 +52,24 @@ class BucketStreamReader(NatsStreamReader):
         if isinstance(partition, NatsPartition | StatePartition):  # Spark has a stand-in where a plan has no tasks
             with borrow(self.connection, self.options.patience) as bulk:
                 bulk.patience = self.options.patience
-                try:
-                    if isinstance(partition, StatePartition):
-                        yield from read_state(bulk, partition, self.options, self.wanted)
-                    else:
-                        yield from self._changes(bulk, partition)
-                except DataLossError as error:
-                    self.options.lose(error)
+                if isinstance(partition, StatePartition):
+                    yield from read_state(bulk, partition, self.options, self.wanted)
+                else:
+                    yield from self._changes(bulk, partition)
 
     def _changes(self, bulk: Any, partition: NatsPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of a range that are still there, in order."""
         options, wanted, subjects = self.options, arrow_schema(self.wanted), partition.subjects or ()
         info = bulk.stream_info(partition.stream, partition.created, partition.end)
-        check_same(info, partition.stream, partition.created, partition.end)
+        if not is_same(info, partition.stream, partition.created, partition.end, options):
+            return
         ages = bool(info["config"].get("max_age") or info["config"].get("allow_msg_ttl"))
 
         def judge(error: DataLossError) -> None:
             # What is gone was overwritten, unless nothing at all is left to have done it.
             empty = error.first is not None and error.last is not None and error.first > error.last
             if (empty and not ages) or (error.last is not None and error.last + 1 < partition.end):
-                raise error
+                options.lose(error)
 
         for batch in bulk.read(
             partition.stream,

@@ -18,7 +18,7 @@ from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subject, description_subject
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
-from penstock.spark.bucket_entries import check_same, overwritten
+from penstock.spark.bucket_entries import is_same, overwritten
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.object_survey import ObjectSurvey, Piece, check_size, describe
 from penstock.spark.schema import arrow_schema, check_schema, known_columns
@@ -105,22 +105,16 @@ class _Objects:
 
     def rows(self) -> Iterator[Row]:
         task = self.task
-        try:
-            self.info = self.bulk.stream_info(task.stream, task.created, task.end)
-            check_same(self.info, task.stream, task.created, task.end)
-        except DataLossError as error:
-            self.options.lose(error)
+        self.info = self.bulk.stream_info(task.stream, task.created, task.end)
+        if not is_same(self.info, task.stream, task.created, task.end, self.options):
             return
         for piece in task.pieces:
-            try:
-                if self.options.content == "none" or not _has_bytes(piece.info):
-                    yield _row(piece.info)
-                elif self.options.content == "binary":
-                    yield from self._whole(piece)
-                else:
-                    yield from self._chunks(piece)
-            except DataLossError as error:
-                self.options.lose(error)
+            if self.options.content == "none" or not _has_bytes(piece.info):
+                yield _row(piece.info)
+            elif self.options.content == "binary":
+                yield from self._whole(piece)
+            else:
+                yield from self._chunks(piece)
 
     def _whole(self, piece: Piece) -> Iterator[Row]:
         """Read an object into one row; what is described now if it was replaced."""
@@ -135,16 +129,17 @@ class _Objects:
             if newer is None:
                 return
             if newer.sequence == info.sequence:
-                raise self._torn(info, fault)
+                self._lose(info, fault)
+                return
             if newer.deleted and not self.options.include_deleted:
                 return
             if not _has_bytes(newer):
                 yield _row(newer)
                 return
             info, start, end = newer, 1, newer.sequence or 0
-        raise self._torn(info, "is replaced faster than it can be read")
+        self._lose(info, "is replaced faster than it can be read")
 
-    def _chunks(self, piece: Piece) -> Iterator[Row]:
+    def _chunks(self, piece: Piece, tries: int = TRIES) -> Iterator[Row]:
         """Read a piece of an object, a row for each chunk."""
         info, number, offset = piece.info, piece.chunk, piece.offset
         if not info.size:
@@ -153,7 +148,8 @@ class _Objects:
         digest, is_whole = hashlib.sha256(), piece.size == info.size
         for payload in self._payloads(info, piece.start, piece.end):
             if offset + len(payload) > piece.offset + piece.size:
-                raise self._torn(info, "has more bytes in its chunks than its description says")
+                self._lose(info, "has more bytes in its chunks than its description says")
+                return
             yield _row(info) | {"chunk": number, "offset": offset, "content": payload}
             if is_whole:
                 digest.update(payload)
@@ -167,11 +163,13 @@ class _Objects:
             return
         newer = self._described(info)
         if newer is not None and newer.sequence == info.sequence:
-            raise self._torn(info, fault)
-        if not is_whole or offset > 0:
-            raise self._torn(info, "was replaced or deleted while it was being read; read it again")
+            self._lose(info, fault)
+            return
+        if not is_whole or offset > 0 or not tries:
+            self._lose(info, "was replaced or deleted while it was being read; read it again")
+            return
         if newer is not None and _has_bytes(newer):
-            yield from self._chunks(Piece(newer, 1, newer.sequence or 0, size=newer.size))
+            yield from self._chunks(Piece(newer, 1, newer.sequence or 0, size=newer.size), tries - 1)
         elif newer is not None and (self.options.include_deleted or not newer.deleted):
             yield _row(newer)
 
@@ -199,11 +197,13 @@ class _Objects:
             self.info = self.bulk.stream_info(self.task.stream)  # its chunks lie behind what was known
         return None if found is None else describe(self.task.bucket, self.task.held, found)
 
-    def _torn(self, info: ObjectInfo, why: str) -> DataLossError:
-        return DataLossError(
-            f"The object {info.name!r} of the bucket {self.task.bucket} {why}.",
-            remedy="Put it again, or set failOnDataLoss to false to go on without it.",
-            stream=self.task.stream,
+    def _lose(self, info: ObjectInfo, why: str) -> None:
+        self.options.lose(
+            DataLossError(
+                f"The object {info.name!r} of the bucket {self.task.bucket} {why}.",
+                remedy="Put it again, or set failOnDataLoss to false to go on without it.",
+                stream=self.task.stream,
+            )
         )
 
 

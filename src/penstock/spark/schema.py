@@ -6,6 +6,7 @@ says that it needs no payloads, because Spark tells a Python source nothing abou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
@@ -46,21 +47,25 @@ def source_schema(options: SourceOptions) -> StructType:
     return StructType([StructField(name, COLUMNS[name]) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
-    """Refuse a schema of the user that names other columns or other types than the source has."""
+def check_schema(schema: StructType, others: Mapping[str, DataType] | None = None) -> None:
+    """Refuse a schema of the user that names other columns or other types than the source has.
+
+    `others` are types that some columns have here.
+    """
+    kinds = {**COLUMNS, **(others or {})}
     if not schema.fields:
         raise InputError("The schema is empty.", remedy=f"Name some of {', '.join(COLUMNS)}, or give no schema.")
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise InputError(
                 f"The schema names a column {field.name!r}, which the format nats does not have.",
-                remedy=f"Its columns are {', '.join(COLUMNS)}; parse the payload in the query, for instance with "
-                "from_json(col('data').cast('string'), schema).",
+                remedy=f"Its columns are {', '.join(COLUMNS)}; the fields of JSON payloads are columns with the option "
+                "format=json.",
             )
-        if field.dataType != COLUMNS[field.name]:
+        if field.dataType != kinds[field.name]:
             raise InputError(
                 f"The schema gives {field.name} the type {field.dataType.simpleString()}.",
-                remedy=f"It is {COLUMNS[field.name].simpleString()}; cast it in the query.",
+                remedy=f"It is {kinds[field.name].simpleString()}; cast it in the query.",
             )
 
 

@@ -88,27 +88,25 @@ class _Ddl:
         self.next = 0
 
     def everything(self) -> list[StructField]:
-        fields = self._fields("", 0)
-        if not fields:
+        if not self._word():
             refuse(self.option, None, "Name fields and types, such as id BIGINT, price DOUBLE.", "names no field.")
-        return fields
+        return self._fields("", 0)
 
     def _fields(self, closing: str, depth: int) -> list[StructField]:
         fields: list[StructField] = []
-        while self._word() != closing or fields:
+        while True:
             name = self._take()
             if name.startswith("`"):
                 name = name[1:-1].replace("``", "`")
             elif not re.match(r"[A-Za-z_]", name):
-                self._wrong_here()
+                self._wrong(self.tokens[self.next - 1][1])
             if self._word() == ":":
                 self._take()
             fields.append(StructField(name, self._type(depth)))
             self._after(name)
             if self._word() == closing:
-                break
+                return fields
             self._expect(",")
-        return fields
 
     def _after(self, name: str) -> None:
         if self._word().lower() == "not":

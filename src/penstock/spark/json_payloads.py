@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
@@ -30,6 +31,8 @@ PARTS = 16
 MOST_BYTES = 2**30
 """The longest text that is parsed at once; Arrow counts it with 31 bits."""
 LONGEST_ERROR = 500
+DEEPEST = 500
+"""How deep a payload may be nested to be parsed among others; Python follows to about twice that."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ def _by_columns(payloads: pa.BinaryArray, schema: pa.Schema, faster: pa.Schema) 
         trimmed = pc.ascii_trim_whitespace(texts)
         if not pc.all(pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}"))).as_py():
             return None
-        if pc.any(pc.match_substring(texts, '"0000-')).as_py():
-            return None  # the year 0, which Arrow takes for a date and Python does not
+        if pc.any(pc.match_substring(texts, '"0000-')).as_py() or _is_deep(texts):
+            return None  # the year 0, which Arrow takes for a date, and depths that only Arrow follows
         everything = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "\n")[0].as_buffer()
         found = arrow_json.read_json(
             pa.BufferReader(everything),
@@ -111,6 +114,17 @@ def _by_columns(payloads: pa.BinaryArray, schema: pa.Schema, faster: pa.Schema) 
         return [_cast(found.column(field.name), field.type) for field in schema]
     except (pa.ArrowException, UnicodeDecodeError):
         return None
+
+
+def _is_deep(texts: pa.StringArray) -> bool:
+    """Tell whether a payload may be nested deeper than the rule follows; brackets in strings count, too."""
+    opened = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
+    for row in pc.indices_nonzero(pc.greater(opened, DEEPEST)).to_pylist():
+        found = np.frombuffer(texts[row].as_buffer(), np.uint8)
+        steps = np.isin(found, (91, 123)).astype(np.int64) - np.isin(found, (93, 125))
+        if int(steps.cumsum().max()) > DEEPEST:
+            return True
+    return False
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
@@ -127,7 +141,11 @@ def _one_by_one(payloads: pa.BinaryArray, schema: pa.Schema) -> Parsed:
         found, error = load(payload)
         wrong = [error] if error else []
         for name, read, values in readers:
-            values.append(read(found[name], name, wrong) if name in found else None)
+            try:
+                values.append(read(found[name], name, wrong) if name in found else None)
+            except RecursionError:
+                values.append(None)
+                wrong.append(f"{name} is nested too deep")
         errors.append(_told(wrong) if wrong else None)
     columns = [pa.array(values, field.type) for (_, _, values), field in zip(readers, schema, strict=True)]
     return Parsed(columns, pa.array(errors, pa.string()))

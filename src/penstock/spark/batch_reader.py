@@ -20,7 +20,7 @@ from penstock.spark.survey import CLOCK_MARGIN, Survey, stream_names
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["NatsReader"]
+__all__ = ["NatsReader", "scans_are_apart"]
 
 
 class NatsReader(PartitionReader, DataSourceReader):
@@ -59,6 +59,17 @@ class NatsReader(PartitionReader, DataSourceReader):
             yield from stream.tasks(wanted, self.options)
 
 
+def scans_are_apart() -> bool:
+    """Tell whether this Spark keeps what a query pushed down to that query.
+
+    Up to 4.3, Spark keeps the tasks that were planned with filters in the object that all queries of a loaded frame
+    share: a later query without filters gets these tasks, and so does the other side of a union or of a join, and rows
+    are missing in silence. No Python code runs then that could notice. The change that gave readers `pushLimit`
+    (SPARK-58551) made Spark keep them with the scan.
+    """
+    return hasattr(DataSourceReader, "pushLimit")
+
+
 class _PushFilters:
     """What Spark calls with the filters of a query; see `NatsReader.__init__` for why it is an object."""
 
@@ -67,9 +78,8 @@ class _PushFilters:
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        if not self.reader.options.push_down:
-            # Spark 4.3 plans a loaded frame once and keeps the plan, filters and all, for every later query of the
-            # same frame, which would then miss rows in silence. So only a caller who knows gets it.
+        wanted = self.reader.options.push_down
+        if not (scans_are_apart() if wanted is None else wanted):
             return filters
         reader, given = self.reader, self.reader.options.subjects
         found = push(Pushed(), filters)

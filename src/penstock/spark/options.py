@@ -308,7 +308,11 @@ class Options:
             raise OptionError(f"The option {name} cannot be used here.", remedy=remedy, option=name)
 
 
-# The source and the sink have it both.
+# The source and the sink have them both.
+NO_STREAM: Final = (
+    'Name one: .option("stream", "ORDERS"). A table has its OPTIONS if it was created without a list of columns and '
+    "without AS SELECT; Spark does not pass them on otherwise."
+)
 PATIENCE: Final = (
     "How long a query and its tasks go on trying while NATS is away: a node that restarts, a leader being chosen."
 )

@@ -105,8 +105,8 @@ def check_schema(schema: StructType, columns: Mapping[str, DataType] = COLUMNS) 
         if field.name not in columns:
             raise InputError(
                 f"The schema names a column {field.name!r}, which the format nats does not have.",
-                remedy=f"Its columns are {', '.join(columns)}; parse the payload in the query, for instance with "
-                "from_json(col('data').cast('string'), schema).",
+                remedy=f"Its columns are {', '.join(columns)}; the fields of JSON payloads are columns with the option "
+                "format=json.",
             )
         if field.dataType != columns[field.name]:
             raise InputError(

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from penstock.errors import DataLossError, OptionError
 from penstock.spark.options import (
+    NO_STREAM,
     PATIENCE,
     Options,
     bucket_name,
@@ -102,11 +103,29 @@ class SourceOptions(Options):
         "error that names the message, or write each such byte as `\\xff`.",
         "error",
     )
-    push_down: bool = option(
+    format: str = option(
+        choice("raw", "text", "json"),
+        "What payloads become: `raw`, bytes in `data`; `text`, a string in `data`; `json`, columns beside the others, "
+        "which `jsonSchema`, `jsonSchemaFile` or the schema of the read name.",
+        "raw",
+    )
+    json_schema: str | None = option(text, "With `format` json: the fields of payloads, as DDL or as Spark's JSON.")
+    json_schema_file: str | None = option(text, "The same in a file on the driver.")
+    json_column: str | None = option(
+        text, "With `format` json: the column, a struct, that holds all fields; for names that clash with others."
+    )
+    on_bad_json: str | None = option(
+        choice("row", "fail"),
+        "What to do with a payload that is not JSON, or has a field of another type: `row`, a row with nulls and the "
+        "reason in the column `_error`; `fail`, stop. A schema without `_error` means `fail`.",
+        shown="row",
+    )
+    push_down: bool | None = option(
         truth,
-        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. Spark 4.3"
-        " keeps what one query pushed down for all later queries of the same loaded frame: load one for each query.",
-        False,
+        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. By "
+        "default they do if this Spark keeps them to their query; Spark up to 4.3 keeps what one query pushed down for "
+        "all later queries of the same loaded frame: load one for each query.",
+        shown="where it is safe",
     )
     fail_on_data_loss: bool = option(
         truth,
@@ -201,7 +220,7 @@ class SourceOptions(Options):
             raise OptionError(what or "No stream of the store is named.", remedy=remedy, option="stream")
         if len(ways) != 1 and not self.is_stored:
             what = f"{' and '.join(ways)} are given together." if ways else "No stream is named."
-            remedy = "Leave all but one out." if ways else 'Name one: .option("stream", "ORDERS").'
+            remedy = "Leave all but one out." if ways else NO_STREAM
             raise OptionError(what, remedy=remedy, option="stream")
         self._check_buckets()
         for name in ("start", "end"):
@@ -217,6 +236,11 @@ class SourceOptions(Options):
                 remedy='Give both, as .option("ack", "commit").option("consumer", "my-query"), or none.',
                 option="consumer",
             )
+        if self.format != "json":
+            for name in ("json_schema", "json_schema_file", "json_column", "on_bad_json"):
+                self.misplaced(name, "It belongs to format=json.")
+        if self.json_schema is not None and self.json_schema_file is not None:
+            raise OptionError("jsonSchema and jsonSchemaFile are given together.", remedy="Leave one out.")
         low, high = self.min_messages_per_trigger, self.max_messages_per_trigger
         if low is not None and high is not None and low > high:
             raise OptionError(
@@ -242,6 +266,9 @@ class SourceOptions(Options):
         remedy = 'Leave it out, or read the stream of the bucket: .option("stream", "KV_PRICES").'
         for name in ("subjects", "include_headers", "ack", "consumer", "start_strategy"):
             self.misplaced(name, remedy)
+        self.misplaced(
+            "format", "Leave it out, and parse values in the query: penstock.spark.functions.parse_json."
+        )
         if any(name != "*" for place in (self.start, self.end) for name in place or {}):
             refuse("start" if self.start else "end", None, "Give one place.", "is an object, and one bucket is read.")
         if self.objects is not None:

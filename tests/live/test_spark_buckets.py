@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringStartsWith
 
 from penstock.errors import DataLossError, InputError, OptionError
 from penstock.spark.source_options import SourceOptions
@@ -37,6 +39,30 @@ def test_filters_of_keys_reach_the_server(server, buckets, unique):
     assert tasks[0].subjects == (f"$KV.{name}.orders.*.total", f"$KV.{name}.x.>")
     keys = [row["key"] for row in rows_of(reader, tasks)]
     assert sorted(keys) == sorted([f"orders.{number}.total" for number in range(20)] + ["x.y", "x.z.w"])
+
+
+def test_filters_of_a_query_reach_the_server(server, buckets, unique):
+    """Filters on the key become those of the server, those on revision and time leave keys out of the plan."""
+    name = buckets.make(unique("Q"), max_msgs_per_subject=2)
+    buckets.put(name, a__x=b"1", a__y=b"2", b=b"3", c=b"4")
+    buckets.put(name, a__x=b"5")
+
+    def found(*filters, **options):
+        reader = bucket_reader(server.url, bucket=name, pushDown="true", **options)
+        assert reader.pushFilters(list(filters)) == list(filters)  # Spark applies them, too
+        tasks = reader.partitions()
+        return [row["key"] for row in rows_of(reader, tasks)], tasks
+
+    keys, tasks = found(StringStartsWith(("key",), "a."))
+    assert (keys, tasks[0].subjects) == (["a.y", "a.x"], (f"$KV.{name}.a.>",))
+    assert found(In(("key",), ("b", "c", "no key")))[0] == ["a.y", "b", "c", "a.x"]  # not of the server's making
+    assert found(In(("key",), ("b", "c")))[0] == ["b", "c"]
+    assert found(EqualTo(("key",), "b"), keys="a.*") == ([], [])
+    assert found(GreaterThan(("revision",), 3))[0] == ["c", "a.x"]
+    assert found(LessThan(("revision",), 5), GreaterThan(("revision",), 2))[0] == ["b", "c"]
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    assert found(LessThan(("time",), long_ago))[0] == []
+    assert len(found(GreaterThan(("time",), long_ago))[0]) == 4
 
 
 def test_a_value_that_is_overwritten_before_its_task_comes_is_the_newer_one(server, buckets, unique):

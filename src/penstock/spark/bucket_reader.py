@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
+from penstock.spark.batch_reader import PushFilters
 from penstock.spark.bucket_entries import found_rows, is_same, key_prefix, overwritten, to_rows
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.planning import Profile, how_many
+from penstock.spark.pushdown import Pushed, narrow, push_keys
 from penstock.spark.schema import arrow_schema, check_schema, known_columns
 from penstock.spark.source_options import SourceOptions
+from penstock.spark.survey import CLOCK_MARGIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +62,12 @@ class BucketReader(DataSourceReader):
         self.connection = connection
         self.options = options
         self.wanted = schema
+        self.filters: list[Filter] = []
+        self.pushFilters = PushFilters(self)  # type: ignore[method-assign]  # as of `NatsReader`
+
+    def take(self, filters: list[Filter]) -> None:
+        """Read no more than what filters let pass."""
+        self.filters = filters
 
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.bucket_survey import BucketSurvey  # tasks need none of it
@@ -67,7 +76,10 @@ class BucketReader(DataSourceReader):
             bucket = BucketSurvey(bulk, self.options)
             end = bucket.end_place(self.options, datetime.now(UTC))
             is_now = self.options.position("end", bucket.name, "new").kind == "new"
-            return plan_state(bucket, end, self.options, "newer" if is_now else "error")
+            pushed = push_keys(bucket.prefix, self.filters)
+            if pushed.subjects is not None:
+                bucket.subjects = narrow(bucket.subjects, pushed.subjects)
+            return plan_state(bucket, end, self.options, "newer" if is_now else "error", pushed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, StatePartition):  # Spark has a stand-in where a plan has no tasks
@@ -78,8 +90,12 @@ class BucketReader(DataSourceReader):
 # -- on the driver ---------------------------------------------------------------------------------------------------
 
 
-def plan_state(bucket: BucketSurvey, end: int, options: SourceOptions, gone: Gone) -> list[StatePartition]:
-    """Give every key that has a message below `end` to one task."""
+def plan_state(
+    bucket: BucketSurvey, end: int, options: SourceOptions, gone: Gone, pushed: Pushed | None = None
+) -> list[StatePartition]:
+    """Give every key that has a message below `end` to one task, if the filters of the query let it pass."""
+    if not bucket.subjects:
+        return []
     lasts = bucket.lasts(end)
     moved = bucket.described()["state"]["last_seq"] + 1 > end
     strays: list[str] = []
@@ -93,6 +109,8 @@ def plan_state(bucket: BucketSurvey, end: int, options: SourceOptions, gone: Gon
                 options.lose(error)
         else:
             strays = sorted(bucket.names_now().keys() - seen)
+    if pushed is not None:
+        lasts = _passing(lasts, bucket, pushed)
     count = lasts.num_rows + len(strays)
     parts = how_many(Profile.even(bucket.head, max(end, bucket.head + 1), count, bucket.mean_size), options)
     return [
@@ -107,6 +125,20 @@ def plan_state(bucket: BucketSurvey, end: int, options: SourceOptions, gone: Gon
         )
         for number in range(parts)
     ]
+
+
+def _passing(lasts: pa.Table, bucket: BucketSurvey, pushed: Pushed) -> pa.Table:
+    """Leave out keys whose last message no filter lets pass. Spark applies the filters itself, so a margin is safe."""
+    import pyarrow.compute as pc
+
+    start, end = pushed.start, pushed.end
+    if pushed.since is not None:
+        start = max(start, bucket.at_time(pushed.since - CLOCK_MARGIN) or bucket.next)
+    if pushed.until is not None:
+        place = bucket.at_time(pushed.until + CLOCK_MARGIN) or bucket.next
+        end = place if end is None else min(end, place)
+    lasts = lasts.filter(pc.field("sequence") >= start)
+    return lasts if end is None else lasts.filter(pc.field("sequence") < end)
 
 
 def _share(count: int, number: int, parts: int) -> tuple[int, int]:

@@ -266,9 +266,7 @@ class SourceOptions(Options):
         remedy = 'Leave it out, or read the stream of the bucket: .option("stream", "KV_PRICES").'
         for name in ("subjects", "include_headers", "ack", "consumer", "start_strategy"):
             self.misplaced(name, remedy)
-        self.misplaced(
-            "format", "Leave it out, and parse values in the query: penstock.spark.functions.parse_json."
-        )
+        self.misplaced("format", "Leave it out, and parse values in the query: penstock.spark.functions.parse_json.")
         if any(name != "*" for place in (self.start, self.end) for name in place or {}):
             refuse("start" if self.start else "end", None, "Give one place.", "is an object, and one bucket is read.")
         if self.objects is not None:

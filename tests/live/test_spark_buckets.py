@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringStartsWith
 
 from penstock.errors import DataLossError, InputError, OptionError
+from penstock.spark.bucket_survey import BucketSurvey
+from penstock.spark.connections import TaskConnection
 from penstock.spark.source_options import SourceOptions
 from tests.live.bucketing import Changes, brief, bucket_reader, read_rows, rows_of
 
@@ -140,10 +142,25 @@ def test_each_key_is_a_row_once_while_all_are_written(server, buckets, unique, m
     assert not failed
 
 
+def test_a_replica_that_lags_shows_no_old_value(server, buckets, unique, monkeypatch):
+    """What a replica still has and the leader has overwritten is not taken for the value of its key."""
+    name = buckets.make(unique("LAG"))
+    buckets.put(name, a=b"1", b=b"2")
+    scan = BucketSurvey.scan
+    first = [batch for batch in _scanned(server, name, scan) if batch.num_rows]
+    buckets.put(name, a=b"3")
+    monkeypatch.setattr(BucketSurvey, "scan", lambda self, *given, **more: [*first, *scan(self, *given, **more)])
+    assert brief(read_rows(server.url, bucket=name)) == [("b", b"2", 2), ("a", b"3", 3)]
+
+
+def _scanned(server, name, scan):
+    with TaskConnection(bucket_reader(server.url, bucket=name).connection) as bulk:
+        survey = BucketSurvey(bulk, SourceOptions.parse({"bucket": name}))
+        return list(scan(survey, 1, survey.next))
+
+
 def test_names_come_in_pages_that_may_move(server, buckets, unique, monkeypatch):
     """Keys that go away while names are listed page by page hide no other key."""
-    from penstock.spark.connections import TaskConnection
-
     name = buckets.make(unique("P"))
     there = {f"$KV.{name}.k{number:03}": 1 for number in range(50)}
     with TaskConnection(bucket_reader(server.url, bucket=name).connection) as bulk:

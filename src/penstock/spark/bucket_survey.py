@@ -107,10 +107,9 @@ class BucketSurvey(Survey):
             [batch.select(kind.names).cast(kind) for batch in self.scan(self.head, end)] if end > self.head else [],
             kind,
         )
-        if self.history > 1:
-            grouped = found.group_by("subject").aggregate([("sequence", "max")])
-            found = pa.table([grouped["subject"], grouped["sequence_max"]], schema=kind)
-        return found.sort_by("sequence")
+        # Also of a bucket without history there may be two: a replica that lags has still what the leader overwrote.
+        lasts = found.group_by("subject").aggregate([("sequence", "max")])
+        return pa.table([lasts["subject"], lasts["sequence_max"]], schema=kind).sort_by("sequence")
 
     def names_now(self) -> dict[str, int]:
         """Give the subjects of all keys that are read, and how many messages each has."""

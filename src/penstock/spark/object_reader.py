@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.buckets.object_info import ObjectInfo
-from penstock.buckets.object_wire import chunk_subject, description_subject
+from penstock.buckets.object_wire import chunk_subject, chunk_subjects, description_subject
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.spark.bucket_entries import is_same, overwritten
 from penstock.spark.connections import TaskConnection, borrow
-from penstock.spark.object_survey import ObjectSurvey, Piece, check_size, describe
+from penstock.spark.object_survey import ObjectSurvey, Piece, check_size, describe, runs
 from penstock.spark.schema import arrow_schema, check_schema, known_columns
 from penstock.spark.source_options import SourceOptions
 
@@ -108,20 +108,33 @@ class _Objects:
         self.info = self.bulk.stream_info(task.stream, task.created, task.end)
         if not is_same(self.info, task.stream, task.created, task.end, self.options):
             return
-        for piece in task.pieces:
-            if self.options.content == "none" or not _has_bytes(piece.info):
-                yield _row(piece.info)
-            elif self.options.content == "binary":
-                yield from self._whole(piece)
-            else:
-                yield from self._chunks(piece)
+        for run in runs(task.pieces) if self.options.content == "binary" else [[piece] for piece in task.pieces]:
+            together = self._together(run) if len(run) > 1 else {}
+            for piece in run:
+                if self.options.content == "none" or not _has_bytes(piece.info):
+                    yield _row(piece.info)
+                elif self.options.content == "binary":
+                    yield from self._whole(piece, together.get(piece.info.nuid))
+                else:
+                    yield from self._chunks(piece)
 
-    def _whole(self, piece: Piece) -> Iterator[Row]:
-        """Read an object into one row; what is described now if it was replaced."""
+    def _together(self, run: list[Piece]) -> dict[str, bytes]:
+        """Read small objects that lie side by side at once, by their nuids; some may lack bytes."""
+        found: dict[str, list[bytes]] = {piece.info.nuid: [] for piece in run}
+        start, end = min(piece.start for piece in run), max(piece.end for piece in run)
+        for batch in self._read(start, end, chunk_subjects(self.task.held)):
+            for subject, payload in zip(*(batch.column(name).to_pylist() for name in ("subject", "data")), strict=True):
+                if (nuid := subject.rpartition(".")[2]) in found:
+                    found[nuid].append(payload)
+        return {nuid: b"".join(payloads) for nuid, payloads in found.items()}
+
+    def _whole(self, piece: Piece, ready: bytes | None = None) -> Iterator[Row]:
+        """Give an object as one row, with bytes that are `ready` or are read; what is described now if replaced."""
         info, start, end = piece.info, piece.start, piece.end
         for _ in range(TRIES):
             check_size(info, self.options)
-            found = b"".join(self._payloads(info, start, end))
+            found = b"".join(self._payloads(info, start, end)) if ready is None else ready
+            ready = None
             if (fault := _fault(info, len(found), hashlib.sha256(found).digest())) is None:
                 yield _row(info) | {"content": found}
                 return
@@ -174,21 +187,23 @@ class _Objects:
             yield _row(newer)
 
     def _payloads(self, info: ObjectInfo, start: int, end: int) -> Iterator[bytes]:
-        if not info.size or start >= end:
-            return
-        for batch in self.bulk.read(
+        if info.size and start < end:
+            for batch in self._read(start, end, chunk_subject(self.task.held, info.nuid)):
+                yield from batch.column("data").to_pylist()
+
+    def _read(self, start: int, end: int, subject: str) -> Iterator[pa.RecordBatch]:
+        return self.bulk.read(
             self.task.stream,
             start,
             end,
-            chunk_subject(self.task.held, info.nuid),
+            subject,
             batch_bytes=BATCH_BYTES,
             window_bytes=self.options.window_bytes,
             headers=False,
             timeout=self.options.patience,
             on_loss=overwritten(self.task.end),
             info=self.info,
-        ):
-            yield from batch.column("data").to_pylist()
+        )
 
     def _described(self, info: ObjectInfo) -> ObjectInfo | None:
         """Ask the leader how an object is described now; None if it is not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from penstock.times import parse_time
 from penstock.wire.jetstream.direct import Found
 from penstock.wire.jetstream.names import MSG_SIZE
 
-__all__ = ["ObjectSurvey", "Piece", "check_size", "describe"]
+__all__ = ["ObjectSurvey", "Piece", "check_size", "describe", "runs"]
 
 SCAN_ROWS = 65_536
+RUN_BYTES = 8 * 2**20  # of objects that are read together
 
 Chunk = tuple[int, int]  # its sequence, and how many bytes it has
 
@@ -153,6 +154,22 @@ def _grouped(pieces: list[Piece], most: int, records: int | None) -> Iterator[tu
         weight += heavy
     if gathered:
         yield tuple(gathered)
+
+
+def runs(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Gather objects that are worth reading together: small ones, with little of others between them."""
+    run: list[Piece] = []
+    start, end, size, chunks = 0, 0, 0, 0
+    for piece in pieces:
+        low, high = (min(start, piece.start), max(end, piece.end)) if run else (piece.start, piece.end)
+        size, chunks = size + piece.size, chunks + piece.info.chunks
+        if run and (size > RUN_BYTES or high - low > 100 + 4 * chunks):
+            yield run
+            run, low, high, size, chunks = [], piece.start, piece.end, piece.size, piece.info.chunks
+        run.append(piece)
+        start, end = low, high
+    if run:
+        yield run
 
 
 def check_size(info: ObjectInfo, options: SourceOptions) -> None:

@@ -123,13 +123,16 @@ def test_a_bucket_that_is_emptied_or_replaced_is_told(buckets, unique, changes):
 def test_a_bucket_that_is_emptied_under_its_task_is_told(buckets, unique, changes):
     """A purge between the plan and the reading of a micro-batch is no empty micro-batch."""
     name = buckets.make(unique("X"))
-    running = changes(bucket=name)
+    running, first = changes(bucket=name), changes(bucket=name, start="last")
     running.batch()
     buckets.put(name, a=b"1")
     running.batch()
+    first.batch()
     buckets.api(f"STREAM.PURGE.KV_{name}")
     with pytest.raises(DataLossError):
         running.again()
+    with pytest.raises(DataLossError, match=r"its changes \[1, 2\) are gone"):
+        first.again()
 
 
 CONFIG = """

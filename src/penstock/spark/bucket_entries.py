@@ -14,7 +14,7 @@ from penstock.wire.jetstream.names import MARKER_REASON
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["bucket_prefix", "check_same", "found_rows", "is_same", "key_prefix", "overwritten", "to_rows"]
+__all__ = ["ages", "bucket_prefix", "check_same", "found_rows", "is_same", "key_prefix", "overwritten", "to_rows"]
 
 
 def bucket_prefix(bucket: str, config: dict[str, Any]) -> str:
@@ -96,6 +96,11 @@ def found_rows(
 
 
 # -- what is gone ------------------------------------------------------------------------------------------------------
+
+
+def ages(config: Mapping[str, Any]) -> bool:
+    """Tell whether values of a bucket go away by themselves."""
+    return bool(config.get("max_age") or config.get("allow_msg_ttl"))
 
 
 def check_same(info: Mapping[str, Any], stream: str, created: str, end: int) -> None:

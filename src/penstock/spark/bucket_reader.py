@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.spark.batch_reader import PushFilters
-from penstock.spark.bucket_entries import found_rows, is_same, key_prefix, overwritten, to_rows
+from penstock.spark.bucket_entries import ages, check_same, found_rows, is_same, key_prefix, overwritten, to_rows
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.planning import Profile, how_many
 from penstock.spark.pushdown import Pushed, narrow, push_keys
@@ -194,20 +194,30 @@ def read_state(
         met = pa.chunked_array(seen, pa.int64())
         missing = keys.filter(pc.invert(pc.is_in(sequences, value_set=met)))
     names = [*missing["subject"].to_pylist(), *partition.strays]
-    if not names or partition.gone == "later":
+    if not names:
         return
     if partition.gone == "error":
-        options.lose(_overwritten(partition, names[0].removeprefix(prefix), info))
+        options.lose(_lost(partition, [names[0].removeprefix(prefix)], "was overwritten"))
         return
-    if len(names) > FEW:
-        for batch in _newer(bulk, partition, names, options):
-            yield to_rows(batch, prefix, wanted, deleted=deleted)
-            names = sorted(set(names).difference(batch.column("subject").to_pylist()))
-    for place in range(0, len(names), options.batch_rows):
-        found = bulk.lasts(partition.stream, names[place : place + options.batch_rows])
-        rows = found_rows([item for item in found if item], prefix, wanted, deleted=deleted)
-        if rows is not None:
-            yield rows
+    removed: list[str] = []
+    if partition.gone == "newer":
+        if len(names) > FEW:
+            for batch in _newer(bulk, partition, names, options):
+                yield to_rows(batch, prefix, wanted, deleted=deleted)
+                names = sorted(set(names).difference(batch.column("subject").to_pylist()))
+        for place in range(0, len(names), options.batch_rows):
+            asked = names[place : place + options.batch_rows]
+            found = bulk.lasts(partition.stream, asked)
+            removed += [name for name, item in zip(asked, found, strict=True) if item is None]
+            rows = found_rows([item for item in found if item], prefix, wanted, deleted=deleted)
+            if rows is not None:
+                yield rows
+    info = bulk.stream_info(partition.stream, partition.created, partition.end)
+    check_same(info, partition.stream, partition.created, partition.end)  # rows may be of another one
+    if partition.gone == "later" and not info["state"]["messages"]:
+        removed = names
+    if removed and not ages(info["config"]):
+        options.lose(_lost(partition, [name.removeprefix(prefix) for name in removed], "was removed without a marker"))
 
 
 def _newer(
@@ -235,12 +245,14 @@ def _newer(
         yield from table.filter(pc.is_in(table["sequence"], value_set=lasts)).to_batches()
 
 
-def _overwritten(partition: StatePartition, key: str, info: dict[str, dict[str, int]]) -> DataLossError:
+def _lost(partition: StatePartition, keys: list[str], how: str) -> DataLossError:
+    more = f" and of {len(keys) - 1} more" if len(keys) > 1 else ""
+    remedy = "More history keeps older values longer: name a later end, or none for what the bucket holds now."
+    if partition.gone != "error":
+        remedy = "Its stream was purged, or deleted keys were: read again."
     return DataLossError(
-        f"The value that the key {key} had before {partition.end} was overwritten while it was being read.",
-        remedy="Name a later end, or none for what the bucket holds now; more history keeps older values longer.",
+        f"What the key {keys[0]}{more} held before {partition.end} {how} while the bucket was being read.",
+        remedy=remedy,
         stream=partition.stream,
         end=partition.end,
-        first=int(info["state"]["first_seq"]),
-        last=int(info["state"]["last_seq"]),
     )

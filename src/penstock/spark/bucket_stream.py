@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from penstock.errors import DataLossError, InputError, NotFoundError
-from penstock.spark.bucket_entries import is_same, key_prefix, to_rows
+from penstock.spark.bucket_entries import ages, is_same, key_prefix, to_rows
 from penstock.spark.bucket_reader import StatePartition, plan_state, read_state
 from penstock.spark.bucket_survey import BucketSurvey
 from penstock.spark.connections import borrow
@@ -44,6 +44,8 @@ class BucketStreamReader(NatsStreamReader):
             bucket = self._survey(name, mark)
             if bucket is None or bucket.created != mark.created:
                 self.options.lose(self._vanished(name, mark.begun, mark.next, bucket))
+            elif bucket.lacks(mark.begun):
+                self.options.lose(bucket.loss(mark.begun, mark.next))
             else:
                 tasks += plan_state(bucket, min(mark.next, bucket.next), self.options, "later")
         return tasks
@@ -63,12 +65,11 @@ class BucketStreamReader(NatsStreamReader):
         info = bulk.stream_info(partition.stream, partition.created, partition.end)
         if not is_same(info, partition.stream, partition.created, partition.end, options):
             return
-        ages = bool(info["config"].get("max_age") or info["config"].get("allow_msg_ttl"))
 
         def judge(error: DataLossError) -> None:
             # What is gone was overwritten, unless nothing at all is left to have done it.
             empty = error.first is not None and error.last is not None and error.first > error.last
-            if (empty and not ages) or (error.last is not None and error.last + 1 < partition.end):
+            if (empty and not ages(info["config"])) or (error.last is not None and error.last + 1 < partition.end):
                 options.lose(error)
 
         for batch in bulk.read(

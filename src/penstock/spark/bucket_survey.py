@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import stream_of_bucket
 from penstock.errors import DataLossError, InputError
-from penstock.spark.bucket_entries import bucket_prefix, check_same, overwritten
+from penstock.spark.bucket_entries import ages, bucket_prefix, check_same, overwritten
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark
 from penstock.spark.source_options import SourceOptions
@@ -43,7 +43,7 @@ class BucketSurvey(Survey):
         """How many values of a key are kept."""
         self.subjects = tuple(f"{self.prefix}{pattern}" for pattern in options.keys or (">",))
         self.data_subjects, self.hides, self.first = None, False, self.head
-        self.ages = bool(self.config.get("max_age") or self.config.get("allow_msg_ttl"))
+        self.ages = ages(self.config)
         """Whether values go away by themselves."""
 
     def _absent(self, bulk: TaskConnection, name: str, noun: str = "bucket", prefix: str = "KV_") -> InputError:

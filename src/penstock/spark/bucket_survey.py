@@ -127,7 +127,7 @@ class BucketSurvey(Survey):
         if self.ages and not self._is_young():
             why = "its values have a time to live, and those that are over since left no trace"
             raise self._unknown(end, why)
-        everything = self.bulk.totals(self.name, f"{self.prefix}>")
+        everything = self.bulk.totals(self.name, ">")
         unseen = {subject: count for subject, count in self.names_now().items() if subject not in seen}
         full = sorted(subject for subject, count in unseen.items() if count >= self.history)
         if full:
@@ -150,7 +150,7 @@ class BucketSurvey(Survey):
     def _rolled_up(self) -> set[str]:
         """Give the keys whose first message removed those before it, or was written by the server in their place."""
         found: dict[str, bool] = {}
-        for batch in self.scan(self.head, self.next, (f"{self.prefix}>",), headers=True):
+        for batch in self.scan(self.head, self.next, (">",), headers=True):
             for subject, headers in zip(
                 batch.column("subject").to_pylist(), batch.column("headers").to_pylist(), strict=True
             ):

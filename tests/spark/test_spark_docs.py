@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.buckets import ObjectStore
+from penstock.connection import Connection
+from tests.live.bucketing import buckets  # noqa: F401  # a fixture
 from tests.spark.java import ROOT
 
 
@@ -39,6 +42,24 @@ def test_the_page_on_writing(run_page, streams):
     streams.make("REVENUE", subjects=["revenue.>"])
     streams.make("COPY", subjects=["copy.>"])
     assert run_page("docs/howto/spark-write.md") >= 6
+
+
+def test_the_page_on_buckets(run_page, streams, buckets):  # noqa: F811  # the fixture of that name
+    """Every program in the page runs as it stands; what the page takes for granted is given here."""
+    buckets.make("PRICES", max_msgs_per_subject=5)
+    buckets.write("PRICES", ("eu.milk", b"1"), ("ch.milk", b"9"), ("eu.bread", b"3"), ("us.milk", b"4"))
+    buckets.put("PRICES", eu__milk=b"2", ch__milk=b"1")
+    buckets.delete("PRICES", "ch.milk")
+    streams.make("ORDERS", subjects=["orders.>"])
+    streams.fill("orders", [("x", b"eu.milk"), ("x", b"ch.milk")])
+
+    async def put(nc: Connection) -> None:
+        store = await ObjectStore.create_bucket(nc, "DOCS")
+        await store.put("report.pdf", b"x" * 300_000, metadata={"kind": "pdf"})
+
+    buckets.call(put)
+    buckets.made.append("OBJ_DOCS")
+    assert run_page("docs/howto/spark-buckets.md") >= 7
 
 
 def test_the_readme(run_page, read, streams):

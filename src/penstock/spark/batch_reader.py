@@ -20,7 +20,9 @@ from penstock.spark.survey import CLOCK_MARGIN, Survey, stream_names
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["NatsReader"]
+    from penstock.spark.bucket_reader import BucketReader
+
+__all__ = ["NatsReader", "PushFilters", "scans_are_apart"]
 
 
 class NatsReader(PartitionReader, DataSourceReader):
@@ -32,7 +34,7 @@ class NatsReader(PartitionReader, DataSourceReader):
         # Spark refuses a reader whose class implements pushFilters while its push-down is switched off, which it is
         # unless spark.sql.python.filterPushdown.enabled is set. It asks whose function `reader.pushFilters` is: this
         # object says "the base class's", so a plain read works either way, and it is called where push-down is on.
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]  # see above
+        self.pushFilters = PushFilters(self)  # type: ignore[method-assign]  # see above
 
     def partitions(self) -> Sequence[InputPartition]:
         with TaskConnection(self.connection, self.options.patience) as bulk:
@@ -58,21 +60,33 @@ class NatsReader(PartitionReader, DataSourceReader):
             stream.check_there(wanted, self.options)
             yield from stream.tasks(wanted, self.options)
 
+    def take(self, filters: list[Filter]) -> None:
+        """Read no more than what filters let pass."""
+        given, found = self.options.subjects, push(Pushed(), filters)
+        self.pushed = replace(found, subjects=given if found.subjects is None else narrow(given, found.subjects))
 
-class _PushFilters:
+
+def scans_are_apart() -> bool:
+    """Tell whether this Spark keeps what a query pushed down to that query.
+
+    Up to 4.3, Spark keeps the tasks that were planned with filters in the object that all queries of a loaded frame
+    share: a later query without filters gets these tasks, and so does the other side of a union or of a join, and rows
+    are missing in silence. No Python code runs then that could notice. The change that gave readers `pushLimit`
+    (SPARK-58551) made Spark keep them with the scan.
+    """
+    return hasattr(DataSourceReader, "pushLimit")
+
+
+class PushFilters:
     """What Spark calls with the filters of a query; see `NatsReader.__init__` for why it is an object."""
 
-    def __init__(self, reader: NatsReader) -> None:
+    def __init__(self, reader: NatsReader | BucketReader) -> None:
         self.reader = reader
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        if not self.reader.options.push_down:
-            # Spark 4.3 plans a loaded frame once and keeps the plan, filters and all, for every later query of the
-            # same frame, which would then miss rows in silence. So only a caller who knows gets it.
+        wanted = self.reader.options.push_down
+        if not (scans_are_apart() if wanted is None else wanted):
             return filters
-        reader, given = self.reader, self.reader.options.subjects
-        found = push(Pushed(), filters)
-        subjects = given if found.subjects is None else narrow(given, found.subjects)
-        reader.pushed = replace(found, subjects=subjects)
+        self.reader.take(filters)
         return filters  # Spark applies them all the same

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.wire.subjects import covers, overlaps, subject_fault
 
-__all__ = ["Pushed", "narrow", "prefix_to_subject", "push", "without_overlap"]
+__all__ = ["Pushed", "narrow", "prefix_to_subject", "push", "push_keys", "without_overlap"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,25 @@ def push(pushed: Pushed, filters: Iterable[Any]) -> Pushed:
         if len(column) == 1 and (apply := _COLUMNS.get(column[0])):
             pushed = apply(pushed, type(item).__name__, getattr(item, "value", None))
     return pushed
+
+
+def push_keys(prefix: str, filters: Iterable[Any]) -> Pushed:
+    """Take filters on the columns of a bucket into account: its keys are subjects behind a prefix."""
+    return push(Pushed(), [_of_stream(item, prefix) for item in filters])
+
+
+def _of_stream(item: Any, prefix: str) -> Any:
+    """Say of the bucket's stream what a filter says of the bucket; other filters stay as they are."""
+    column, value = getattr(item, "attribute", ()), getattr(item, "value", None)
+    if column == ("revision",):
+        return replace(item, attribute=("sequence",))
+    if column != ("key",):
+        return item
+    if isinstance(value, str):
+        return replace(item, attribute=("subject",), value=f"{prefix}{value}")
+    if isinstance(value, tuple | list) and all(isinstance(key, str) for key in value):
+        return replace(item, attribute=("subject",), value=tuple(f"{prefix}{key}" for key in value))
+    return item
 
 
 _EQUAL = ("EqualTo", "EqualNullSafe", "In")

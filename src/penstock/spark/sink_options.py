@@ -10,6 +10,7 @@ from penstock.durations import format_duration, parse_duration
 from penstock.errors import OptionError
 from penstock.spark.markers import is_marker
 from penstock.spark.options import (
+    NO_STREAM,
     PATIENCE,
     Options,
     choice,
@@ -55,6 +56,13 @@ class SinkOptions(Options):
         text,
         "The subject of rows whose column `subject` is missing or null; may hold columns, as `revenue.{region}`.",
     )
+    format: str = option(
+        choice("raw", "text", "json"),
+        "What becomes the payload: `raw` and `text`, the column `data`; `json`, an object of all columns that have no "
+        "other meaning. For `text` and `raw` it may be a string or bytes.",
+        "raw",
+    )
+    json_column: str | None = option(text, "With `format` json: the column, a struct, that becomes the payload.")
     guarantee: str = option(
         choice("exactly-once", "at-least-once"),
         "`exactly-once`: a replayed batch adds nothing, and a zombie task cannot write. `at-least-once`: nothing is "
@@ -115,9 +123,11 @@ class SinkOptions(Options):
 
     def __post_init__(self) -> None:
         if not self.stream:
-            raise OptionError("No stream is named.", remedy='Name one: .option("stream", "ORDERS").', option="stream")
+            raise OptionError("No stream is named.", remedy=NO_STREAM, option="stream")
         if self.atomic_rows > MOST_ROWS:
             refuse("atomicRows", self.atomic_rows, f"NATS stores at most 1,000 messages together: {MOST_ROWS}.")
+        if self.format != "json":
+            self.misplaced("json_column", "It belongs to format=json.")
         if not 2 <= self.in_flight <= 16:
             refuse("inFlight", self.in_flight, "Give a number from 2 to 16; a server takes 50 for a stream.")
         if self.patience <= 0:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
 
-__all__ = ["Messages", "Shape", "SinkStream", "check_columns"]
+__all__ = ["Messages", "Shape", "SinkStream", "Wrong", "as_kind", "check_columns", "column_texts", "note"]
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
@@ -146,6 +146,9 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
 class Shape:
     """Turns Arrow batches of Spark into messages, counting the rows through."""
 
+    payload: ClassVar[str] = "data"
+    """The column that holds what is stored."""
+
     def __init__(self, options: SinkOptions, target: SinkStream) -> None:
         self.options = options
         self.target = target
@@ -155,10 +158,7 @@ class Shape:
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
         """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
         wrong: Wrong = {}
-        data = _cast(batch.column("data"), pa.binary())
-        if data.null_count:
-            nulls = np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))
-            wrong.update(dict.fromkeys(nulls.tolist(), ("data", "is null")))
+        data = self._data(batch, wrong)
         subjects = self._subjects(batch, wrong)
         headers, header_sizes = self._headers(batch, wrong)
         self._check_sizes(data, header_sizes, wrong)
@@ -177,16 +177,21 @@ class Shape:
             )
         mask = np.ones(batch.num_rows, dtype=bool)
         mask[list(wrong)] = False
-        return Messages(subjects, data, headers).filter(mask), self._dead_letters(subjects, data, wrong)
+        return Messages(subjects, data, headers).filter(mask), self.dead_letters(subjects, data, wrong)
+
+    def _data(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
+        data = as_kind(batch.column("data"), pa.binary())
+        _note_nulls(wrong, "data", data)
+        return data
 
     # -- subjects -------------------------------------------------------------------------------------------------
 
     def _subjects(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
-        column = _cast(batch.column("subject"), pa.string()) if "subject" in batch.schema.names else None
+        column = as_kind(batch.column("subject"), pa.string()) if "subject" in batch.schema.names else None
         if column is None or (column.null_count and self.options.subject is not None):
             filled = self._templated(batch, wrong if column is None else None)
             column = filled if column is None else pc.coalesce(column, filled)
-        _note(wrong, "subject", column, self._judge)
+        note(wrong, "subject", column, self._judge)
         return column
 
     def _templated(self, batch: pa.RecordBatch, wrong: Wrong | None) -> Any:
@@ -196,9 +201,9 @@ class Shape:
             return pa.repeat(pa.scalar(template, pa.string()), batch.num_rows)
         parts = [pa.scalar(pieces[0], pa.string())]
         for name, behind in zip(pieces[1::2], pieces[2::2], strict=True):
-            column = _cast(batch.column(name), pa.string())
+            column = as_kind(batch.column(name), pa.string())
             if wrong is not None:
-                _note(wrong, name, column, _judge_token)
+                note(wrong, name, column, _judge_token)
             parts += [column, pa.scalar(behind, pa.string())]
         return pc.binary_join_element_wise(*parts, "")
 
@@ -227,7 +232,7 @@ class Shape:
             return None, 0
         rows: list[list[tuple[str, list[str]]]] = []
         given = [None] * batch.num_rows if column is None else column.to_pylist()
-        ids, ttls = _texts(batch, options.id_column), _texts(batch, options.ttl_column)
+        ids, ttls = column_texts(batch, options.id_column), column_texts(batch, options.ttl_column)
         sizes = np.zeros(batch.num_rows, dtype=np.int64)
         for row, (entries, own_id, ttl) in enumerate(zip(given, ids, ttls, strict=True)):
             try:
@@ -251,11 +256,12 @@ class Shape:
         if len(sizes) and int(sizes.max()) > room:
             for row in np.flatnonzero(sizes > room).tolist():
                 what = f"has {int(sizes[row])} bytes with its headers, and {self.target.stream} takes {room}"
-                wrong.setdefault(row, ("data", what))
+                wrong.setdefault(row, (self.payload, what))
 
     # -- dead letters ---------------------------------------------------------------------------------------------
 
-    def _dead_letters(self, subjects: Any, data: Any, wrong: Wrong) -> Messages:
+    def dead_letters(self, subjects: Any, data: Any, wrong: Wrong) -> Messages:
+        """Give the messages that rows become which cannot be written, each with the reason."""
         names, payloads, headers = [], [], []
         for row, (column, what) in sorted(wrong.items()):
             subject, payload = subjects[row].as_py(), data[row].as_py()
@@ -271,12 +277,18 @@ class Shape:
         return Messages(pa.array(names, pa.string()), pa.array(payloads, pa.binary()), pa.array(headers, HEADERS))
 
 
+def _note_nulls(wrong: Wrong, name: str, column: Any) -> None:
+    if column.null_count:
+        nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        wrong.update(dict.fromkeys(nulls.tolist(), (name, "is null")))
+
+
 def _judge_token(item: str | None) -> str:
     fits = item is not None and _TOKEN.fullmatch(item)
     return "" if fits else f"is {item!r}, which is no token of a subject"
 
 
-def _note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
+def note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
     """Note the rows of which a column cannot be written; a value that many of them have is judged once."""
     bad = {item: what for item in column.unique().to_pylist() if (what := judge(item))}
     if bad:
@@ -314,11 +326,13 @@ def _header_value(column: str, value: str) -> str:
     return value.strip()
 
 
-def _texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
-    return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
+def column_texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
+    """Give the values of a column as texts; as many nulls where no column is named."""
+    return [None] * batch.num_rows if name is None else as_kind(batch.column(name), pa.string()).to_pylist()
 
 
-def _cast(column: Any, kind: pa.DataType) -> Any:
+def as_kind(column: Any, kind: pa.DataType) -> Any:
+    """Give a column as one array of a type."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column if column.type.equals(kind) else column.cast(kind)

@@ -94,7 +94,7 @@ class QueryMarkers:
 
     def head(self) -> Head | None:
         """Ask the stream's leader for the head."""
-        found = self._last(self.subjects.head)
+        found = self.last(self.subjects.head)
         return None if found is None else Head.read(found.payload, found.sequence, found.time)
 
     def join(self) -> Head:
@@ -287,7 +287,7 @@ class QueryMarkers:
 
     def check_lane(self, epoch: Head, partition: int, task: int, lane: int) -> None:
         """Make sure that a task holds a lane; say else whether somebody else has it, or it is gone from the stream."""
-        found = self._last(self.subjects.of_task(epoch.sequence, partition, lane))
+        found = self.last(self.subjects.of_task(epoch.sequence, partition, lane))
         if found is None:
             raise self.gone(epoch, partition)
         fields, _ = read_lane(found.payload)
@@ -303,7 +303,7 @@ class QueryMarkers:
     def claims(self, epoch: Head) -> tuple[dict[int, Taken], int]:
         """Give what each partition claimed of the journals, and the sequence that the next claim must expect."""
         fence = self.subjects.of_claims(epoch.sequence, "last")
-        last = self._last(fence)
+        last = self.last(fence)
         claims: dict[int, Taken] = {}
         if last is None:
             return claims, 0
@@ -330,7 +330,8 @@ class QueryMarkers:
 
     # -- reading and storing --------------------------------------------------------------------------------------
 
-    def _last(self, subject: str) -> Found | None:
+    def last(self, subject: str) -> Found | None:
+        """Ask the stream's leader for the last message of a subject."""
         return self._patiently(lambda: self.bulk.last(self.target.stream, subject))
 
     def _following(self, subject: str, place: int) -> Found | None:

@@ -193,7 +193,7 @@ class Refusals:
     def repeated(self, count: int) -> MarkerError:
         """Say that partitions of a batch wrote the same keys."""
         return self.broken(
-            f"{self._name(self.batch)} has {count} keys in more than one partition: which of their rows was stored "
+            f"{self._name(self.batch)} has rows of {_keys(count)} in more than one partition: which of them was stored "
             "last, nobody knows. All rows are stored.",
             f"{ONE_ROW} To accept what is stored, set {ANY}.",
         )
@@ -201,7 +201,7 @@ class Refusals:
     def disordered(self, partition: int, count: int) -> MarkerError:
         """Say that the rows of keys were stored in another order than they come in now."""
         return self.broken(
-            f"Rows of {count} keys in partition {partition} of batch {self.batch} were stored by an earlier attempt "
+            f"Rows of {_keys(count)} in partition {partition} of batch {self.batch} were stored by an earlier attempt "
             "in another order than they come in now. Nothing was written by this attempt.",
             f"The query does not keep the order of its rows. {ONE_ROW} To accept any of them as the last, set {ANY}.",
         )
@@ -230,6 +230,10 @@ class Refusals:
             err_code=error.err_code,
             description=error.description,
         )
+
+
+def _keys(count: int) -> str:
+    return "one key" if count == 1 else f"{count} keys"
 
 
 def _at(head: Head) -> str:

@@ -69,7 +69,7 @@ def test_without_waiting_an_old_value_comes_last(keys, bulk, bucket, eventually,
     lost = []
 
     def losing(self, content, *given):
-        if not content:
+        if b"$KV." not in content:
             return post(self, content, *given)
         if not lost:
             lost.append(given)

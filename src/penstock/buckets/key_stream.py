@@ -18,7 +18,15 @@ from penstock.durations import parse_duration
 from penstock.errors import InputError
 from penstock.model import ExternalStream, Placement, Republish, Stream, StreamSource, SubjectTransform
 
-__all__ = ["MOST_HISTORY", "Addresses", "addresses_of", "bucket_of", "bucket_source", "bucket_stream", "check_is_bucket"]
+__all__ = [
+    "MOST_HISTORY",
+    "Addresses",
+    "addresses_of",
+    "bucket_of",
+    "bucket_source",
+    "bucket_stream",
+    "check_is_bucket",
+]
 
 MOST_HISTORY: Final = 64  # values of a key, in every client
 _PREFIX: Final = "KV_"

@@ -33,6 +33,7 @@ __all__ = [
     "key_of",
     "key_subject",
     "key_subjects",
+    "marker_reason",
     "operation_of",
     "stream_of_bucket",
 ]
@@ -100,5 +101,9 @@ def operation_of(headers: Mapping[str, Sequence[str]]) -> Operation:
         return DELETE
     if said == PURGE:
         return PURGE
-    reason = next(iter(headers.get(MARKER_REASON, ())), "")
-    return _REASONS.get(reason, PUT)
+    return _REASONS.get(marker_reason(headers) or "", PUT)
+
+
+def marker_reason(headers: Mapping[str, Sequence[str]]) -> str | None:
+    """Say why the server itself ended a key; None if a client wrote the message."""
+    return next(iter(headers.get(MARKER_REASON, ())), None)

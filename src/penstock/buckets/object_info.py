@@ -28,9 +28,8 @@ from penstock.wire.protocol import encode_headers
 __all__ = ["ObjectInfo", "ObjectLink", "check_headers", "check_link", "check_metadata"]
 
 _NO_TIME: Final = "0001-01-01T00:00:00Z"  # what Go writes for a time that is not set
-_FIELDS: Final = frozenset(
-    "name description headers metadata options bucket nuid size mtime chunks digest deleted".split()
-)
+_FIELDS = {"name", "description", "headers", "metadata", "options", "bucket", "nuid", "size", "mtime"}
+_FIELDS |= {"chunks", "digest", "deleted"}
 # Go writes these so, to be safe in HTML.
 _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 

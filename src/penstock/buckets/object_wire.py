@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import secrets
 from typing import Final
 
 from penstock.buckets.key_wire import check_bucket
@@ -22,12 +23,14 @@ from penstock.errors import InputError
 __all__ = [
     "CHUNK_SIZE",
     "DIGEST",
+    "check_object",
     "chunk_subject",
     "chunk_subjects",
     "description_subject",
     "description_subjects",
     "format_digest",
     "name_of",
+    "new_nuid",
     "read_digest",
     "stream_of_objects",
 ]
@@ -36,6 +39,8 @@ CHUNK_SIZE: Final = 128 * 1024
 DIGEST: Final = "SHA-256="
 
 _NUID = re.compile(r"[A-Za-z0-9_-]+")
+_LONGEST = 2_700  # bytes of a name: in base64, with the bucket before it, it fits into the line of a message
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def stream_of_objects(bucket: str) -> str:
@@ -43,11 +48,21 @@ def stream_of_objects(bucket: str) -> str:
     return f"OBJ_{check_bucket(bucket)}"
 
 
+def check_object(name: str) -> str:
+    """Give the name of an object back; refuse what cannot be one."""
+    if not isinstance(name, str) or not name:
+        raise InputError("An object has no name.", remedy="Give one; any text will do.")
+    if any("\ud800" <= char <= "\udfff" for char in name):
+        raise InputError(f"The name {name[:80]!r} is not Unicode.", remedy="Take lone surrogates out.")
+    if len(name.encode()) > _LONGEST:
+        what = f"The name {name[:40]!r}… has {len(name.encode()):,} bytes."
+        raise InputError(what, remedy=f"Use {_LONGEST:,} at most.")
+    return name
+
+
 def description_subject(bucket: str, name: str) -> str:
     """Give the subject on which an object is described."""
-    if not name:
-        raise InputError("An object has no name.", remedy="Give one; any text will do.")
-    encoded = base64.urlsafe_b64encode(name.encode()).decode()
+    encoded = base64.urlsafe_b64encode(check_object(name).encode()).decode()
     return f"$O.{check_bucket(bucket)}.M.{encoded}"
 
 
@@ -61,6 +76,11 @@ def chunk_subject(bucket: str, nuid: str) -> str:
     if not _NUID.fullmatch(nuid):
         raise InputError(f"{nuid!r} cannot be the id of an object's chunks.", remedy="Use letters and digits.")
     return f"$O.{check_bucket(bucket)}.C.{nuid}"
+
+
+def new_nuid() -> str:
+    """Make up an id for the chunks of one write, of the form that other clients use."""
+    return "".join(secrets.choice(_DIGITS) for _ in range(22))
 
 
 def chunk_subjects(bucket: str) -> str:

@@ -19,7 +19,9 @@ from penstock.errors import InputError
 
 __all__ = ["Digest", "Progress", "Source", "check_source", "cut_source"]
 
-_BEHIND = 4  # chunks that the hash may be behind, so that what it holds stays bounded
+_BEHIND = 4  # updates that the hash may be behind, so that what it holds stays bounded
+_TOGETHER = 512 * 1024  # bytes of one update: each way to the thread costs as much as hashing a hundred kilobytes
+_PIECE = 1024 * 1024  # bytes that are read from a file at a time, or one chunk
 
 
 class Readable(Protocol):
@@ -65,7 +67,7 @@ async def cut_source(
     """Read the payload and cut it into chunks, of which the last one carries the digest, if any; send each at once."""
     splitter = Splitter(message_id, chunk_size, hashing)
     try:
-        async with aclosing(_read_source(source, chunk_size)) as pieces:
+        async with aclosing(_read_source(source, max(chunk_size, _PIECE))) as pieces:
             async for piece in pieces:
                 for cut in splitter.feed(piece):
                     yield cut
@@ -136,6 +138,8 @@ class Digest:
         self._hash = hashlib.sha256()
         self._thread: ThreadPoolExecutor | None = None
         self._jobs: deque[Future[None]] = deque()
+        self._held: list[bytes | memoryview] = []  # small ones go to the thread together
+        self._size = 0
 
     def update(self, body: bytes | memoryview) -> None:
         """Take more bytes; they must not change before `settle` returns."""
@@ -144,11 +148,24 @@ class Digest:
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "penstock-digest")
-        self._jobs.append(self._thread.submit(self._hash.update, body))
+        self._held.append(body)
+        self._size += len(body)
+        if self._size >= _TOGETHER:
+            self._submit()
+
+    def _submit(self) -> None:
+        if self._thread is not None and self._held:
+            held, self._held, self._size = self._held, [], 0
+            self._jobs.append(self._thread.submit(self._update, held))
+
+    def _update(self, bodies: list[bytes | memoryview]) -> None:
+        for body in bodies:
+            self._hash.update(body)
 
     def so_far(self) -> Future[str]:
         """Give the digest of what was taken up to now, when it is known."""
         if self._thread is not None:
+            self._submit()
             return self._thread.submit(lambda: self._hash.copy().hexdigest())
         known: Future[str] = Future()
         known.set_result(self._hash.hexdigest())
@@ -156,11 +173,14 @@ class Digest:
 
     async def settle(self, behind: int = 0) -> None:
         """Wait until at most `behind` updates are left to do."""
+        if not behind:
+            self._submit()
         while len(self._jobs) > behind:
             await asyncio.wrap_future(self._jobs.popleft())
 
     def hexdigest(self) -> str:
         """Give the digest; it waits for the last chunk to be hashed, a millisecond at most after `settle`."""
+        self._submit()
         while self._jobs:
             self._jobs.popleft().result()
         return self._hash.hexdigest()

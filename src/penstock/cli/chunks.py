@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ from penstock.cli.output import print_json, progress
 from penstock.cli.running import connected, first, staying
 from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError, PenstockError
+from penstock.part_file import PartFile
 
 if TYPE_CHECKING:
     from penstock.chunks import Incoming, StoredMessage
@@ -156,22 +157,23 @@ class _Keeper:
     async def save(self, message: Incoming | StoredMessage) -> None:
         """Write a message while it is read; a message that fails leaves no file."""
         began = time.perf_counter()
-        with _Part(self.folder) as part:
+        with PartFile(self.folder) as part:
             async for piece in message:
                 await asyncio.to_thread(part.file.write, piece)
                 self.advance(len(piece))
-            self.tell(part.keep(message.message_id), message.message_id, message.subject, message.position, began)
+            path = _keep(part, self.folder, message.message_id)
+            self.tell(path, message.message_id, message.subject, message.position, began)
 
     def copy(self, message_id: str, data: bytes | IO[bytes], subject: str) -> None:
         """Write a message that is whole; this runs on a thread."""
         began = time.perf_counter()
-        with _Part(self.folder) as part:
+        with PartFile(self.folder) as part:
             if isinstance(data, bytes):
                 part.file.write(data)
             else:
                 shutil.copyfileobj(data, part.file, 1024 * 1024)
             size = part.file.tell()
-            self.tell(part.keep(message_id), message_id, subject, size, began)
+            self.tell(_keep(part, self.folder, message_id), message_id, subject, size, began)
             self.advance(size)
 
     def tell(self, path: Path, message_id: str, subject: str, size: int, began: float) -> None:
@@ -185,33 +187,16 @@ class _Keeper:
             sys.stdout.flush()
 
 
-class _Part:
-    """A file that has no name in the folder until it is whole."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._path = folder / f".penstock-{os.getpid()}-{os.urandom(6).hex()}.part"
-
-    def __enter__(self) -> _Part:
-        self.file = self._path.open("xb")
-        return self
-
-    def keep(self, message_id: str) -> Path:
-        """Give the file the name of its message, or that name with a number where it is taken."""
-        self.file.close()
-        number = 0
-        while True:
-            target = self._folder / (file_name(message_id) + (f".{number}" if number else ""))
-            try:
-                os.link(self._path, target)  # unlike a rename it never replaces what is there
-                return target
-            except FileExistsError:
-                number += 1
-
-    def __exit__(self, *about: object) -> None:
-        self.file.close()
-        with suppress(FileNotFoundError):
-            self._path.unlink()
+def _keep(part: PartFile, folder: Path, message_id: str) -> Path:
+    """Give a file the name of its message, or that name with a number where it is taken."""
+    number = 0
+    while True:
+        target = folder / (file_name(message_id) + (f".{number}" if number else ""))
+        try:
+            part.keep(target)
+            return target
+        except FileExistsError:
+            number += 1
 
 
 def file_name(message_id: str) -> str:

@@ -62,12 +62,18 @@ def wanted(seq: int | None, subject: str | None, next: bool = False) -> dict[str
 
 
 async def get(
-    connection: Connection, stream: str, body: Mapping[str, Any], direct: bool, timeout: float | None
+    connection: Connection,
+    stream: str,
+    body: Mapping[str, Any],
+    direct: bool,
+    timeout: float | None,
+    *,
+    named: bool = False,
 ) -> Message:
-    """Read one message; NotFoundError if the stream has no such."""
+    """Read one message; NotFoundError if the stream has no such. `named` as in `direct_get`."""
     if direct:
         try:
-            answers = await direct_get(connection, stream, body, timeout)
+            answers = await direct_get(connection, stream, body, timeout, named=named)
         except (NoRespondersError, DisconnectedError):
             pass  # no direct get is allowed, or the connection broke: the leader is asked, on a new one if need be
         else:

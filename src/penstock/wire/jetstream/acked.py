@@ -20,7 +20,7 @@ from penstock.errors import InputError, JetStreamError, NoRespondersError, Penst
 from penstock.wire.jetstream.answers import PubAck, read_ack
 from penstock.wire.jetstream.verdicts import Verdict, judge
 
-__all__ = ["Window", "confirm", "hindrance", "in_domain", "joined", "no_window", "number_behind"]
+__all__ = ["Window", "confirm", "hindrance", "in_domain", "joined", "meant", "no_window", "number_behind"]
 
 Item = TypeVar("Item")
 _DIGITS = 19  # of the largest sequence
@@ -44,7 +44,11 @@ def in_domain(ack: PubAck, domain: str | None) -> PubAck:
 
 def confirm(payload: bytes, status: int | None, stream: str, domain: str | None = None) -> PubAck:
     """Read what answered a message that was meant for `stream`; an ack of another stream, or domain, is an error."""
-    ack = read_ack(payload, status)
+    return meant(read_ack(payload, status), stream, domain)
+
+
+def meant(ack: PubAck, stream: str, domain: str | None = None) -> PubAck:
+    """Give an ack back if it is of the stream, and domain, that the message was meant for."""
     if ack.stream != stream:
         raise JetStreamError(
             f"Stream {ack.stream} stored the message, and it was meant for {stream}.",

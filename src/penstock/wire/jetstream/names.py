@@ -27,6 +27,7 @@ __all__ = [
     "HEADER_PREFIX",
     "INCOMPLETE_BATCH",
     "INCREMENT",
+    "LAST_CONSUMER",
     "LAST_SEQUENCE",
     "MARKER_REASON",
     "MAX_DELIVERIES",
@@ -127,6 +128,7 @@ MARKER_REASON = "Nats-Marker-Reason"  # of a message that says that the last one
 # what the server says in a status
 PIN_ID = "Nats-Pin-Id"
 CONSUMER_STALLED = "Nats-Consumer-Stalled"
+LAST_CONSUMER = "Nats-Last-Consumer"  # how many messages a push consumer has sent
 
 # what a service says in place of an answer
 SERVICE_ERROR = "Nats-Service-Error"

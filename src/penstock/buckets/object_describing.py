@@ -1,0 +1,169 @@
+"""The descriptions of a bucket's objects: looked at, and replaced, each behind the one that was seen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.buckets.object_info import ObjectInfo
+from penstock.buckets.object_wire import chunk_subject, description_subject, name_of, stream_of_objects
+from penstock.buckets.object_writing import purge_chunks
+from penstock.errors import (
+    ConditionError,
+    InputError,
+    JetStreamError,
+    NotFoundError,
+    PenstockError,
+    RemoteProtocolError,
+)
+from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import meant
+from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
+from penstock.wire.patience import Patience
+
+if TYPE_CHECKING:
+    from penstock.connection import Connection
+    from penstock.model import Message
+
+__all__ = ["Descriptions", "Seen", "chunks_of", "no_bucket"]
+
+log = logging.getLogger("penstock.buckets")
+
+_TIMES = 100  # that a description is tried before somebody who is always faster is told of
+
+
+class Seen(NamedTuple):
+    """What is there under a name: a description, None if there is none or a broken one, and its sequence or 0."""
+
+    info: ObjectInfo | None
+    sequence: int
+
+    @property
+    def is_object(self) -> bool:
+        """Whether there is anything that is not deleted, if only a description that cannot be read."""
+        return self.sequence > 0 and not (self.info is not None and self.info.deleted)
+
+
+class Descriptions:
+    """The descriptions of `bucket`; those of a mirror stand under the subjects of its origin, which is `held`."""
+
+    def __init__(self, nc: Connection, bucket: str, *, held: str, timeout: float) -> None:
+        self._nc, self._bucket, self._timeout, self.held = nc, bucket, timeout, held
+        self._stream = stream_of_objects(bucket)
+
+    async def get(self, name: str) -> ObjectInfo | None:
+        """Ask the leader how an object is described; None if it is not. RemoteProtocolError for a broken one."""
+        message = await self._last(name)
+        return None if message is None else self.read(message)
+
+    async def look(self, name: str) -> Seen:
+        """Look at what a description would replace."""
+        message = await self._last(name)
+        if message is None:
+            return Seen(None, 0)
+        try:
+            return Seen(self.read(message), message.sequence or 0)
+        except RemoteProtocolError as error:
+            log.warning("%s", error.what)
+            return Seen(None, message.sequence or 0)
+
+    async def _last(self, name: str) -> Message | None:
+        subject = description_subject(self.held, name)
+        try:
+            return await self._nc.jetstream().get_last_msg(self._stream, subject)
+        except NotFoundError as error:
+            if error.err_code != names.NO_MESSAGE:
+                raise no_bucket(self._bucket, error) from None
+            return None
+
+    def read(self, message: Message) -> ObjectInfo:
+        """Read a message that describes an object."""
+        name = name_of(self.held, message.subject)
+        if name is None:
+            what = f"Bucket {self._bucket} describes an object on {message.subject}, which is the subject of none."
+            raise RemoteProtocolError(what, remedy=f"Purge that subject of stream {self._stream}.")
+        return ObjectInfo.from_message(self._bucket, name, message.data, time=message.time, sequence=message.sequence)
+
+    async def replace(
+        self, info: ObjectInfo, seen: Seen, *, expected: int | None = None, chunks: bool = False
+    ) -> ObjectInfo:
+        """Publish a description in the place of the one that was seen, or of a newer one if none is `expected`.
+
+        With `chunks` it has brought some: they are purged if it is surely not stored, and those of what it replaces if
+        it is. ConditionError if what is expected is not there any more.
+        """
+        doubts: list[PenstockError] = []
+        try:
+            for _ in range(_TIMES):
+                try:
+                    sequence = await self._publish(info, seen.sequence, doubts)
+                    break
+                except ConditionError as error:
+                    if expected is not None:
+                        raise self.other(info.name, expected, error.actual) from None
+                    seen = await self.look(info.name)
+            else:
+                what = f"Object {info.name!r} of bucket {self._bucket} was changed by others {_TIMES} times meanwhile."
+                raise JetStreamError(what, remedy="Who writes it all the time?")
+        except PenstockError as error:
+            # If nobody knows, it may still come, and would be without its bytes.
+            if chunks and not doubts and judge(error) is not Verdict.UNKNOWN:
+                await purge_chunks(self._nc, self._stream, chunks_of(info))
+            raise
+        if chunks and seen.info is not None and seen.is_object and not seen.info.is_link:
+            await purge_chunks(self._nc, self._stream, chunks_of(seen.info))
+        return info.changed(sequence=sequence, time=datetime.now(UTC))
+
+    async def _publish(self, info: ObjectInfo, expected: int, doubts: list[PenstockError]) -> int:
+        """Publish a description behind the one that is expected, and give its sequence.
+
+        `doubts` gets the errors after which nobody knows whether it is stored.
+        """
+        subject, payload = description_subject(self._bucket, info.name), info.encode()
+        headers = {names.ROLLUP: "sub", names.EXPECTED_LAST_SUBJECT_SEQUENCE: str(expected)}
+        patience = Patience(self._timeout)
+        while True:
+            try:
+                ack = await self._nc.jetstream().publish(subject, payload, headers=headers)
+                return meant(ack, self._stream, self._nc.options.domain).sequence
+            except PenstockError as error:
+                if isinstance(error, ConditionError):
+                    # An attempt whose ack was lost may have been stored: then this one could not be.
+                    there = await self._last(info.name) if doubts else None
+                    if there is not None and there.data == payload:
+                        return there.sequence or 0
+                    raise
+                if judge(error) is Verdict.UNKNOWN:
+                    doubts.append(error)
+                if not may_ask_again(error) or self._nc.is_closed:
+                    raise
+                await asyncio.sleep(patience.pause(error))
+
+    def other(self, name: str, expected: int, actual: int | str | None) -> ConditionError:
+        """Give the error of a description that is not the one that was expected."""
+        now = f"is described by message {actual}" if actual else "is not there"
+        what = f"Object {name!r} of bucket {self._bucket} {now}, and {expected or 'none'} was expected"
+        return ConditionError(
+            f"{what}: nothing is changed.",
+            remedy="Somebody else was faster: look at what is there now, and decide anew.",
+            subject=description_subject(self._bucket, name),
+            expected=expected,
+            actual=actual,
+        )
+
+
+def chunks_of(info: ObjectInfo, held: str | None = None) -> str:
+    """Give the subject of an object's chunks; RemoteProtocolError if its description names none."""
+    try:
+        return chunk_subject(held or info.bucket, info.nuid)
+    except InputError:
+        what = f"Object {info.name!r} of bucket {info.bucket} does not say where its bytes are: {info.nuid[:40]!r}."
+        raise RemoteProtocolError(what, remedy="Put it again, or delete it.") from None
+
+
+def no_bucket(bucket: str, error: NotFoundError) -> NotFoundError:
+    """Say that there is no bucket, as the server found out."""
+    what = f"There is no object bucket {bucket}."
+    return NotFoundError(what, remedy="`penstock object ls` shows those that are there.", **error.facts)

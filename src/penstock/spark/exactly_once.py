@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import IO
@@ -289,8 +289,13 @@ class Task:
 # -- on the driver --------------------------------------------------------------------------------------------------
 
 
-def commit(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
-    """Say that a batch is done, when every task of it is through; MarkerError where its rows contradict the stream."""
+def commit(
+    markers: QueryMarkers, outcomes: Sequence[TaskOutcome], before_done: Callable[[Head], None] | None = None
+) -> None:
+    """Say that a batch is done, when every task of it is through; MarkerError where its rows contradict the stream.
+
+    `before_done` is what must have been done by then, with the head under which the rows were stored.
+    """
     epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
     if len(epochs) > 1:
         now = markers.head()
@@ -301,6 +306,8 @@ def commit(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
     if epoch.writable:
         _compare(markers, epoch, rows)
         _check_keys(markers, outcomes)
+        if before_done is not None:
+            before_done(epoch)
         markers.finish(epoch, rows)
     else:
         _recognize(markers, epoch, rows)

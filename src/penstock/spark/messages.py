@@ -23,7 +23,7 @@ from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
 
-__all__ = ["Messages", "Shape", "SinkStream", "Wrong", "as_kind", "check_columns", "column_texts", "note"]
+__all__ = ["Messages", "Shape", "SinkStream", "Wrong", "as_kind", "check_columns", "column_texts", "note", "note_nulls"]
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
@@ -181,7 +181,7 @@ class Shape:
 
     def _data(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
         data = as_kind(batch.column("data"), pa.binary())
-        _note_nulls(wrong, "data", data)
+        note_nulls(wrong, "data", data)
         return data
 
     # -- subjects -------------------------------------------------------------------------------------------------
@@ -277,7 +277,8 @@ class Shape:
         return Messages(pa.array(names, pa.string()), pa.array(payloads, pa.binary()), pa.array(headers, HEADERS))
 
 
-def _note_nulls(wrong: Wrong, name: str, column: Any) -> None:
+def note_nulls(wrong: Wrong, name: str, column: Any) -> None:
+    """Note the rows in which a column is null."""
     if column.null_count:
         nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         wrong.update(dict.fromkeys(nulls.tolist(), (name, "is null")))

@@ -56,6 +56,8 @@ class Journal:
     sequence: int
     batch_id: str
     digests: bytes = field(repr=False)
+    fields: dict[str, Any] = field(repr=False, default_factory=dict)
+    """All that its line says."""
 
 
 @dataclass
@@ -278,7 +280,7 @@ class QueryMarkers:
             everything = self.subjects.of_task(epoch.sequence, partition)
             for found, fields, digests in self._written(everything, epoch.sequence, last, epoch):
                 if fields["kind"] == "rows":
-                    journals.append(Journal(found.sequence, str(fields["id"]), digests))
+                    journals.append(Journal(found.sequence, str(fields["id"]), digests, fields))
                 elif fields["kind"] == "open" and fields["run"] == self.run and fields["task"] > task:
                     raise self.refusals.fenced(partition)
             if not self._has_anchor(epoch.anchor):
@@ -296,9 +298,21 @@ class QueryMarkers:
 
     def journals(self, epoch: Head) -> Iterator[Journal]:
         """Give what earlier runs stored of this batch, in the order of the stream."""
-        for found, fields, digests in self._written(self.subjects.all, epoch.anchor, epoch.sequence, epoch):
+        return self._journals(epoch, epoch.sequence)
+
+    def all_journals(self, epoch: Head) -> Iterator[Journal]:
+        """Give what this run and those before it stored of the batch."""
+        last = self.last(self.subjects.all)
+        return self._journals(epoch, epoch.sequence if last is None else last.sequence)
+
+    def _journals(self, epoch: Head, end: int) -> Iterator[Journal]:
+        for found, fields, digests in self._written(self.subjects.all, epoch.anchor, end, epoch):
             if fields["kind"] == "rows":
-                yield Journal(found.sequence, str(fields["id"]), digests)
+                yield Journal(found.sequence, str(fields["id"]), digests, fields)
+
+    def purge(self, subject: str) -> None:
+        """Remove all messages of a subject."""
+        self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", {"filter": subject}))
 
     def claims(self, epoch: Head) -> tuple[dict[int, Taken], int]:
         """Give what each partition claimed of the journals, and the sequence that the next claim must expect."""

@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.exactly_once import Task, TaskOutcome, commit
 from penstock.spark.markers import DIGEST_SIZE
 from penstock.spark.messages import Messages, Shape, SinkStream, check_columns
+from penstock.spark.object_rows import ObjectShape, check_object_columns
+from penstock.spark.object_task import ObjectTask, remove_chunks
 from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.prepare import prepare
 from penstock.spark.query_markers import QueryMarkers
@@ -69,7 +72,7 @@ class _Writing:
         if overwrite:
             what, remedy = self.no_overwriting_keys if options.is_keyed else self.no_overwriting
             raise InputError(what, remedy=remedy)
-        check = check_key_columns if options.bucket else check_columns
+        check = check_key_columns if options.bucket else check_object_columns if options.objects else check_columns
         check({field.name: field.dataType.simpleString() for field in schema.fields}, options)
         self.connection = connection
         self.options = options
@@ -96,7 +99,8 @@ class _Writing:
         context = TaskContext.get()
         assert context is not None
         partition, start = context.partitionId(), _start_of(context)
-        shape = (KeyShape if self.options.bucket else Shape)(self.options, self.prepared)
+        kind = KeyShape if self.options.bucket else ObjectShape if self.options.objects else Shape
+        shape = kind(self.options, self.prepared)
         letters = _Letters(self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}")
         rows = self._shaped(batches, shape, letters)
         with borrow(self.connection, self.options.patience) as bulk:
@@ -111,6 +115,8 @@ class _Writing:
         return QueryMarkers(bulk, self.options, self.prepared, query, batch, self.run, start, self.series)
 
     def _task(self, markers: QueryMarkers, partition: int, task: int, shape: Shape, letters: _Letters) -> Task:
+        if self.options.objects is not None:
+            return ObjectTask(markers, partition, task)
         if self.options.bucket is None:
             return Task(markers, partition, task)
         column = self.options.revision_column or ""
@@ -149,7 +155,8 @@ class _Writing:
         first = reports[0]
         with borrow(self.connection, self.options.patience) as bulk:
             markers = self._markers(bulk, first.query, first.batch, first.start)
-            commit(markers, [report.outcome for report in reports])
+            before_done = partial(remove_chunks, markers) if self.options.objects is not None else None
+            commit(markers, [report.outcome for report in reports], before_done)
             if forget:
                 markers.clear()
 

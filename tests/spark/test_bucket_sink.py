@@ -13,6 +13,7 @@ from penstock.options import ConnectionOptions
 from penstock.spark import into_bucket
 from penstock.spark.connections import TaskConnection
 from tests.live.keying import current, history, make_bucket, put
+from tests.live.objecting import make_objects, objects
 
 
 @pytest.fixture
@@ -163,3 +164,33 @@ def test_a_stream_is_kept_as_its_newest_values(spark, server, streams, bulk, buc
         start(sums, "update").awaitTermination(90)
     with pytest.raises(Exception, match="leave keys in the bucket that are not in the result"):
         start(sums, "complete").awaitTermination(90)
+
+
+def test_objects_are_written_once(spark, server, bulk, unique):
+    """Rows with a name and a content are objects; the same write again writes nothing, columns are checked first."""
+    name = unique("DOCS")
+    make_objects(bulk, name)
+
+    def save(frame: Any, **options: Any) -> None:
+        frame.write.format("nats").options(url=server.url, objects=name, **options).mode("append").save()
+
+    rows = [("a b", b"x" * 300_000, "first", {"k": "v"}), ("empty", b"", None, None)]
+    columns = "name string, content binary, description string, metadata map<string,string>"
+    frame = spark.createDataFrame(rows, columns)
+    save(frame, writeId="docs")
+    before = objects(server.url, name)
+    save(frame, writeId="docs")
+    save(frame)
+    assert objects(server.url, name) == before
+    assert {key: content for key, (content, _) in before.items()} == {row[0]: row[1] for row in rows}
+    assert (before["a b"][1].description, before["a b"][1].metadata) == ("first", {"k": "v"})
+    for wrong, options, what in (
+        (frame.drop("content"), {}, "no column content"),
+        (frame.withColumn("name", F.lit("")), {}, "name is empty"),
+        (frame.withColumn("more", F.lit(1)), {}, "Nothing of column more"),
+        (frame, {"ttl": "1h"}, "no meaning with objects"),
+        (frame, {"bucket": name}, "beside bucket"),
+    ):
+        with pytest.raises(Exception, match=what):
+            save(wrong, **options)
+    bulk.api(f"STREAM.DELETE.OBJ_{name}")

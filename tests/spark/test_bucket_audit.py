@@ -27,13 +27,27 @@ def test_old_values_and_lost_numbers_are_counted():
 
 @pytest.mark.timeout(900)
 def test_a_few_kills(spark):
-    """A worker, and workers that wake up as zombies of a killed driver, while a service writes to the same keys."""
-    audit = BucketAudit(kills=2, rows=1500, seed=3, kinds=("worker", "zombie"), successor=SessionDriver(spark), say=say)
+    """NATS is killed, and the query cut off and started anew, while a service writes to the same keys."""
+
+    class InSession(BucketAudit):
+        def _new_driver(self) -> SessionDriver:  # no start of Spark
+            self.drivers.append(SessionDriver(spark))
+            return self.drivers[-1]
+
+    audit = InSession(kills=2, rows=600, seed=3, kinds=("nats", "driver"), say=say)
     result = audit.run()
     say(str(result))
     assert result.clean, result
     assert result.kills.total() == 2
     assert audit.writes
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_a_handful_of_kills(spark):
+    """A worker, a task, NATS, and workers that wake up as zombies of a killed driver."""
+    result = BucketAudit(kills=4, rows=1500, seed=3, kinds=("worker", "task", "nats", "zombie"), say=say).run()
+    assert result.clean, result
 
 
 @pytest.mark.heavy

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.buckets.object_info import ObjectInfo, check_headers, check_metadata
-from penstock.buckets.object_wire import description_subject, name_of
+from penstock.buckets.object_wire import check_object, description_subject, name_of
 from penstock.errors import InputError, PenstockError
 from penstock.spark.messages import Shape, Wrong, as_kind, column_texts, note, note_nulls
 from penstock.spark.sink_options import SinkOptions
@@ -22,7 +22,7 @@ from penstock.wire.arrow import HEADERS
 
 __all__ = ["ObjectShape", "check_object_columns", "described"]
 
-LONGEST_NAME = 2048  # bytes; four thirds of that stand in a line of the protocol, which has 4,096
+OF_NAME = 8192  # bytes that a name and what is known of the content may take in a description
 SOURCE_COLUMNS = ("size", "digest", "time", "bucket", "nuid", "chunks", "sequence")  # what the bucket gives anew
 TEXTS = "map<string,string>"
 LISTS = "map<string,array<string>>"
@@ -68,8 +68,9 @@ class ObjectShape(Shape):
         names = as_kind(batch.column("name"), pa.string())
         note(wrong, "name", names, _judge_name)
         bucket = self.options.objects or ""
+        named = enumerate(names.to_pylist())
         return pa.array(
-            [description_subject(bucket, name) if name else None for name in names.to_pylist()], pa.string()
+            [None if row in wrong else description_subject(bucket, name) for row, name in named], pa.string()
         )
 
     def _headers(self, batch: pa.RecordBatch, wrong: Wrong) -> tuple[Any, Any]:
@@ -95,7 +96,7 @@ class ObjectShape(Shape):
         return (pa.array(rows, HEADERS) if any(rows) else None), sizes
 
     def _check_sizes(self, data: Any, header_sizes: Any, wrong: Wrong) -> None:
-        room = self.target.limit - LONGEST_NAME - 2048  # the content goes into chunks: only the description must fit
+        room = self.target.limit - OF_NAME  # the content goes into chunks: only the description must fit
         for row in np.flatnonzero(np.asarray(header_sizes) > room).tolist():
             what = f"have {int(header_sizes[row])} bytes together, and {self.target.stream} takes {room}"
             wrong.setdefault(row, ("description, metadata and headers", what))
@@ -119,8 +120,11 @@ def described(bucket: str, subject: str, facts: list[tuple[str, list[str]]] | No
 def _judge_name(name: str | None) -> str:
     if not name:
         return "is null" if name is None else "is empty"
-    size = len(name.encode())
-    return f"has {size} bytes, and a name has {LONGEST_NAME} at most" if size > LONGEST_NAME else ""
+    try:
+        check_object(name)
+    except InputError as error:
+        return f"cannot be used: {error.what}"
+    return ""
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -8,12 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.buckets.key_stream import bucket_stream
 from penstock.errors import InputError, OptionError, RowError
+from penstock.pipelines.replaying import _beside, _check_kinds
+from penstock.pipelines.settings import target
 from penstock.spark.bucket_rows import KeyShape, check_key_columns
 from penstock.spark.digests import disordered, from_bytes, key_hashes, repeated
 from penstock.spark.markers import journal_body, read_lane
 from penstock.spark.messages import SinkStream
 from penstock.spark.object_rows import ObjectShape, check_object_columns, described
+from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.updates import into_bucket
 
@@ -212,3 +216,22 @@ def test_into_bucket_checks_its_options_at_once():
     with pytest.raises(OptionError, match="no option 'atomicrow'"):
         into_bucket("B", "w", atomicrow=3)
     assert callable(into_bucket("B", "w", prepare=True))
+
+
+# -- replays of pipelines ------------------------------------------------------------------------------------
+
+
+def test_a_replay_writes_a_bucket_into_a_bucket():
+    """The stream of a bucket is replaced by that of another one; objects, and streams, are told apart."""
+    for old, new in (("KV_A", "B"), ("A", "KV_B"), ("OBJ_A", "OBJ_B")):
+        with pytest.raises(InputError, match=r"is not|cannot be compared"):
+            _check_kinds(old, new)
+    _check_kinds("KV_A", "KV_B")
+    made = _beside(bucket_stream("A", history=5), "KV_B")
+    assert (made.name, made.subjects, made.max_msgs_per_subject) == ("KV_B", ["$KV.B.>", "$PENSTOCK.KV_B.>"], 5)
+    assert target("KV_A", environ={}).bucket == "A"
+    with pytest.raises(InputError, match="not the stream of a key-value bucket"):
+        _ = target("A", environ={}).bucket
+    with pytest.raises(InputError, match="KV_A, which is none of its own") as refused:
+        PipelineReplay(into={"KV_A": "KV_B"}).check_write("KV_A")
+    assert 'target("KV_A").bucket' in str(refused.value)

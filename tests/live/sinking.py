@@ -92,9 +92,17 @@ class Writer:
         target = SinkStream(self.stream, (), 2**20, keep=self.keep, domain=self.domain)
         return QueryMarkers(bulk, self.sink, target, self.query, batch, run, self.start, self.series)
 
+    def task(self, markers: QueryMarkers, partition: int, task: int) -> Task:
+        """Give what writes rows."""
+        return Task(markers, partition, task)
+
+    def messages(self, rows: Sequence[Any], step: int) -> Iterator[Messages]:
+        """Give rows as a task gets them."""
+        return as_messages(self.stream, rows, step)
+
     def attempt(
         self,
-        rows: Sequence[bytes],
+        rows: Sequence[Any],
         *,
         batch: int = 0,
         run: str = "r1",
@@ -107,10 +115,10 @@ class Writer:
         """Run one attempt at one partition."""
         bulk = TaskConnection(self.options)
         try:
-            writing = Task(self.markers(bulk, batch, run), partition, task)
+            writing = self.task(self.markers(bulk, batch, run), partition, task)
             if around is not None:
                 around(writing)
-            return writing.write(until(as_messages(self.stream, rows, step), crash_after))
+            return writing.write(until(self.messages(rows, step), crash_after))
         finally:
             bulk.close()
 
@@ -124,7 +132,7 @@ class Writer:
 
     def whole_batch(
         self,
-        partitions: Sequence[Sequence[bytes]],
+        partitions: Sequence[Sequence[Any]],
         *,
         batch: int = 0,
         run: str = "r1",

@@ -33,17 +33,60 @@ from tests.support import Authority
 SLOW = pytest.mark.timeout(600)  # Spark starts here, on a machine that may be busy
 
 
+# Every reading under its number: a sink may be a bucket.
+_BUCKET = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from penstock.pipelines import target
+
+spark = SparkSession.active()
+dp.create_sink("numbered", "nats", {"bucket": target("KV_NUMBERED").bucket})
+
+
+@dp.append_flow(target="numbered", name="numbered")
+def numbered_flow():
+    rows = spark.readStream.table("readings")
+    return rows.select(F.col("sequence").cast("string").alias("key"), F.col("sensor").alias("value"))
+"""
+_TOPOLOGY = """
+[streams.KV_NUMBERED]
+subjects = ["$KV.NUMBERED.>", "$PENSTOCK.KV_NUMBERED.>"]
+max_msgs_per_subject = 1
+discard = "new"
+allow_rollup_hdrs = true
+allow_direct = true
+allow_atomic = true
+"""
+
+
+def with_bucket(project: Path) -> Path:
+    """Add a flow into a bucket to a project."""
+    (project / "transformations" / "numbered.py").write_text(_BUCKET)
+    with (project / "topology.toml").open("a") as topology:
+        topology.write(_TOPOLOGY)
+    return project
+
+
 @SLOW
 def test_a_continuous_run_ends_cleanly(server: Server, tmp_path: Path, eventually):
     """A continuous run counts rows in and out, keeps others away, and Ctrl-C ends it with Spark and status 0."""
     command = Command(tmp_path, server.url)
-    folder = quick_project(tmp_path)
+    folder = with_bucket(quick_project(tmp_path))
     traffic = runpy.run_path(str(folder / "traffic.py"))
     asyncio.run(traffic["publish"](server.url, 300))
     high = sum(reading["value"] > 90 for reading in traffic["sample"](300))
 
     with command.running("pipeline", "run", str(folder), "--continuous", "--pause", "30s", "--json") as child:
-        eventually(lambda: child.process.poll() is not None or count(server.url, "ALERTS", "alerts.*") == high, 300)
+        eventually(
+            lambda: (
+                child.process.poll() is not None
+                or (count(server.url, "ALERTS", "alerts.*"), count(server.url, "KV_NUMBERED", "$KV.NUMBERED.*"))
+                == (high, 300)
+            ),
+            300,
+        )
         children = list(_session_of(child.process.pid))
         with pytest.raises(InputError, match="runs already"):
             PipelineRun(Project.load(folder), penstock.ConnectionOptions(server.url)).start()
@@ -56,13 +99,14 @@ def test_a_continuous_run_ends_cleanly(server: Server, tmp_path: Path, eventuall
     assert (outcome["ok"], outcome["rows_in"], outcome["lag"]) == (True, 300, 0)
     assert outcome["flows"]["readings"]["rows_out"] == 300
     assert outcome["flows"]["alerts"]["rows_out"] == high, "the sink's own count"
+    assert outcome["flows"]["numbered"]["rows_out"] == 300, "a sink that is a bucket"
 
     status = json.loads(command("pipeline", "status", str(folder), "--json").stdout)
     readings = next(flow for flow in status["flows"] if flow["target"] == "readings")
     assert (readings["streams"], readings["lag"], status["running"]) == ({"READINGS": 301}, {"READINGS": 0}, False)
     assert command("pipeline", "reset", str(folder), "--force").returncode == 0
     assert read_flows(folder / "storage") == []
-    for stream in ("READINGS", "ALERTS"):
+    for stream in ("READINGS", "ALERTS", "KV_NUMBERED"):
         api(server.url, f"STREAM.DELETE.{stream}")
 
 
@@ -133,6 +177,25 @@ def test_replays_keep_a_state_of_their_own(server: Server, tmp_path: Path):
     assert (count(server.url, "ALERTS", "alerts.*"), readings(storage)) == (high(0, 400), 400)
     assert readings(storage / "replays" / "whole") == 400
     for stream in ("READINGS", "ALERTS", "LATE", "WHOLE"):
+        api(server.url, f"STREAM.DELETE.{stream}")
+
+
+@SLOW
+@pytest.mark.heavy
+def test_a_bucket_is_replayed_into_another_bucket(server: Server, tmp_path: Path):
+    """A replay writes the keys into another bucket; into a plain stream, or into its own bucket, it is refused."""
+    folder = with_bucket(quick_project(tmp_path))
+    traffic = runpy.run_path(str(folder / "traffic.py"))
+    asyncio.run(traffic["publish"](server.url, 100))
+    run(folder, url=server.url)
+    pairs = {"ALERTS": "ALERTS_V2", "KV_NUMBERED": "KV_NUMBERED_V2"}
+    found = replay(folder, url=server.url, start="51", into=pairs, name="v2")
+    compared = {item.old: (item.old_count, item.new_count, item.same) for item in found.comparisons}
+    assert compared["KV_NUMBERED"] == (100, 50, 50)
+    with pytest.raises(PenstockError):
+        replay(folder, url=server.url, start="51", into={"ALERTS": "ALERTS_V3"}, name="v3")
+    assert count(server.url, "KV_NUMBERED", "$KV.NUMBERED.*") == 100
+    for stream in ("READINGS", "ALERTS", "ALERTS_V2", "ALERTS_V3", "KV_NUMBERED", "KV_NUMBERED_V2"):
         api(server.url, f"STREAM.DELETE.{stream}")
 
 

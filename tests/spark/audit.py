@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -100,6 +100,13 @@ def count(bulk: TaskConnection, stream: str) -> Counter[bytes]:
 class Audit:
     """One audited run; everything in it follows from the seed, but for the exact moments."""
 
+    out = "OUT"
+    """The stream that is written to."""
+    config: ClassVar[dict[str, Any]] = {}
+    """What it has beside."""
+    sink = SinkOptions(stream="OUT", prepare=True)
+    """How it is written to."""
+
     def __init__(
         self,
         *,
@@ -150,12 +157,16 @@ class Audit:
                     result.batches = len(list((self.folder / "checkpoint" / "commits").glob("[0-9]*")))
                     bulk = self._connect()
                     result.sent = self.sent
-                    result.lost, result.repeated = account(self.sent, count(bulk, "OUT"))
+                    result.lost, result.repeated = self._count(bulk)
                     bulk.close()
                 finally:
                     self._end_everything()
         result.seconds = time.monotonic() - began
         return result
+
+    def _count(self, bulk: TaskConnection) -> tuple[int, int]:
+        """Count what is lost and what is repeated."""
+        return account(self.sent, count(bulk, self.out))
 
     def _audit(self) -> None:
         self._keep_busy()
@@ -228,7 +239,7 @@ class Audit:
             self.bulk = None
 
     def _make_streams(self) -> None:
-        for name in ("IN", "OUT"):
+        for name in {"IN", self.out}:
             self._api(
                 f"STREAM.CREATE.{name}",
                 {
@@ -237,10 +248,11 @@ class Audit:
                     "num_replicas": self.nodes,
                     "allow_direct": True,
                     "duplicate_window": int(WINDOW * 1e9),
+                    **(self.config if name == self.out else {}),
                 },
             )
         bulk = self._connect()
-        prepare(bulk, SinkOptions(stream="OUT", prepare=True))
+        prepare(bulk, self.sink)
         bulk.close()
 
     def _keep_busy(self) -> None:
@@ -254,7 +266,7 @@ class Audit:
             bulk.close()
 
     def _stored(self) -> int:
-        found = self._api("STREAM.INFO.OUT", {"subjects_filter": "OUT.>"})["state"].get("subjects") or {}
+        found = self._api(f"STREAM.INFO.{self.out}", {"subjects_filter": "OUT.>"})["state"].get("subjects") or {}
         return sum(found.values())
 
     # -- drivers --------------------------------------------------------------------------------------------------
@@ -330,7 +342,7 @@ class Audit:
         return True
 
     def _last_sequence(self) -> int:
-        return int(self._api("STREAM.INFO.OUT")["state"]["last_seq"])
+        return int(self._api(f"STREAM.INFO.{self.out}")["state"]["last_seq"])
 
     def _wait_for_a_moment(self, kind: str) -> None:
         """Choose when to strike: just anywhen, or while a task is in the middle of its rows."""
@@ -348,8 +360,8 @@ class Audit:
 
     def _journals(self) -> int:
         """Count the batches of rows of the last micro-batch that are stored: their journals stay until the next."""
-        asked = {"subjects_filter": f"{MARKER_ROOT}.OUT.*.*.*.*"}
-        found = self._api("STREAM.INFO.OUT", asked)["state"].get("subjects") or {}
+        asked = {"subjects_filter": f"{MARKER_ROOT}.{self.out}.*.*.*.*"}
+        found = self._api(f"STREAM.INFO.{self.out}", asked)["state"].get("subjects") or {}
         return sum(1 for subject in found if len(subject.rpartition(".")[2]) == 24)
 
     def _end_everything(self) -> None:
@@ -404,11 +416,13 @@ class Audit:
     def _leader(self) -> Any:
         if self.nodes == 1:
             return self.server.nodes[0]
-        name = self._api("STREAM.INFO.OUT").get("cluster", {}).get("leader")
+        name = self._api(f"STREAM.INFO.{self.out}").get("cluster", {}).get("leader")
         return next((node for node in self.server.nodes if node.name == name), self.server.nodes[0])
 
 
-def audit_in_rounds(kills: int, size: int, seed: int, results: Path | None = None, **options: Any) -> Result:
+def audit_in_rounds(
+    kills: int, size: int, seed: int, results: Path | None = None, kind: type[Audit] = Audit, **options: Any
+) -> Result:
     """Run rounds of `size` kills, each with the next seed, and add them up; those in the file of results are done."""
     say = options.get("say", lambda text: None)
     total = Result()
@@ -419,7 +433,7 @@ def audit_in_rounds(kills: int, size: int, seed: int, results: Path | None = Non
             this = min(size, kills - start)
             result = known.get((seed + number, this))
             if result is None:
-                result = Audit(kills=this, seed=seed + number, classes=classes, **options).run()
+                result = kind(kills=this, seed=seed + number, classes=classes, **options).run()
                 if results is not None:
                     line = {"seed": seed + number, "kills": this, **_facts(options), "result": vars(result)}
                     with results.open("a") as file:

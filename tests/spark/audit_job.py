@@ -19,6 +19,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
+from penstock.spark import into_bucket
 from penstock.spark.sessions import session
 
 
@@ -100,14 +101,18 @@ def start(spark: Any, given: dict[str, Any]) -> Any:
         from tests.spark.unfenced import UnfencedSource
 
         spark.dataSource.register(UnfencedSource)
-    rows = (
+    numbers = (
         spark.readStream.format("nats")
         .option("url", given["url"])
         .option("stream", "IN")
         .option("maxMessagesPerTrigger", given["batch"])
         .load()
         .select(F.col("data").cast("string").cast("long").alias("id"))
-        .repartition(given["partitions"], F.col("id") % 17)
+    )
+    if given.get("bucket"):
+        return start_sums(numbers, given)
+    rows = (
+        numbers.repartition(given["partitions"], F.col("id") % 17)
         .mapInArrow(unruly(given["seed"], given["failures"]), "id long")
         .select(
             F.concat(F.lit("OUT."), (F.col("id") % 5).cast("string")).alias("subject"),
@@ -130,6 +135,26 @@ def start(spark: Any, given: dict[str, Any]) -> Any:
     )
 
 
+def start_sums(numbers: Any, given: dict[str, Any]) -> Any:
+    """Start the query that counts the numbers of each key into a bucket, in update mode."""
+    sums = numbers.groupBy((F.col("id") % given["keys"]).alias("key")).agg(F.count("*").alias("value"))
+    sums = sums.select(F.col("key").cast("string"), F.col("value").cast("string"))
+    options = {"atomicRows": given["atomic_rows"], "inFlight": given["in_flight"], "patience": "45s"}
+    put = into_bucket(given["bucket"], "sums", url=given["url"], requestTimeout="2s", **options)
+
+    def write(frame: Any, batch: int) -> None:
+        spread = frame.repartition(given["partitions"], F.hash("key", F.lit(given["seed"])))
+        put(spread.mapInArrow(unruly(given["seed"], given["failures"]), "key string, value string"), batch)
+
+    return (
+        sums.writeStream.outputMode("update")
+        .foreachBatch(write)
+        .option("checkpointLocation", given["checkpoint"])
+        .trigger(**({"availableNow": True} if given["once"] else {"processingTime": "0 seconds"}))
+        .start()
+    )
+
+
 def main() -> None:
     """Stand by, then run the query until it is done or killed."""
     folder = sys.argv[1]
@@ -144,6 +169,7 @@ def main() -> None:
         spark__driver__memory="700m",
         spark__local__dir=folder,
         spark__sql__warehouse__dir=folder,
+        spark__sql__shuffle__partitions="2",
         # Compiling the plans would cost a JVM of some seconds more than it brings.
         spark__sql__codegen__wholeStage="false",
         spark__sql__codegen__factoryMode="NO_CODEGEN",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Callable
 
 import pytest
 
 from penstock.buckets import ObjectStore
+from penstock.buckets.key_stream import bucket_stream
+from penstock.buckets.object_status import object_stream
 from penstock.connection import Connection
 from tests.live.bucketing import buckets  # noqa: F401  # a fixture
 from tests.spark.java import ROOT
@@ -60,6 +63,18 @@ def test_the_page_on_buckets(run_page, streams, buckets):  # noqa: F811  # the f
     buckets.call(put)
     buckets.made.append("OBJ_DOCS")
     assert run_page("docs/howto/spark-buckets.md") >= 7
+
+
+def test_the_page_on_writing_buckets(run_page, streams):
+    """Every program in the page runs as it stands; what the page takes for granted is given here."""
+    for stream in (bucket_stream("PRICES"), bucket_stream("TOTALS"), object_stream("DOCS")):
+        streams.api(f"STREAM.CREATE.{stream.name}", stream.to_json())
+        streams.made.append(stream.name)
+    streams.make("ORDERS", subjects=["orders.>"])
+    streams.fill("orders", [("new", b'{"customer": "c%d", "cents": 5}' % (number % 2)) for number in range(10)])
+    assert run_page("docs/howto/spark-buckets-write.md") == 5
+    last = streams.api("STREAM.MSG.GET.KV_TOTALS", {"last_by_subj": "$KV.TOTALS.c1"})["message"]
+    assert b64decode(last["data"]) == b"25"
 
 
 def test_the_readme(run_page, read, streams):

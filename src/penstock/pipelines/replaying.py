@@ -2,7 +2,8 @@
 
 The replay has a state of its own, under the storage of the pipeline, so that the pipeline itself goes on undisturbed.
 A new stream has the configuration of the old one; its own name stands before each subject, because two streams cannot
-capture the same subject. It republishes nothing: whoever listens there has heard it once.
+capture the same subject. It republishes nothing: whoever listens there has heard it once. The stream of a key-value
+bucket is replaced by that of another bucket, which has the same keys.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.buckets.key_stream import bucket_of
+from penstock.buckets.key_wire import key_subjects
 from penstock.contexts import load_options
 from penstock.errors import InputError, NotFoundError, OptionError
 from penstock.jetstream import assets
@@ -40,6 +43,8 @@ from penstock.spark.markers import is_marker, marker_filter
 from penstock.spark.positions import parse_position
 
 __all__ = ["Comparison", "Replay", "compare_streams", "replay"]
+
+OBJECTS = "OBJ_"  # how the stream of an object bucket begins
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ def _check_targets(project: Project, name: str, pairs: Mapping[str, str]) -> Non
     """Refuse streams that are the pipeline's own, or two in one: a replay must have its streams to itself."""
     own = {*pairs, *(project.topology.streams if project.topology is not None else ())}
     for old, new in pairs.items():
+        _check_kinds(old, new)
         if new in own:
             what = f"The replay would write into {new}, which is a stream of the pipeline itself."
             raise InputError(what, remedy=f"Name a new stream: --into {old}=NEW.")
@@ -138,6 +144,17 @@ def _check_targets(project: Project, name: str, pairs: Mapping[str, str]) -> Non
                 raise InputError(what, remedy=f"Name a new stream: --into {old}=NEW.")
     if len(set(pairs.values())) < len(pairs):
         raise InputError("The replay would write two streams into one.", remedy="Name a new stream for each.")
+
+
+def _check_kinds(old: str, new: str) -> None:
+    """Refuse to let a bucket take the place of a stream, or the other way round; and objects."""
+    if old.startswith(OBJECTS):
+        what = f"{old} holds objects, which are stored under other ids each time: a replay of it cannot be compared."
+        raise InputError(what, remedy="Write the objects in another pipeline, into a bucket of its own.")
+    if (bucket_of(old) is None) != (bucket_of(new) is None):
+        one, other = (old, new) if bucket_of(new) is None else (new, old)
+        what = f"{one} is the stream of a key-value bucket, and {other} is not."
+        raise InputError(what, remedy="Name two buckets by their streams, such as --into KV_PRICES=KV_PRICES_V2.")
 
 
 async def _make_streams(project: Project, options: ConnectionOptions, pairs: Mapping[str, str], fresh: bool) -> None:
@@ -164,6 +181,8 @@ async def _make_streams(project: Project, options: ConnectionOptions, pairs: Map
 def _beside(config: Stream, name: str) -> Stream:
     """Give the configuration of the stream that takes the place of another."""
     subjects = [f"{name}.{subject}" for subject in config.subjects or [config.name] if not is_marker(subject)]
+    if (bucket := bucket_of(name)) is not None:
+        subjects = [key_subjects(bucket)]
     # Metadata that begins so is the server's.
     told = {key: text for key, text in config.metadata.items() if not key.startswith("_nats.")}
     update = {"name": name, "subjects": [*subjects, marker_filter(name)], "republish": None, "metadata": told}
@@ -171,14 +190,23 @@ def _beside(config: Stream, name: str) -> Stream:
 
 
 def compare_streams(options: ConnectionOptions, old: str, new: str) -> Comparison:
-    """Compare the messages of two streams by subject and payload."""
+    """Compare the messages of two streams by subject and payload; of two buckets, what is there by key."""
     from penstock.wire.bulk import BulkConnection
 
     with BulkConnection(options) as bulk:
-        before = Counter(_digests(bulk, old, ""))
-        after = Counter(_digests(bulk, new, f"{new}."))
+        prefixes = {old: "", new: f"{new}."}
+        prefixes |= {
+            name: key_subjects(bucket).removesuffix(">") for name in prefixes if (bucket := bucket_of(name)) is not None
+        }
+        before, after = (Counter(_digests(bulk, name, prefixes[name])) for name in (old, new))
     same = (before & after).total()
     return Comparison(old, new, before.total(), after.total(), same, before.total() - same, after.total() - same)
+
+
+def _before_key(stream: str) -> str | None:
+    """Give what stands before a key in the stream of a bucket; None if it is that of none."""
+    bucket = bucket_of(stream)
+    return None if bucket is None else key_subjects(bucket).removesuffix(">")
 
 
 def _digests(bulk: Any, stream: str, prefix: str) -> Iterator[bytes]:

@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.buckets.key_stream import bucket_of
+from penstock.errors import InputError
 from penstock.spark.pipeline_replay import PipelineReplay
 
 __all__ = ["Target", "in_replay", "start_position", "start_was_asked", "target"]
@@ -23,6 +25,15 @@ class Target:
 
     stream: str
     prefix: str = ""
+
+    @property
+    def bucket(self) -> str:
+        """The key-value bucket whose stream this is; InputError if it is that of none."""
+        found = bucket_of(self.stream)
+        if found is None:
+            what = f"{self.stream} is not the stream of a key-value bucket."
+            raise InputError(what, remedy='Ask for the stream of the bucket: target("KV_PRICES").bucket.')
+        return found
 
     def subject(self, subject: str) -> str:
         """Give the subject that lands in this stream instead of the one that the file names."""

@@ -2,8 +2,8 @@
 
 `spark.read.format("nats")` and `spark.readStream.format("nats")` need no import and no registration. This package
 adds what goes beside a query: `assemble` for chunked messages, `ProgressListener` for lag and rates, `functions` for
-payloads, `session` and `check` for a Spark that is known to work. Names are loaded when they are used, because Spark
-imports this package on machines that may lack some of what they need.
+payloads, `into_bucket` for results that change, `session` and `check` for a Spark that is known to work. Names are
+loaded when they are used, because Spark imports this package on machines that may lack some of what they need.
 
 The names that it exports and those of `functions` are public; its other modules are not for users.
 """
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from penstock.spark.progress import Progress, ProgressListener
     from penstock.spark.provider import NatsDataSource
     from penstock.spark.sessions import check, session
+    from penstock.spark.updates import into_bucket
 
-__all__ = ["NatsDataSource", "Progress", "ProgressListener", "assemble", "check", "session"]
+__all__ = ["NatsDataSource", "Progress", "ProgressListener", "assemble", "check", "into_bucket", "session"]
 
 _HOMES = {
     "NatsDataSource": "penstock.spark.provider",
@@ -28,6 +29,7 @@ _HOMES = {
     "ProgressListener": "penstock.spark.progress",
     "assemble": "penstock.spark.assembly",
     "check": "penstock.spark.sessions",
+    "into_bucket": "penstock.spark.updates",
     "session": "penstock.spark.sessions",
 }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import IO
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, PenstockError
-from penstock.spark.digests import Bag, from_bytes, tally
+from penstock.spark.digests import Bag, from_bytes, repeated, tally
 from penstock.spark.markers import DIGEST_SIZE, Head, Tally, journal_body
 from penstock.spark.messages import Messages
 from penstock.spark.query_markers import Journal, QueryMarkers, Taken
@@ -32,7 +32,7 @@ from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
 from penstock.wire.patience import Deadline
 
-__all__ = ["Task", "TaskOutcome", "commit"]
+__all__ = ["AtomicBatch", "Task", "TaskOutcome", "commit"]
 
 log = logging.getLogger("penstock.spark.sink")
 
@@ -50,11 +50,15 @@ class TaskOutcome:
     stored: int = 0
     found: int = 0
     duplicates: int = 0
+    refused: int = 0
+    """Rows that went to the dead letters because their key had another revision."""
+    keys: bytes | None = field(default=None, repr=False)
+    """Where rows have keys: a hash of each key, 8 bytes."""
 
 
 @dataclass
-class _AtomicBatch:
-    """Rows that are stored together, and where they are on their way."""
+class AtomicBatch:
+    """Messages that are stored together, and where they are on their way."""
 
     messages: Messages | None
     """None where the rows are there already, and only the journal is to be stored."""
@@ -62,14 +66,24 @@ class _AtomicBatch:
     last: int
     digests: bytes
     """Those of all messages."""
-    batch_id: str
-    lane: int
+    batch_id: str = ""
+    lane: int = 0
     ticket: str = ""
     failure: PenstockError | None = None
 
     @property
     def rows(self) -> int:
+        """How many rows are stored by it."""
+        return self.size
+
+    @property
+    def size(self) -> int:
+        """How many messages it has beside the journal."""
         return 0 if self.messages is None else self.last - self.first
+
+    def journal(self) -> bytes:
+        """Write what is stored with it."""
+        return journal_body(self.batch_id, self.digests[self.first * DIGEST_SIZE : self.last * DIGEST_SIZE])
 
 
 class Task:
@@ -85,7 +99,7 @@ class Task:
         self.partition = partition
         self.task = task
         self.outcome = TaskOutcome()
-        self._under_way: deque[_AtomicBatch] = deque()
+        self._under_way: deque[AtomicBatch] = deque()
         self._patience = Deadline(markers.options.patience)
 
     def write(self, rows: Iterable[Messages]) -> TaskOutcome:
@@ -111,13 +125,14 @@ class Task:
     def _store_rest(self, epoch: Head, rows: Iterable[Messages], stored: list[bytes]) -> None:
         """Store what earlier attempts and runs did not, once it is clear that these rows hold all that they stored."""
         with tempfile.TemporaryFile(prefix="penstock-replay-") as spool:
-            own = _spool(spool, rows)
+            own, kind = _spool(spool, rows)
             if epoch.replay:
                 stored = [*self._claim(epoch, own), *(journal.digests for journal in self._open())]
             known = Bag(stored)
             if lacks := known.size - int(Bag(stored).take(from_bytes(own)).sum()):
                 raise self.markers.refusals.retried(self.partition, lacks)
-            self._store(_unspool(spool), known)
+            self.check_stored(own, stored)
+            self._store(_unspool(spool, kind), known)
 
     def _store(self, rows: Iterator[Messages], known: Bag) -> None:
         for messages in rows:
@@ -131,6 +146,19 @@ class Task:
             self._cut(messages, digests)
         while self._under_way:
             self._settle()
+
+    # -- what rows with keys need besides --------------------------------------------------------------------------
+
+    def must_wait(self, batch: AtomicBatch, under_way: Sequence[AtomicBatch]) -> bool:
+        """Tell whether a batch may only be sent when one that is under way is settled."""
+        return False
+
+    def resolve(self, batch: AtomicBatch) -> bool:
+        """Deal with a batch, the oldest under way, whose own conditions failed; False where it has none."""
+        return False
+
+    def check_stored(self, own: bytes, stored: list[bytes]) -> None:
+        """Refuse to go on from what earlier attempts stored; both are digests, in the order of rows and of storing."""
 
     # -- batches of rows ------------------------------------------------------------------------------------------
 
@@ -146,27 +174,32 @@ class Task:
 
     def _send(self, messages: Messages | None, first: int, last: int, digests: bytes, most_bytes: int = 1 << 40) -> int:
         """Send rows under a name that no batch had before, once a lane is free; give the row behind the last one."""
+        batch = AtomicBatch(messages, first, last, digests)
+        self.dispatch(batch, most_bytes)
+        return batch.last
+
+    def dispatch(self, batch: AtomicBatch, most_bytes: int = 1 << 40) -> None:
+        """Send a batch under a new name, once a lane is free; where it is too large, its first rows."""
         lanes, subjects = self.markers.options.in_flight, self.markers.subjects
-        while len(self._under_way) >= lanes:
+        content = bytearray()
+        batch.batch_id, batch.failure = new_id(), None
+        if batch.messages is not None:
+            rows = batch.messages.rows
+            batch.last, content = encode_rows(rows, batch.first, batch.last, batch.batch_id, most_bytes=most_bytes)
+        while len(self._under_way) >= lanes or self.must_wait(batch, self._under_way):
             self._settle()
-        batch_id, content = new_id(), bytearray()
-        if messages is not None:
-            last, content = encode_rows(messages.rows, first, last, batch_id, most_bytes=most_bytes)
-        lane = min(set(range(lanes)) - {other.lane for other in self._under_way})
-        batch = _AtomicBatch(messages, first, last, digests, batch_id, lane)
+        batch.lane = min(set(range(lanes)) - {other.lane for other in self._under_way})
         self._under_way.append(batch)
         headers = {
-            EXPECTED: str(self._opening + lane),
-            EXPECTED_SUBJECT: subjects.of_task(self._epoch.sequence, self.partition, lane),
+            EXPECTED: str(self._opening + batch.lane),
+            EXPECTED_SUBJECT: subjects.of_task(self._epoch.sequence, self.partition, batch.lane),
             **self.markers.keep,
         }
-        journal = subjects.of_task(self._epoch.sequence, self.partition, batch_id)
-        body = journal_body(batch_id, digests[first * DIGEST_SIZE : last * DIGEST_SIZE])
+        journal = subjects.of_task(self._epoch.sequence, self.partition, batch.batch_id)
         try:
-            batch.ticket = self.bulk.post(content, batch_id, batch.rows + 1, journal, headers, body)
+            batch.ticket = self.bulk.post(content, batch.batch_id, batch.size + 1, journal, headers, batch.journal())
         except (LinkError, DeadlineError) as error:
             batch.failure = error  # whoever waits for it finds out what became of it
-        return last
 
     def _settle(self) -> None:
         """Wait for the oldest batch under way."""
@@ -184,6 +217,8 @@ class Task:
             if error.err_code in CONDITION_FAILED:
                 # Our own opening may have come late, after a doubt; anybody else's means that we are out.
                 self.markers.check_lane(self._epoch, self.partition, self.task, batch.lane)
+                if self.resolve(batch):
+                    return
             elif not may_ask_again(error):
                 raise self.markers.refusals.not_stored(error) from None
             self._doubt(error)
@@ -194,7 +229,7 @@ class Task:
             self.outcome.stored += batch.rows
             self._patience = Deadline(self.markers.options.patience)
 
-    def _divide(self, batch: _AtomicBatch) -> None:
+    def _divide(self, batch: AtomicBatch) -> None:
         """Store a batch that holds a known message id in two halves, or note a single row as stored before."""
         if batch.rows == 1:
             self.outcome.duplicates += 1
@@ -218,7 +253,7 @@ class Task:
             if batch.batch_id in stored:
                 self.outcome.stored += batch.rows
             else:
-                self._send(batch.messages, batch.first, batch.last, batch.digests)
+                self.dispatch(batch)
 
     def _open(self, *, again: bool = False) -> list[Journal]:
         """Take our lanes, and give what earlier attempts stored in them."""
@@ -254,8 +289,13 @@ class Task:
 # -- on the driver --------------------------------------------------------------------------------------------------
 
 
-def commit(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
-    """Say that a batch is done, when every task of it is through; MarkerError where its rows contradict the stream."""
+def commit(
+    markers: QueryMarkers, outcomes: Sequence[TaskOutcome], before_done: Callable[[Head], None] | None = None
+) -> None:
+    """Say that a batch is done, when every task of it is through; MarkerError where its rows contradict the stream.
+
+    `before_done` is what must have been done by then, with the head under which the rows were stored.
+    """
     epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
     if len(epochs) > 1:
         now = markers.head()
@@ -265,6 +305,9 @@ def commit(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
     rows = sum((outcome.tally for outcome in outcomes), Tally())
     if epoch.writable:
         _compare(markers, epoch, rows)
+        _check_keys(markers, outcomes)
+        if before_done is not None:
+            before_done(epoch)
         markers.finish(epoch, rows)
     else:
         _recognize(markers, epoch, rows)
@@ -275,6 +318,17 @@ def commit(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
         sum(outcome.stored for outcome in outcomes),
         sum(outcome.found for outcome in outcomes),
     )
+
+
+def _check_keys(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
+    """Refuse a batch in which two partitions wrote one key: nobody knows which of them was the last."""
+    repeats = repeated([outcome.keys for outcome in outcomes if outcome.keys])
+    if not repeats:
+        return
+    error = markers.refusals.repeated(repeats)
+    if markers.options.on_repeated_keys != "any":
+        raise error
+    log.warning("%s That is accepted.", error.what)
 
 
 def _compare(markers: QueryMarkers, epoch: Head, rows: Tally) -> None:
@@ -343,20 +397,21 @@ def _hold(journals: Iterator[Journal]) -> list[Journal] | None:
     return held
 
 
-def _spool(spool: IO[bytes], rows: Iterable[Messages]) -> bytes:
+def _spool(spool: IO[bytes], rows: Iterable[Messages]) -> tuple[bytes, type[Messages]]:
     """Put all rows on disk and give their digests: what is theirs must be known before one is stored."""
-    digests = bytearray()
+    digests, kind = bytearray(), Messages
     for messages in rows:
+        kind = type(messages)
         batch = messages.to_batch()
         with pa.ipc.new_stream(spool, batch.schema) as writer:  # one each: not every batch has headers
             writer.write_batch(batch)
         digests += messages.digests()
-    return bytes(digests)
+    return bytes(digests), kind
 
 
-def _unspool(spool: IO[bytes]) -> Iterator[Messages]:
+def _unspool(spool: IO[bytes], kind: type[Messages]) -> Iterator[Messages]:
     end = spool.tell()
     spool.seek(0)
     while spool.tell() < end:
         with pa.ipc.open_stream(spool) as reader:
-            yield from map(Messages.of_batch, reader)
+            yield from map(kind.of_batch, reader)

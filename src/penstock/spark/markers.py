@@ -26,6 +26,7 @@ A body is one line of JSON and, behind it, bytes::
     anchor    {"v":1,"batch":7}
     opening   {"v":1,"kind":"open","run":"...","task":4}
     journal   {"v":1,"kind":"rows","id":"...","rows":998}         + 16 bytes of digest a row
+              objects only, ids of their chunks: "begun":[], "stored":[] (of those, described now), "old":[] (replaced)
     seal      {"v":1,"kind":"seal","run":"..."}
     fence     {"v":1,"kind":"claims","partition":3}
     claim     {"v":1,"kind":"claim","partition":3,"part":1,"parts":1,"rows":40}
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -238,9 +240,10 @@ def fence_body(partition: int) -> bytes:
     return _line(kind="claims", partition=partition)
 
 
-def journal_body(batch_id: str, digests: bytes) -> bytes:
-    """Write the journal of one batch of rows."""
-    return _line(kind="rows", id=batch_id, rows=len(digests) // DIGEST_SIZE) + digests
+def journal_body(batch_id: str, digests: bytes, chunks: Mapping[str, Sequence[str]] | None = None) -> bytes:
+    """Write the journal of one batch of rows; `chunks` of objects by what became of them: begun, stored, old."""
+    noted: dict[str, Any] = {name: list(nuids) for name, nuids in (chunks or {}).items() if nuids}
+    return _line(kind="rows", id=batch_id, rows=len(digests) // DIGEST_SIZE, **noted) + digests
 
 
 def read_lane(body: bytes) -> tuple[dict[str, Any], bytes]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
 
-__all__ = ["Messages", "Shape", "SinkStream", "check_columns"]
+__all__ = ["Messages", "Shape", "SinkStream", "Wrong", "as_kind", "check_columns", "column_texts", "note", "note_nulls"]
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
@@ -173,6 +173,9 @@ def _check_fields(columns: Mapping[str, str], options: SinkOptions) -> None:
 class Shape:
     """Turns Arrow batches of Spark into messages, counting the rows through."""
 
+    payload: ClassVar[str] = "data"
+    """The column that holds what is stored."""
+
     def __init__(self, options: SinkOptions, target: SinkStream) -> None:
         self.options = options
         self.target = target
@@ -182,10 +185,7 @@ class Shape:
     def messages(self, batch: pa.RecordBatch) -> tuple[Messages, Messages | None]:
         """Give the messages of a batch, and those that go to the dead letters; RowError where that is not wanted."""
         wrong: Wrong = {}
-        data = self._payloads(batch, wrong)
-        if data.null_count:
-            nulls = np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))
-            wrong.update(dict.fromkeys(nulls.tolist(), ("data", "is null")))
+        data = self._data(batch, wrong)
         subjects = self._subjects(batch, wrong)
         headers, header_sizes = self._headers(batch, wrong)
         self._check_sizes(data, header_sizes, wrong)
@@ -204,11 +204,16 @@ class Shape:
             )
         mask = np.ones(batch.num_rows, dtype=bool)
         mask[list(wrong)] = False
-        return Messages(subjects, data, headers).filter(mask), self._dead_letters(subjects, data, wrong)
+        return Messages(subjects, data, headers).filter(mask), self.dead_letters(subjects, data, wrong)
+
+    def _data(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
+        data = self._payloads(batch, wrong)
+        note_nulls(wrong, "data", data)
+        return data
 
     def _payloads(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
         if self.options.format != "json":
-            return _cast(batch.column("data"), pa.binary())
+            return as_kind(batch.column("data"), pa.binary())
         # A row that was read from JSON has its payload, too: nobody could say which of the two is meant.
         for name in ("data", ERROR):
             if name in batch.schema.names and batch.column(name).null_count < batch.num_rows:
@@ -218,19 +223,17 @@ class Shape:
         if (column := self.options.json_column) is not None:
             whole = fields[column]
             fields = {field.name: whole.field(at) for at, field in enumerate(whole.type)}
-            if whole.null_count:
-                nulls = np.flatnonzero(whole.is_null().to_numpy(zero_copy_only=False))
-                wrong.update(dict.fromkeys(nulls.tolist(), (column, "is null")))
+            note_nulls(wrong, column, whole)
         return encode_rows(fields)
 
     # -- subjects -------------------------------------------------------------------------------------------------
 
     def _subjects(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
-        column = _cast(batch.column("subject"), pa.string()) if "subject" in batch.schema.names else None
+        column = as_kind(batch.column("subject"), pa.string()) if "subject" in batch.schema.names else None
         if column is None or (column.null_count and self.options.subject is not None):
             filled = self._templated(batch, wrong if column is None else None)
             column = filled if column is None else pc.coalesce(column, filled)
-        _note(wrong, "subject", column, self._judge)
+        note(wrong, "subject", column, self._judge)
         return column
 
     def _templated(self, batch: pa.RecordBatch, wrong: Wrong | None) -> Any:
@@ -240,9 +243,9 @@ class Shape:
             return pa.repeat(pa.scalar(template, pa.string()), batch.num_rows)
         parts = [pa.scalar(pieces[0], pa.string())]
         for name, behind in zip(pieces[1::2], pieces[2::2], strict=True):
-            column = _cast(batch.column(name), pa.string())
+            column = as_kind(batch.column(name), pa.string())
             if wrong is not None:
-                _note(wrong, name, column, _judge_token)
+                note(wrong, name, column, _judge_token)
             parts += [column, pa.scalar(behind, pa.string())]
         return pc.binary_join_element_wise(*parts, "")
 
@@ -271,7 +274,7 @@ class Shape:
             return None, 0
         rows: list[list[tuple[str, list[str]]]] = []
         given = [None] * batch.num_rows if column is None else column.to_pylist()
-        ids, ttls = _texts(batch, options.id_column), _texts(batch, options.ttl_column)
+        ids, ttls = column_texts(batch, options.id_column), column_texts(batch, options.ttl_column)
         sizes = np.zeros(batch.num_rows, dtype=np.int64)
         for row, (entries, own_id, ttl) in enumerate(zip(given, ids, ttls, strict=True)):
             try:
@@ -295,11 +298,12 @@ class Shape:
         if len(sizes) and int(sizes.max()) > room:
             for row in np.flatnonzero(sizes > room).tolist():
                 what = f"has {int(sizes[row])} bytes with its headers, and {self.target.stream} takes {room}"
-                wrong.setdefault(row, ("data", what))
+                wrong.setdefault(row, (self.payload, what))
 
     # -- dead letters ---------------------------------------------------------------------------------------------
 
-    def _dead_letters(self, subjects: Any, data: Any, wrong: Wrong) -> Messages:
+    def dead_letters(self, subjects: Any, data: Any, wrong: Wrong) -> Messages:
+        """Give the messages that rows become which cannot be written, each with the reason."""
         names, payloads, headers = [], [], []
         for row, (column, what) in sorted(wrong.items()):
             subject, payload = subjects[row].as_py(), data[row].as_py()
@@ -315,12 +319,19 @@ class Shape:
         return Messages(pa.array(names, pa.string()), pa.array(payloads, pa.binary()), pa.array(headers, HEADERS))
 
 
+def note_nulls(wrong: Wrong, name: str, column: Any) -> None:
+    """Note the rows in which a column is null."""
+    if column.null_count:
+        nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        wrong.update(dict.fromkeys(nulls.tolist(), (name, "is null")))
+
+
 def _judge_token(item: str | None) -> str:
     fits = item is not None and _TOKEN.fullmatch(item)
     return "" if fits else f"is {item!r}, which is no token of a subject"
 
 
-def _note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
+def note(wrong: Wrong, name: str, column: Any, judge: Callable[[str | None], str]) -> None:
     """Note the rows of which a column cannot be written; a value that many of them have is judged once."""
     bad = {item: what for item in column.unique().to_pylist() if (what := judge(item))}
     if bad:
@@ -358,11 +369,13 @@ def _header_value(column: str, value: str) -> str:
     return value.strip()
 
 
-def _texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
-    return [None] * batch.num_rows if name is None else _cast(batch.column(name), pa.string()).to_pylist()
+def column_texts(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
+    """Give the values of a column as texts; as many nulls where no column is named."""
+    return [None] * batch.num_rows if name is None else as_kind(batch.column(name), pa.string()).to_pylist()
 
 
-def _cast(column: Any, kind: pa.DataType) -> Any:
+def as_kind(column: Any, kind: pa.DataType) -> Any:
+    """Give a column as one array of a type."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column if column.type.equals(kind) else column.cast(kind)

@@ -69,6 +69,11 @@ class PipelineReplay:
         if stream is None or stream in self.into.values():
             return
         what = f"This replay would write to {stream}, which is none of its own streams"
+        if stream.startswith("KV_"):
+            asks = f'target("{stream}").bucket from penstock.pipelines'
+            raise InputError(
+                f"{what}.", remedy=f"Name another bucket by its stream, --into {stream}=KV_NEW, and write to {asks}."
+            )
         if stream in self.into:
             raise InputError(
                 f"{what}: the pipeline's files do not ask for the place of the stream.",

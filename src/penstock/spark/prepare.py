@@ -6,10 +6,14 @@ import re
 import shlex
 from typing import Any
 
+from penstock.buckets.key_wire import key_subjects
+from penstock.buckets.object_wire import chunk_subjects
+from penstock.buckets.object_wire import description_subjects as described
 from penstock.errors import InputError, JetStreamError, NotFoundError
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, marker_filter, marker_headers, origin_body, origin_subject
 from penstock.spark.messages import SinkStream
+from penstock.spark.options import refuse
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.names import CONDITION_FAILED, EXPECTED_LAST_SUBJECT_SEQUENCE
@@ -27,6 +31,12 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
     try:
         info = bulk.api(f"STREAM.INFO.{name}")
     except NotFoundError:
+        if options.is_keyed:
+            kind, noun = ("bucket", "kv") if options.bucket else ("object bucket", "object")
+            named = options.bucket or options.objects
+            raise InputError(
+                f"There is no {kind} {named}.", remedy=f"Create it: penstock {noun} add {named}."
+            ) from None
         raise InputError(
             f"There is no stream {name}.",
             remedy=f"Create it: penstock stream add {name} --subjects '...' --defaults.",
@@ -41,6 +51,8 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
             f"Stream {name} sends no acks, so that nobody would know whether a row is stored.",
             remedy="Let it send them, or write to another one.",
         )
+    if options.is_keyed:
+        _refuse_no_bucket(config, options)
     if options.exactly_once:
         _refuse_unsafe(bulk, config)
     elif config.get("retention") == "interest" and not info["state"].get("consumer_count"):
@@ -66,6 +78,24 @@ def prepare(bulk: TaskConnection, options: SinkOptions) -> SinkStream:
         dead_letter_stream=_dead_letter_stream(bulk, options),
         domain=domain,
     )
+
+
+def _refuse_no_bucket(config: dict[str, Any], options: SinkOptions) -> None:
+    """Refuse a stream that has the name of a bucket and is none."""
+    if options.bucket is not None:
+        needed = [key_subjects(options.bucket)]
+    else:
+        needed = [described(options.objects or ""), chunk_subjects(options.objects or "")]
+    if not all(any(covers(item, subject) for item in config.get("subjects") or ()) for subject in needed):
+        raise InputError(
+            f"Stream {config['name']} does not take {' and '.join(needed)}: it is no bucket to write to.",
+            remedy="Make the bucket with penstock or another client, and write to that.",
+        )
+    if not config.get("allow_rollup_hdrs"):
+        raise InputError(
+            f"Stream {config['name']} does not allow rollups, as a bucket does.",
+            remedy=f"Run: penstock stream edit {config['name']} --allow-rollup --force.",
+        )
 
 
 def _refuse_unsafe(bulk: TaskConnection, config: dict[str, Any]) -> None:
@@ -158,4 +188,6 @@ def _dead_letter_stream(bulk: TaskConnection, options: SinkOptions) -> str | Non
             f"No stream takes the dead letters' subject {subject}.",
             remedy="Add it to a stream; one of the stream that takes the rows makes dead letters exactly once.",
         )
+    if options.is_keyed and options.stream in names:
+        refuse("deadLetterSubject", subject, "Name a subject of another stream.", "is one of the bucket's own.")
     return None if options.stream in names else str(names[0])

@@ -56,6 +56,8 @@ class Journal:
     sequence: int
     batch_id: str
     digests: bytes = field(repr=False)
+    fields: dict[str, Any] = field(repr=False, default_factory=dict)
+    """All that its line says."""
 
 
 @dataclass
@@ -94,7 +96,7 @@ class QueryMarkers:
 
     def head(self) -> Head | None:
         """Ask the stream's leader for the head."""
-        found = self._last(self.subjects.head)
+        found = self.last(self.subjects.head)
         return None if found is None else Head.read(found.payload, found.sequence, found.time)
 
     def join(self) -> Head:
@@ -278,7 +280,7 @@ class QueryMarkers:
             everything = self.subjects.of_task(epoch.sequence, partition)
             for found, fields, digests in self._written(everything, epoch.sequence, last, epoch):
                 if fields["kind"] == "rows":
-                    journals.append(Journal(found.sequence, str(fields["id"]), digests))
+                    journals.append(Journal(found.sequence, str(fields["id"]), digests, fields))
                 elif fields["kind"] == "open" and fields["run"] == self.run and fields["task"] > task:
                     raise self.refusals.fenced(partition)
             if not self._has_anchor(epoch.anchor):
@@ -287,7 +289,7 @@ class QueryMarkers:
 
     def check_lane(self, epoch: Head, partition: int, task: int, lane: int) -> None:
         """Make sure that a task holds a lane; say else whether somebody else has it, or it is gone from the stream."""
-        found = self._last(self.subjects.of_task(epoch.sequence, partition, lane))
+        found = self.last(self.subjects.of_task(epoch.sequence, partition, lane))
         if found is None:
             raise self.gone(epoch, partition)
         fields, _ = read_lane(found.payload)
@@ -296,14 +298,26 @@ class QueryMarkers:
 
     def journals(self, epoch: Head) -> Iterator[Journal]:
         """Give what earlier runs stored of this batch, in the order of the stream."""
-        for found, fields, digests in self._written(self.subjects.all, epoch.anchor, epoch.sequence, epoch):
+        return self._journals(epoch, epoch.sequence)
+
+    def all_journals(self, epoch: Head) -> Iterator[Journal]:
+        """Give what this run and those before it stored of the batch."""
+        last = self.last(self.subjects.all)
+        return self._journals(epoch, epoch.sequence if last is None else last.sequence)
+
+    def _journals(self, epoch: Head, end: int) -> Iterator[Journal]:
+        for found, fields, digests in self._written(self.subjects.all, epoch.anchor, end, epoch):
             if fields["kind"] == "rows":
-                yield Journal(found.sequence, str(fields["id"]), digests)
+                yield Journal(found.sequence, str(fields["id"]), digests, fields)
+
+    def purge(self, subject: str) -> None:
+        """Remove all messages of a subject."""
+        self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", {"filter": subject}))
 
     def claims(self, epoch: Head) -> tuple[dict[int, Taken], int]:
         """Give what each partition claimed of the journals, and the sequence that the next claim must expect."""
         fence = self.subjects.of_claims(epoch.sequence, "last")
-        last = self._last(fence)
+        last = self.last(fence)
         claims: dict[int, Taken] = {}
         if last is None:
             return claims, 0
@@ -330,7 +344,8 @@ class QueryMarkers:
 
     # -- reading and storing --------------------------------------------------------------------------------------
 
-    def _last(self, subject: str) -> Found | None:
+    def last(self, subject: str) -> Found | None:
+        """Ask the stream's leader for the last message of a subject."""
         return self._patiently(lambda: self.bulk.last(self.target.stream, subject))
 
     def _following(self, subject: str, place: int) -> Found | None:

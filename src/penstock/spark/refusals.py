@@ -11,6 +11,11 @@ __all__ = ["WRITE", "Refusals"]
 
 WRITE = "write-"  # how the query of a write that is no query begins; its name follows
 START = '.option("onMissingMarkers", "start") for one start'
+ANY = '.option("onRepeatedKeys", "any") for one start'
+ONE_ROW = (
+    "Let a batch have one row a key, such as groupBy(key).agg(max_by(value, sequence)); or bring the rows of a key "
+    "into one partition, in their order, such as coalesce(1)."
+)
 KEEP = '.option("onChangedRows", "keep") for one start'
 # What the server says to a message that it cannot store, by err_code, and what to do. 10077 carries the words of the
 # store, of which the first that fits counts.
@@ -183,6 +188,24 @@ class Refusals:
             "again, the query compares the rows of all partitions.",
         )
 
+    # -- rows with keys -------------------------------------------------------------------------------------------
+
+    def repeated(self, count: int) -> MarkerError:
+        """Say that partitions of a batch wrote the same keys."""
+        return self.broken(
+            f"{self._name(self.batch)} has rows of {_keys(count)} in more than one partition: which of them was stored "
+            "last, nobody knows. All rows are stored.",
+            f"{ONE_ROW} To accept what is stored, set {ANY}.",
+        )
+
+    def disordered(self, partition: int, count: int) -> MarkerError:
+        """Say that the rows of keys were stored in another order than they come in now."""
+        return self.broken(
+            f"Rows of {_keys(count)} in partition {partition} of batch {self.batch} were stored by an earlier attempt "
+            "in another order than they come in now. Nothing was written by this attempt.",
+            f"The query does not keep the order of its rows. {ONE_ROW} To accept any of them as the last, set {ANY}.",
+        )
+
     # -- what the server refuses ----------------------------------------------------------------------------------
 
     def not_stored(self, error: JetStreamError) -> JetStreamError:
@@ -207,6 +230,10 @@ class Refusals:
             err_code=error.err_code,
             description=error.description,
         )
+
+
+def _keys(count: int) -> str:
+    return "one key" if count == 1 else f"{count} keys"
 
 
 def _at(head: Head) -> str:

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.buckets.key_wire import check_bucket, stream_of_bucket
+from penstock.buckets.object_wire import stream_of_objects
 from penstock.durations import format_duration, parse_duration
-from penstock.errors import OptionError
+from penstock.errors import InputError, OptionError
 from penstock.spark.markers import is_marker
 from penstock.spark.options import (
     NO_STREAM,
@@ -47,11 +49,29 @@ def read_ttl(name: str, value: str) -> str:
     return format_duration(seconds)
 
 
+def bucket_name(name: str, value: str) -> str:
+    """Read the name of a bucket."""
+    try:
+        return check_bucket(value.strip())
+    except InputError as error:
+        refuse(name, value, error.remedy or "", f"is {value!r}, which is no name of a bucket.")
+
+
 @dataclass(frozen=True)
 class SinkOptions(Options):
     """Everything that writing needs to know, checked."""
 
-    stream: str = option(stream_name, "The stream that takes the rows.")
+    stream: str = option(stream_name, "The stream that takes the rows; excludes `bucket` and `objects`.")
+    bucket: str | None = option(
+        bucket_name,
+        "The key-value bucket that takes the rows: columns `key` and `value`, and `operation` (PUT, DEL, PURGE) if "
+        "there is one.",
+    )
+    objects: str | None = option(
+        bucket_name,
+        "The object bucket that takes the rows: columns `name` and `content`, and `description`, `metadata` and "
+        "`headers` if there are any.",
+    )
     subject: str | None = option(
         text,
         "The subject of rows whose column `subject` is missing or null; may hold columns, as `revenue.{region}`.",
@@ -82,6 +102,23 @@ class SinkOptions(Options):
         read_ttl, 'How long each message lives, such as "1h", or `never`; the stream needs allow_msg_ttl.'
     )
     ttl_column: str | None = option(text, "The column that says how long its message lives; `ttl` where it is null.")
+    on_null_value: str = option(
+        choice("fail", "delete", "purge"),
+        "Buckets only: what a row does whose `value` is null and which has no `operation`: it cannot be written, or it "
+        "deletes or purges its key.",
+        "fail",
+    )
+    revision_column: str | None = option(
+        text,
+        "Buckets only: the column with the revision that the key must have for the row to be stored; 0: the key must "
+        "not be there; null: whatever it has. A row that does not match cannot be written.",
+    )
+    on_repeated_keys: str = option(
+        choice("fail", "any"),
+        "Buckets only: what to do where two partitions of a batch have rows of one key (or object), so that nobody "
+        "knows which of them is the last: stop; or accept any.",
+        "fail",
+    )
     dead_letter_subject: str | None = option(
         text,
         "Where rows go that cannot be written; without it they stop the query. Exactly once where it is a subject of "
@@ -121,9 +158,36 @@ class SinkOptions(Options):
         for name in ("write_id", "batch_id"):
             self.misplaced(name, "A streaming query has an id in its checkpoint: leave it out.")
 
+    @property
+    def is_keyed(self) -> bool:
+        """Whether rows have keys, of which the last row counts: those of a bucket, or objects."""
+        return self.bucket is not None or self.objects is not None
+
+    def _name_stream(self) -> None:
+        """Write the stream of a bucket into the field `stream`, having refused what has no meaning for a bucket."""
+        if self.bucket is not None and self.objects is not None:
+            refuse("objects", self.objects, "Name one of them.", "is given beside bucket.")
+        name, its = ("bucket", self.bucket) if self.bucket is not None else ("objects", self.objects)
+        if its is None:
+            for field in ("on_null_value", "revision_column", "on_repeated_keys"):
+                self.misplaced(field, "It is for buckets.")
+            return
+        stream = stream_of_bucket(its) if name == "bucket" else stream_of_objects(its)
+        if self.stream and self.stream != stream:
+            refuse("stream", self.stream, "Name the stream or the bucket.", f"is given beside {name}.")
+        object.__setattr__(self, "stream", stream)
+        of_keys = ("on_null_value", "revision_column", "ttl", "ttl_column")
+        for field in ("subject", "id_column", *(of_keys if name == "objects" else ())):
+            self.misplaced(field, f"It has no meaning with {name}.")
+        if not self.exactly_once:
+            remedy = "Leave the option out: a repeat could bring an old value back."
+            refuse("guarantee", self.guarantee, remedy, f"is {self.guarantee!r}, which {name} cannot have.")
+
     def __post_init__(self) -> None:
+        self._name_stream()
         if not self.stream:
-            raise OptionError("No stream is named.", remedy=NO_STREAM, option="stream")
+            remedy = NO_STREAM.rstrip(".") + '; or a bucket: .option("bucket", "PRICES").'
+            raise OptionError("No stream is named.", remedy=remedy, option="stream")
         if self.atomic_rows > MOST_ROWS:
             refuse("atomicRows", self.atomic_rows, f"NATS stores at most 1,000 messages together: {MOST_ROWS}.")
         if self.format != "json":

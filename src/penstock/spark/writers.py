@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -15,10 +16,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
+from penstock.spark.bucket_rows import KeyShape, check_key_columns
+from penstock.spark.bucket_task import KeyTask
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.exactly_once import Task, TaskOutcome, commit
 from penstock.spark.markers import DIGEST_SIZE
 from penstock.spark.messages import Messages, Shape, SinkStream, check_columns
+from penstock.spark.object_rows import ObjectShape, check_object_columns
+from penstock.spark.object_task import ObjectTask, remove_chunks
 from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.prepare import prepare
 from penstock.spark.query_markers import QueryMarkers
@@ -53,6 +58,8 @@ class _Writing:
     """Whether a server that is away is waited for on the driver."""
     no_overwriting: ClassVar[tuple[str, str]]
     """Why a stream cannot be overwritten, and what to do."""
+    no_overwriting_keys: ClassVar[tuple[str, str]]
+    """The same for a bucket."""
 
     @property
     def series(self) -> bool:
@@ -63,9 +70,10 @@ class _Writing:
         self, connection: ConnectionOptions, options: SinkOptions, schema: StructType, overwrite: bool
     ) -> None:
         if overwrite:
-            what, remedy = self.no_overwriting
+            what, remedy = self.no_overwriting_keys if options.is_keyed else self.no_overwriting
             raise InputError(what, remedy=remedy)
-        check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, options)
+        check = check_key_columns if options.bucket else check_object_columns if options.objects else check_columns
+        check({field.name: field.dataType.simpleString() for field in schema.fields}, options)
         self.connection = connection
         self.options = options
         # A name for this execution of the batch: the tasks of a later one know by it that they replace us.
@@ -91,11 +99,14 @@ class _Writing:
         context = TaskContext.get()
         assert context is not None
         partition, start = context.partitionId(), _start_of(context)
-        rows = self._shaped(batches, f"{query}-{batch}-{partition}")
+        kind = KeyShape if self.options.bucket else ObjectShape if self.options.objects else Shape
+        shape = kind(self.options, self.prepared)
+        letters = _Letters(self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}")
+        rows = self._shaped(batches, shape, letters)
         with borrow(self.connection, self.options.patience) as bulk:
             if self.options.exactly_once:
                 markers = self._markers(bulk, query, batch, start)
-                outcome = Task(markers, partition, context.taskAttemptId()).write(rows)
+                outcome = self._task(markers, partition, context.taskAttemptId(), shape, letters).write(rows)
             else:
                 outcome = self._publish(bulk, rows)
         return Report(query, batch, self.run, start, outcome)
@@ -103,17 +114,28 @@ class _Writing:
     def _markers(self, bulk: TaskConnection, query: str, batch: int, start: str) -> QueryMarkers:
         return QueryMarkers(bulk, self.options, self.prepared, query, batch, self.run, start, self.series)
 
-    def _shaped(self, batches: Iterable[pa.RecordBatch], name: str) -> Iterator[Messages]:
+    def _task(self, markers: QueryMarkers, partition: int, task: int, shape: Shape, letters: _Letters) -> Task:
+        if self.options.objects is not None:
+            return ObjectTask(markers, partition, task)
+        if self.options.bucket is None:
+            return Task(markers, partition, task)
+        column = self.options.revision_column or ""
+
+        def bury(messages: Messages, reasons: list[str]) -> None:
+            wrong = {row: (column, reason) for row, reason in enumerate(reasons)}
+            letters.send(shape.dead_letters(messages.subjects, messages.data, wrong))
+
+        return KeyTask(markers, partition, task, bury if letters.stream is not None else None)
+
+    def _shaped(self, batches: Iterable[pa.RecordBatch], shape: Shape, letters: _Letters) -> Iterator[Messages]:
         """Give the messages of all rows; dead letters for the same stream are messages among the others."""
-        shape, elsewhere, seen = Shape(self.options, self.prepared), self.prepared.dead_letter_stream, Counter[bytes]()
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             messages, dead = shape.messages(batch)
             yield messages
-            if dead is not None and elsewhere is not None:
-                with borrow(self.connection) as bulk:  # another one: that of the rows has batches under way
-                    bulk.publish(elsewhere, _identified(dead, name, seen).to_batch(), mode="acks")
+            if dead is not None and letters.stream is not None:
+                letters.send(dead)
             elif dead is not None:
                 yield dead
 
@@ -133,7 +155,8 @@ class _Writing:
         first = reports[0]
         with borrow(self.connection, self.options.patience) as bulk:
             markers = self._markers(bulk, first.query, first.batch, first.start)
-            commit(markers, [report.outcome for report in reports])
+            before_done = partial(remove_chunks, markers) if self.options.objects is not None else None
+            commit(markers, [report.outcome for report in reports], before_done)
             if forget:
                 markers.clear()
 
@@ -146,6 +169,10 @@ class NatsStreamWriter(_Writing, DataSourceStreamArrowWriter):
         "A stream cannot be overwritten, and the output mode complete would write all results anew each time.",
         'Use .outputMode("append") with a watermark; or .outputMode("update") and foreachBatch, writing '
         "each frame with the options writeId and batchId.",
+    )
+    no_overwriting_keys = (
+        "The output mode complete would leave keys in the bucket that are not in the result any more.",
+        'Use .outputMode("update") and .foreachBatch(penstock.spark.into_bucket(...)): each key that changes is put.',
     )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
@@ -175,6 +202,10 @@ class NatsWriter(_Writing, DataSourceArrowWriter):
         "A stream cannot be overwritten: what is stored is there for its other readers.",
         'Use .mode("append"); to begin anew, purge the stream first.',
     )
+    no_overwriting_keys = (
+        "A bucket is not overwritten: keys that are not among the rows would stay.",
+        'Use .mode("append"), which puts each key; to begin anew, purge the bucket first.',
+    )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
         return self._write(iterator, f"{WRITE}{self.options.write_id or self.run}", self.options.batch_id or 0)
@@ -195,13 +226,25 @@ def _start_of(context: TaskContext) -> str:
     return group.replace("-", "")[:16] if query and group and _RUN_ID.fullmatch(group) else ""
 
 
-def _identified(letters: Messages, name: str, seen: Counter[bytes]) -> Messages:
-    """Give dead letters their ids. The same letter of the same batch has the same one, so that within the duplicate
-    window of their stream a replay adds nothing.
-    """
-    digests, headers = letters.digests(), []
-    for place, own in enumerate(letters.headers.to_pylist()):
-        digest = digests[place * DIGEST_SIZE : (place + 1) * DIGEST_SIZE]
-        seen[digest] += 1
-        headers.append([*own, (MSG_ID, [f"{name}-{digest.hex()}-{seen[digest]}"])])
-    return replace(letters, headers=pa.array(headers, HEADERS))
+class _Letters:
+    """Sends the dead letters of a task to another stream; `name` is that of the task's part of the batch."""
+
+    def __init__(self, connection: ConnectionOptions, stream: str | None, name: str) -> None:
+        self.stream = stream
+        self._connection = connection
+        self._name = name
+        self._seen: Counter[bytes] = Counter()
+
+    def send(self, letters: Messages) -> None:
+        """Store dead letters. The same one of the same batch has the same id, so that within the duplicate window of
+        their stream a replay adds nothing.
+        """
+        assert self.stream is not None
+        digests, headers = letters.digests(), []
+        for place, own in enumerate(letters.headers.to_pylist()):
+            digest = digests[place * DIGEST_SIZE : (place + 1) * DIGEST_SIZE]
+            self._seen[digest] += 1
+            headers.append([*own, (MSG_ID, [f"{self._name}-{digest.hex()}-{self._seen[digest]}"])])
+        with borrow(self._connection) as bulk:  # another one: that of the rows has batches under way
+            identified = replace(letters, headers=pa.array(headers, HEADERS))
+            bulk.publish(self.stream, identified.to_batch(), mode="acks")

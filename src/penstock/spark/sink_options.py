@@ -186,8 +186,7 @@ class SinkOptions(Options):
     def __post_init__(self) -> None:
         self._name_stream()
         if not self.stream:
-            remedy = NO_STREAM.rstrip(".") + '; or a bucket: .option("bucket", "PRICES").'
-            raise OptionError("No stream is named.", remedy=remedy, option="stream")
+            raise OptionError("No stream is named.", remedy=NO_STREAM, option="stream")
         if self.atomic_rows > MOST_ROWS:
             refuse("atomicRows", self.atomic_rows, f"NATS stores at most 1,000 messages together: {MOST_ROWS}.")
         if self.format != "json":

@@ -44,6 +44,13 @@ FLOORS = {
     "penstock.channels.state_records": 0,
     "penstock.buckets.key_wire": 0,
     "penstock.buckets.object_wire": 0,
+    "penstock.store.blocks": 0,
+    "penstock.store.checksums": 0,
+    "penstock.store.entries": 0,
+    "penstock.store.graves": 0,
+    "penstock.store.index": 0,
+    "penstock.store.records": 0,
+    "penstock.store.s2": 0,
     "penstock.spark.options": 0,
     "penstock.spark.source_options": 0,
     "penstock.spark.offsets": 0,
@@ -83,6 +90,7 @@ FLOORS = {
     "penstock.server": 2,
     "penstock.connection": 2,
     "penstock.wire.bulk": 2,
+    "penstock.store": 2,  # files; the formats themselves are pure
     # capabilities
     "penstock.account": 3,
     "penstock.jetstream": 3,

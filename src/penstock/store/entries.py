@@ -37,7 +37,7 @@ COMPILED: bool = bool(cython.compiled)
 
 MAGIC = b"NATSARC1"
 BROKEN = 6
-_LARGEST = 1 << 30
+_LARGEST = 256 << 20  # bytes; a server takes messages of 64 MB at most
 
 
 class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any

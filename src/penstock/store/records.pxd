@@ -6,6 +6,11 @@ from penstock.wire.buffers cimport Bytes, Numbers
 from penstock.wire.columns cimport Columns
 
 
+cdef Py_ssize_t _HEAD, _CHECKSUM, _LARGEST
+cdef unsigned long long _SEQUENCE
+cdef int MESSAGE, ERASED, TOMBSTONE
+
+
 @cython.final
 cdef class Records(Columns):
     cdef public bint verify

@@ -272,7 +272,7 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
             if self.grave_base >= 0:
                 self.grave += 264
             if self.grave + 264 > len(self.graves):
-                self.grave_base = _SEQUENCE
+                self.grave_base = _SEQUENCE  # behind every sequence
                 return False
             self._open_grave()
         place = sequence - self.grave_base

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock import Server, connect, model
 from penstock.connection import Connection
-from penstock.jetstream import Outgoing, Publisher
+from penstock.jetstream import Outgoing, Publisher, snapshot
 from penstock.store.history import History
 from penstock.wire.bulk import BulkConnection
 
@@ -188,6 +188,10 @@ class World:
         """Give the folder of a stream's blocks."""
         return next(self.folder.rglob(f"streams/{name}/msgs"))
 
+    def backup(self, name: str) -> Path:
+        """Give the folder of a stream's backup."""
+        return self.folder.parent / f"backup-{name}"
+
     def blocks(self, name: str) -> list[Path]:
         """Give the files of a stream's blocks, in order."""
         return sorted(self.messages(name).glob("*.blk"), key=lambda path: int(path.stem))
@@ -208,6 +212,8 @@ def make_world(folder: Path, *, kill: bool) -> World:
                 await asyncio.gather(*(change(nc, name) for name, (change, _) in CASES.items()))
             for name in (*CASES, "counter"):
                 world.state[name] = (await ask(nc, f"STREAM.INFO.{name}"))["state"]
+                if not kill:
+                    await snapshot.backup(nc, name, world.backup(name))
 
     with Server(store=folder, on_loss="tell", sync="2m") as server:
         asyncio.run(work(server.url))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from penstock import Server, connect
 from penstock.errors import InputError, StoreInUseError
-from penstock.store.history import open_store
+from penstock.jetstream import snapshot
+from penstock.store.backup_report import report_backup
+from penstock.store.history import open_backup, open_store
+from tests.live.inprocess import runner
 from tests.live.store_worlds import CASES, World, fill, held, make, make_world, rows, said
 
 ALL = [*CASES, "counter"]
+NATS = shutil.which("nats")
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +46,34 @@ def check(world: World, name: str, folder: Path | None = None) -> str | None:
 def test_a_store_holds_what_its_server_said(ended: World, name: str) -> None:
     """Whatever was removed in whatever way, the store of a server that ended has its rows, by its index."""
     assert check(ended, name) is None
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_backup_holds_what_its_server_said(ended: World, name: str) -> None:
+    """A backup has the rows of the stream, and knows how far the stream had come; every message is counted."""
+    history, state = open_backup(ended.backup(name)), ended.state[name]
+    assert held(history) == ended.said[name]
+    assert (history.messages, history.last) == (state["messages"], state["last_seq"])
+    report = report_backup(ended.backup(name))
+    assert (report.messages, report.size, len(report.subjects)) == (
+        state["messages"],
+        state["bytes"],
+        state.get("num_subjects", 0),
+    )
+
+
+@pytest.mark.skipif(NATS is None, reason="the nats command is compared with where it is installed")
+@pytest.mark.parametrize("name", ["acks", "purge_all", "blocks"])
+def test_the_nats_command_says_the_same_of_a_backup(ended: World, name: str) -> None:
+    """`backup info` and `backup validate` agree with those of the nats command."""
+    run, folder = runner("nats://127.0.0.1:1"), str(ended.backup(name))
+    theirs = json.loads(subprocess.check_output([str(NATS), "backup", "info", folder, "--json", "--subjects"]))
+    ours = json.loads(run("backup", "info", folder, "--json", "--subjects").stdout)
+    fields = ("messages", "num_subjects", "bytes", "first_seq", "last_seq", "consumers", "declared_counts_advisory")
+    assert [ours[field] or None for field in fields] == [theirs[field] or None for field in fields]
+    assert ours.get("subjects", {}) == theirs.get("subjects", {})
+    validated = subprocess.check_output([str(NATS), "backup", "validate", folder, "--no-progress"], text=True)
+    assert run("backup", "validate", folder).stdout.split() == validated.split()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -173,9 +207,6 @@ def test_a_copy_of_a_running_store_holds_a_beginning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cipher", ["chacha", "aes"])
 def test_an_encrypted_store_is_refused(tmp_path: Path, cipher: str) -> None:
     """An encrypted stream is named as such, with the way that reads it: a backup of one is plain."""
-    from penstock.jetstream import snapshot
-    from penstock.store.history import open_backup
-
     config = f'jetstream {{ key: "a secret of this test", cipher: {cipher} }}'
 
     async def work(url: str) -> None:

@@ -151,6 +151,8 @@ class Contents:
     """The state of the stream as the server wrote it down when it began."""
     consumers: tuple[str, ...]
     messages: int
+    size: int
+    """Bytes that the messages take in a store."""
     last: int
     """The sequence of the last message; 0 if there is none."""
     parts: tuple[Part, ...]
@@ -192,7 +194,9 @@ class _Walk:
         if not is_over or self.state is None:
             raise Broken("it ends before its end is said")
         entries = self.entries
-        return Contents(self.state, tuple(self.consumers), entries.counted, entries.last, tuple(self.parts))
+        return Contents(
+            self.state, tuple(self.consumers), entries.counted, entries.stored, entries.last, tuple(self.parts)
+        )
 
     def _take(self, waiting: bytearray, offset: int) -> tuple[int, bool]:
         """Take what is whole; give the position behind it, and whether the end was said."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["PIECE", "SPAN", "Graves", "is_alive_between", "members", "pieces"]
+__all__ = ["PIECE", "SPAN", "Graves", "alive_runs", "is_alive_between", "members", "pieces"]
 
 SPAN = 2048
 PIECE = 8 + SPAN // 8
@@ -23,6 +23,10 @@ class Graves:
 
     def __contains__(self, sequence: int) -> bool:
         return bool(self._pieces.get(sequence // SPAN * SPAN, 0) >> sequence % SPAN & 1)
+
+    def piece(self, base: int) -> int:
+        """Give the bits of the piece that begins at a sequence."""
+        return self._pieces.get(base, 0)
 
     def add(self, sequences: Iterable[int]) -> None:
         """Take more sequences in."""
@@ -88,3 +92,24 @@ def is_alive_between(packed: bytes, start: int, end: int) -> bool:
             return base + (alive & -alive).bit_length() - 1 < end
         start = base + SPAN
     return start < end
+
+
+def alive_runs(present: bytes, dead: Graves, first: int, last: int) -> list[tuple[int, int]]:
+    """Give the stretches of sequences that are present and not dead, from `first` to `last`, ends included."""
+    found: list[tuple[int, int]] = []
+    for base, bits in pieces(present):
+        alive = bits & ~dead.piece(base)
+        if base < first:
+            alive &= ~((1 << first - base) - 1)
+        if base + SPAN > last + 1:
+            alive &= (1 << max(last + 1 - base, 0)) - 1
+        while alive:
+            start = (alive & -alive).bit_length() - 1
+            length = ((~(alive >> start)) & -(~(alive >> start))).bit_length() - 1
+            begin, stop = base + start, base + start + length - 1
+            if found and found[-1][1] + 1 == begin:
+                found[-1] = (found[-1][0], stop)
+            else:
+                found.append((begin, stop))
+            alive &= ~(((1 << length) - 1) << start)
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import InputError, StoreInUseError
 from penstock.server.neighbours import server_using
 from penstock.store import backups
-from penstock.store.backups import Part
+from penstock.store.backups import Contents, Part, Tar
 from penstock.store.entries import MAGIC
 from penstock.store.files import Folder, open_folder
 from penstock.store.opening import open_file
@@ -116,16 +116,27 @@ def open_backup(uri: str | os.PathLike[str], stream: str | None = None, progress
     name = meta["config"]["name"]
     if stream not in (None, name):
         raise InputError(f"{uri} is a backup of {name} and not of {stream}.", remedy=f"Name {name}, or another backup.")
+    return open_archive(folder, path, meta, progress)[0]
+
+
+def open_archive(
+    folder: Folder, path: str, meta: dict[str, Any], progress: Progress | None = None
+) -> tuple[History, Contents | Tar]:
+    """Open the archive of a backup; give its history, and what it is: messages, or the files of a store."""
     try:
         with Unpacked(open_file(path)) as file:
             has_messages = file.read(len(MAGIC)) == MAGIC
         if not has_messages:
-            return _history(open_stream(backups.Tar.open(path), progress=progress), os.fspath(uri))
+            files = Tar.open(path)
+            return _history(open_stream(files, progress=progress), folder.uri), files
         found = backups.walk(path, progress)
     except ValueError as error:
         raise backups.damaged(folder, str(error)) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.", remedy="May this user?") from None
     first, last = found.state.get("first_seq", 0), max(found.state.get("last_seq", 0), found.last)
-    return History(name, os.fspath(uri), meta["config"], first, last, found.messages, found.parts)
+    name = meta["config"]["name"]
+    return History(name, folder.uri, meta["config"], first, last, found.messages, found.parts), found
 
 
 def _history(stored: StoredStream, source: str) -> History:

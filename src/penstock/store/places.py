@@ -40,6 +40,11 @@ class InFile:
         with open_file(self.path) as file:
             return unpack_block(bytearray(file.read(LARGEST + 1)))
 
+    def head(self, size: int) -> bytes:
+        """Read the first bytes of the file."""
+        with open_file(self.path) as file:
+            return file.read(size)
+
 
 @dataclass(frozen=True)
 class InBackup:

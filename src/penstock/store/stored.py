@@ -80,33 +80,52 @@ class StoredStream:
     damage: tuple[Damage, ...] = ()
 
 
-def stream_folders(folder: Folder, stream: str | None = None) -> Iterator[tuple[str, str, Folder]]:
+def stream_folders(
+    folder: Folder, stream: str | None = None, *, lenient: bool = False
+) -> Iterator[tuple[str, str, Folder]]:
     """Find streams in a store: account, name and folder of each.
 
     The folder may be the one that the server was given, its folder `jetstream`, an account's, or a stream's own.
+    `lenient` takes the name of the folder for that of a stream that cannot be read.
     """
     names = folder.names()
     if "meta.inf" in names:
-        meta = _meta(folder)
-        if stream in (None, meta["name"]):
-            yield "", meta["name"], folder
+        name = folder.uri.rstrip("/").rpartition("/")[2] if lenient else _meta(folder)["name"]
+        if stream in (None, name):
+            yield "", name, folder
     elif "streams" in names:
         account = folder.uri.rstrip("/").rpartition("/")[2]
         for name in sorted(name for name, size in folder.inside("streams").names().items() if size is None):
             if stream in (None, name) and "meta.inf" in folder.inside("streams", name).names():
                 yield account, name, folder.inside("streams", name)
     elif "jetstream" in names:
-        yield from stream_folders(folder.inside("jetstream"), stream)
+        yield from stream_folders(folder.inside("jetstream"), stream, lenient=lenient)
     else:
         for account in sorted(name for name, size in names.items() if size is None):
             if "streams" in folder.inside(account).names():
-                yield from stream_folders(folder.inside(account), stream)
+                yield from stream_folders(folder.inside(account), stream, lenient=lenient)
+
+
+def is_encrypted(folder: Files) -> bool:
+    """Tell whether a stream is encrypted, by the keys that stand beside its files."""
+    return "meta.key" in folder.names() or any(name.endswith(".key") for name in _messages_folder(folder).names())
+
+
+def block_files(folder: Files) -> dict[int, tuple[str, int]]:
+    """Give path and size of each block file of a stream, by its number."""
+    messages = _messages_folder(folder)
+    return {number: (messages.path(f"{number}.blk"), size) for number, size in _blocks(messages.names())}
+
+
+def _blocks(listed: dict[str, int | None]) -> list[tuple[int, int]]:
+    """Give number and size of the blocks among some files, in order."""
+    sizes = ((found, size) for name, size in listed.items() if (found := _BLOCK.fullmatch(name)) and size is not None)
+    return sorted((int(found[1]), size) for found, size in sizes)
 
 
 def _meta(folder: Files) -> dict[str, Any]:
-    names = folder.names()
     content = folder.read("meta.inf") or b""
-    if "meta.key" in names:
+    if is_encrypted(folder):
         raise InputError(
             f"{folder.uri} is encrypted.",
             remedy="Let a server that has the key make a backup of the stream: backups are not encrypted.",
@@ -139,12 +158,7 @@ def open_stream(folder: Files, *, progress: Callable[[int], None] | None = None)
     meta = _meta(folder)
     name = meta["name"]
     messages = _messages_folder(folder)
-    listed = messages.names()
-    if any(each.endswith(".key") for each in listed):
-        raise InputError(f"{folder.uri} is encrypted.", remedy="Let a server that has the key make a backup of it.")
-    blocks = sorted(
-        (int(found[1]), size) for each, size in listed.items() if (found := _BLOCK.fullmatch(each)) and size is not None
-    )
+    blocks = _blocks(messages.names())
     content = messages.read("index.db")
     index = None
     if content is None:

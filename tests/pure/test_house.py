@@ -50,6 +50,13 @@ FLOORS = {
     "penstock.buckets.object_info": 0,
     "penstock.buckets.object_status": 0,
     "penstock.part_file": 1,
+    "penstock.store.blocks": 0,
+    "penstock.store.checksums": 0,
+    "penstock.store.entries": 0,
+    "penstock.store.graves": 0,
+    "penstock.store.index": 0,
+    "penstock.store.records": 0,
+    "penstock.store.s2": 0,
     "penstock.spark.options": 0,
     "penstock.spark.source_options": 0,
     "penstock.spark.offsets": 0,
@@ -94,6 +101,7 @@ FLOORS = {
     "penstock.server": 2,
     "penstock.connection": 2,
     "penstock.wire.bulk": 2,
+    "penstock.store": 2,  # files; the formats themselves are pure
     # capabilities
     "penstock.account": 3,
     "penstock.jetstream": 3,

@@ -193,7 +193,7 @@ def test_what_is_dead_is_no_row(form: Any) -> None:
         )
     )
     made = _records(form, 3, 7)
-    made.open(form.records.key_of("S", 7), b"\x20", 0)  # 5 is buried
+    made.open(form.records.key_of("S", 7), bytes(8) + b"\x20" + bytes(255))  # 5 is buried
     made.take(block, 0, len(block))
     assert made.stop == BEYOND
     assert _sequences(form, made) == [3, 4, 6]

@@ -165,9 +165,10 @@ COMMANDS: dict[str, Entry | Group] = {
             )
         },
     ),
+    "store": Group("Stores of servers that do not run: look into them.", {"store": "inspect"}),
     "backup": Group(
-        "Streams into folders, and back.",
-        {},
+        "Streams into folders, and back; what backups hold.",
+        {"backup_look": "info validate lookup"},
         groups={
             "stream": Entry("backup.backup"),
             "restore": Group("Restore what was backed up.", {}, groups={"stream": Entry("backup.restore")}),

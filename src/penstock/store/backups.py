@@ -27,11 +27,12 @@ from penstock.wire.columns import BEYOND, FULL, NEED, OTHER
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ARCHIVES", "Part", "Tar", "archive_of", "read_part", "walk"]
+__all__ = ["ARCHIVES", "Contents", "Part", "Tar", "archive_of", "read_part", "walk"]
 
 META = "backup.json"
 ARCHIVES = ("stream.arc.s2", "stream.tar.s2")
 _CHUNK = 1 << 20
+_ERRORS = "errors.txt"
 _PART = 32 << 20  # bytes of messages, unpacked, from one place where a read may begin to the next
 
 
@@ -73,8 +74,8 @@ class Tar:
     """A folder inside of a tar archive, with the face of `Folder`."""
 
     uri: str
-    members: dict[str, tuple[int, int]] = field(repr=False)
-    """Offset and size of each file."""
+    members: dict[str, InBackup] = field(repr=False)
+    """Where each file is."""
     inner: str = ""
 
     @classmethod
@@ -83,9 +84,15 @@ class Tar:
         with Unpacked(open_file(path)) as file:
             try:
                 with tarfile.open(fileobj=file, mode="r:") as tar:
-                    members = {item.name: (item.offset_data, item.size) for item in tar if item.isfile()}
+                    members = {
+                        item.name: InBackup(path, item.name, item.offset_data, item.size, file.anchor(item.offset_data))
+                        for item in tar
+                        if item.isfile()
+                    }
             except tarfile.TarError as error:
                 raise Broken(f"it is no tar archive: {error}") from None
+        if _ERRORS in members:
+            raise Broken(f"the server broke it off and wrote {_ERRORS} into it")
         return cls(path, members)
 
     def inside(self, *names: str) -> Tar:
@@ -94,9 +101,11 @@ class Tar:
 
     def names(self) -> dict[str, int | None]:
         """List the files in it."""
-        here = ((name, size) for name, (_, size) in self.members.items() if name.startswith(self.inner))
-        within = {name.removeprefix(self.inner): size for name, size in here}
-        return {name: size for name, size in within.items() if "/" not in name}
+        found = {name.removeprefix(self.inner): size for name, size in self._sizes() if name.startswith(self.inner)}
+        return {name: size for name, size in found.items() if "/" not in name}
+
+    def _sizes(self) -> Iterator[tuple[str, int]]:
+        return ((name, place.size) for name, place in self.members.items())
 
     def path(self, name: str) -> str:
         """Say where a file in it is."""
@@ -104,17 +113,12 @@ class Tar:
 
     def place(self, name: str) -> Place:
         """Give where a block in it is."""
-        offset, size = self.members.get(self.inner + name, (0, 0))
-        return InBackup(self.uri, self.inner + name, offset, size)
+        return self.members.get(self.inner + name) or InBackup(self.uri, self.inner + name, 0, 0)
 
     def read(self, name: str) -> bytes | None:
         """Read a file; None if it is not there."""
-        if self.inner + name not in self.members:
-            return None
-        offset, size = self.members[self.inner + name]
-        with Unpacked(open_file(self.uri)) as file:
-            file.seek(offset)
-            return b"".join(iter(lambda: file.read(offset + size - file.tell()), b""))
+        place = self.members.get(self.inner + name)
+        return None if place is None else bytes(place.read())
 
 
 # -- an archive of messages -------------------------------------------------------------------------------------------
@@ -131,48 +135,108 @@ class Part:
     first: int
     last: int
     messages: int
+    anchor: tuple[int, int] = (0, 0)
+    """Where reading may begin: in the file, and in what it becomes."""
 
     def batches(self, stream: str, start: int = 0, end: int = 1 << 62, **options: Any) -> Iterator[pa.RecordBatch]:
         """Give its messages whose sequences are in [start, end)."""
         return read_part(stream, self, start, end, **options)
 
 
-def walk(path: str, progress: Callable[[int], None] | None = None) -> tuple[dict[str, Any], tuple[Part, ...]]:
-    """Go through an archive of messages, making no rows: give the state that it names, and where reads may begin.
+@dataclass(frozen=True)
+class Contents:
+    """What an archive of messages holds, as it was found."""
 
-    Broken if it is not whole: its end must be said, and as many messages be there as its state says.
+    state: dict[str, Any]
+    """The state of the stream as the server wrote it down when it began."""
+    consumers: tuple[str, ...]
+    messages: int
+    size: int
+    """Bytes that the messages take in a store."""
+    last: int
+    """The sequence of the last message; 0 if there is none."""
+    parts: tuple[Part, ...]
+
+
+def walk(path: str, progress: Callable[[int], None] | None = None) -> Contents:
+    """Go through an archive of messages, making no rows: say what it holds, and where reads may begin.
+
+    Broken if it is not whole: its end must be said. It may hold other messages than its state says: limits removed
+    some while it was written, or somebody edited it.
     """
-    entries = Entries(1, 1 << 62, max_rows=1, max_bytes=1)
-    entries.counting = True
-    state: dict[str, Any] = {}
-    parts: list[Part] = []
-    begin = begun = counted = 0
-    for waiting, offset in _portions(path, len(MAGIC), None, progress):
-        position, is_over = entries.take(waiting, 0, len(waiting)), False
-        while entries.stop == OTHER and (found := entries.entry(waiting, position, len(waiting))) is not None:
-            name, content, behind = found
-            is_over = not name
+    with Unpacked(open_file(path)) as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise Broken("it does not begin as a backup does")
+        return _Walk(path, file).run(progress)
+
+
+class _Walk:
+    def __init__(self, path: str, file: Unpacked) -> None:
+        self.path, self.file = path, file
+        self.entries = Entries(1, 1 << 62, max_rows=1, max_bytes=1)
+        self.entries.counting = True
+        self.state: dict[str, Any] | None = None
+        self.consumers: list[str] = []
+        self.parts: list[Part] = []
+        self.begin = self.counted = 0
+        self.first = 1
+
+    def run(self, progress: Callable[[int], None] | None) -> Contents:
+        is_over = False
+        for waiting, offset in _portions(self.file, len(MAGIC), None, progress):
+            position, is_over = self._take(waiting, offset)
+            del waiting[:position]
+            at = offset + position
+            if self.entries.counted > self.counted and (is_over or at - self.begin >= _PART):
+                self._cut(at)
             if is_over:
                 break
-            if name == b"state.json":
-                state = dict(json.loads(content))
-            position = behind
-            begin = offset + position
-            position = entries.take(waiting, position, len(waiting))
-        if entries.stop not in (NEED, OTHER):
+        if not is_over or self.state is None:
+            raise Broken("it ends before its end is said")
+        entries = self.entries
+        return Contents(
+            self.state, tuple(self.consumers), entries.counted, entries.stored, entries.last, tuple(self.parts)
+        )
+
+    def _take(self, waiting: bytearray, offset: int) -> tuple[int, bool]:
+        """Take what is whole; give the position behind it, and whether the end was said."""
+        entries = self.entries
+        position = entries.take(waiting, 0, len(waiting)) if self.state is not None else 0
+        while self.state is None or entries.stop == OTHER:
+            found = entries.entry(waiting, position, len(waiting))
+            if found is None:
+                return position, False
+            name, content, behind = found
+            if (name == b"state.json") != (self.state is None) or (name and entries.counted):
+                raise Broken(f"what stands at {offset + position} may not stand there")
+            if not name:
+                return position, True
+            if self.state is None:
+                self.state = _state(content)
+            else:
+                self.consumers.append(name.decode("utf-8", "replace").removeprefix("consumers/"))
+            self.begin = offset + behind
+            position = entries.take(waiting, behind, len(waiting))
+        if entries.stop != NEED:
             raise Broken(f"what stands at {offset + position} is no message that may follow")
-        del waiting[:position]
-        at = offset + position
-        if entries.counted > counted and (is_over or at - begin >= _PART):
-            parts.append(Part(path, begin, at - begin, begun + 1, entries.last, entries.counted - counted))
-            begin, begun, counted = at, entries.last, entries.counted
-        if is_over:
-            break
-    else:
-        raise Broken("it ends before its end is said")
-    if entries.counted != state.get("messages", 0):
-        raise Broken(f"it says that it has {state.get('messages', 0)} messages, and has {entries.counted}")
-    return state, tuple(parts)
+        return position, False
+
+    def _cut(self, at: int) -> None:
+        entries = self.entries
+        messages, anchor = entries.counted - self.counted, self.file.anchor(self.begin)
+        self.parts.append(Part(self.path, self.begin, at - self.begin, self.first, entries.last, messages, anchor))
+        self.begin, self.first, self.counted = at, entries.last + 1, entries.counted
+
+
+def _state(content: bytes) -> dict[str, Any]:
+    try:
+        state = json.loads(content)
+        numbers = [state.get(name, 0) for name in ("first_seq", "last_seq", "messages", "bytes", "consumer_count")]
+    except (ValueError, AttributeError):
+        raise Broken("its state.json is none") from None
+    if not all(isinstance(number, int) and 0 <= number < 1 << 62 for number in numbers):
+        raise Broken("its state.json says numbers that cannot be")
+    return dict(state)
 
 
 def read_part(
@@ -188,33 +252,33 @@ def read_part(
 ) -> Iterator[pa.RecordBatch]:
     """Give the messages of a part whose sequences are in [start, end); Broken if some cannot be read."""
     entries = Entries(max(start, part.first), end, max_rows=max_rows, max_bytes=max_bytes, headers=headers)
-    for waiting, offset in _portions(part.path, part.offset, part.offset + part.size):
-        position = entries.take(waiting, 0, len(waiting))
-        while entries.stop == FULL:
-            yield to_batch(entries.close(), stream, escape=escape)
-            entries.restart()
-            position = entries.take(waiting, position, len(waiting))
-        if entries.stop == BEYOND:
-            break
-        if entries.stop != NEED:
-            raise Broken(f"what stands at {offset + position} is no message that may follow")
-        del waiting[:position]
+    with Unpacked(open_file(part.path), part.anchor) as file:
+        for waiting, offset in _portions(file, part.offset, part.offset + part.size):
+            position = entries.take(waiting, 0, len(waiting))
+            while entries.stop == FULL:
+                yield to_batch(entries.close(), stream, escape=escape)
+                entries.restart()
+                position = entries.take(waiting, position, len(waiting))
+            if entries.stop == BEYOND:
+                break
+            if entries.stop != NEED:
+                raise Broken(f"what stands at {offset + position} is no message that may follow")
+            del waiting[:position]
     if entries.rows:
         yield to_batch(entries.close(), stream, escape=escape)
 
 
 def _portions(
-    path: str, offset: int, end: int | None, progress: Callable[[int], None] | None = None
+    file: Unpacked, offset: int, end: int | None, progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[bytearray, int]]:
     """Give what is waiting, with one portion more each time, and its offset; who takes from it takes from its front."""
     waiting = bytearray()
-    with Unpacked(open_file(path)) as file:
-        file.seek(offset)
-        end = file.size if end is None else end
-        while file.tell() < end and (portion := file.read(min(_CHUNK, end - file.tell()))):
-            waiting += portion
-            yield waiting, file.tell() - len(waiting)
-            if progress is not None:
-                progress(len(portion))
+    file.seek(offset)
+    most = 1 << 62 if end is None else end
+    while file.tell() < most and (portion := file.read(min(_CHUNK, most - file.tell()))):
+        waiting += portion
+        yield waiting, file.tell() - len(waiting)
+        if progress is not None:
+            progress(len(portion))
     if waiting:
         raise Broken("it ends in the middle of a message")

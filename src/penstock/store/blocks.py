@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from penstock.store.s2 import decompress
 
-__all__ = ["unpack_block"]
+__all__ = ["LARGEST", "unpack_block"]
 
 _S2 = 1
 _CHECKSUM = 8
-_LARGEST = 1 << 30
+LARGEST = 256 << 20  # bytes; a server begins a new block at 8 MB, and the last message of one may have 32
 
 
 def unpack_block(content: bytearray) -> bytearray:
-    """Give the records of a block."""
+    """Give the records of a block; ValueError if it is none, or no block that a server writes."""
+    if len(content) > LARGEST:
+        raise ValueError(f"it has more than {LARGEST} bytes")
     if content[:3] != b"cmp" or len(content) < 5 + _CHECKSUM:
         return content
     if content[3] != _S2:
@@ -30,9 +32,9 @@ def unpack_block(content: bytearray) -> bytearray:
             break
         if place > 13 or place >= len(content):
             raise ValueError("it does not say its size")
-    if size > _LARGEST:
+    if size > LARGEST:
         raise ValueError(f"it would become {size} bytes")
-    records = decompress(bytes(content[place:-_CHECKSUM]))
+    records = decompress(memoryview(content)[place:-_CHECKSUM], size)
     records += content[-_CHECKSUM:]
     if len(records) != size:
         raise ValueError(f"it becomes {len(records)} bytes and not {size}")

@@ -2,6 +2,7 @@
 cimport cython
 
 
+cdef unsigned long long _LOW
 cdef unsigned long long _init[8]
 cdef unsigned int _tables[8][256]
 

@@ -27,6 +27,7 @@ __all__ = ["COMPILED", "Highway", "crc32c"]
 COMPILED: bool = bool(cython.compiled)
 
 _ALL = 0xFFFFFFFFFFFFFFFF
+_LOW = 0xFFFFFFFF
 _FIRST = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _SECOND = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 
@@ -92,9 +93,9 @@ class Highway:
         state = self.state
         if cython.compiled:
             state[4 + lane] += word + state[8 + lane]
-            state[8 + lane] ^= (state[4 + lane] & 0xFFFFFFFF) * (state[lane] >> 32)
+            state[8 + lane] ^= cython.cast(cython.uint, state[4 + lane]) * (state[lane] >> 32)
             state[lane] += state[12 + lane]
-            state[12 + lane] ^= (state[lane] & 0xFFFFFFFF) * (state[4 + lane] >> 32)
+            state[12 + lane] ^= cython.cast(cython.uint, state[lane]) * (state[4 + lane] >> 32)
         else:
             state[4 + lane] = (state[4 + lane] + word + state[8 + lane]) & _ALL
             state[8 + lane] ^= (state[4 + lane] & 0xFFFFFFFF) * (state[lane] >> 32)
@@ -112,22 +113,26 @@ class Highway:
         """Add two lanes, their bytes shuffled, to two others."""
         state = self.state
         low, high = state[source], state[source + 1]
+        # Each byte is shifted to where it belongs: for a mask above 31 bits Cython would leave C.
         first = (
             low & 0xFF0000
             | ((low & 0xFF00) << 32)
-            | ((low & 0xFF000000 | high & 0xFF00000000) >> 24)
-            | ((low & 0xFF0000000000 | high & 0xFF000000000000) >> 16)
-            | ((high & 0xFF00000000000000) >> 8)
+            | (low >> 24 & 0xFF)
+            | ((high >> 32 & 0xFF) << 8)
+            | ((low >> 40 & 0xFF) << 24)
+            | ((high >> 48 & 0xFF) << 32)
+            | (high >> 56 << 48)
             | ((low & 0xFF) << 56)
         )
         second = (
             high & 0xFF0000
-            | low & 0xFF00000000000000
+            | (low >> 56 << 56)
             | ((high & 0xFF) << 48)
             | ((high & 0xFF00) << 24)
-            | ((high & 0xFF000000 | low & 0xFF00000000) >> 24)
-            | ((high & 0xFF0000000000) >> 16)
-            | ((low & 0xFF000000000000) >> 8)
+            | (high >> 24 & 0xFF)
+            | ((low >> 32 & 0xFF) << 8)
+            | ((high >> 40 & 0xFF) << 24)
+            | ((low >> 48 & 0xFF) << 40)
         )
         if cython.compiled:
             state[target] += first
@@ -142,9 +147,9 @@ class Highway:
         state, last, whole, odd = self.state, self.last, size & ~3, size & 3
         for lane in range(4):
             word = state[4 + lane]
-            low, high = word & 0xFFFFFFFF, word >> 32
-            low = (low << size | low >> (32 - size)) & 0xFFFFFFFF
-            high = (high << size | high >> (32 - size)) & 0xFFFFFFFF
+            low, high = word & _LOW, word >> 32
+            low = (low << size | low >> (32 - size)) & _LOW
+            high = (high << size | high >> (32 - size)) & _LOW
             state[4 + lane] = high << 32 | low
             if cython.compiled:
                 state[lane] += (cython.cast(cython.ulonglong, size) << 32) + size

@@ -9,6 +9,7 @@ cdef class Entries(Columns):
     cdef readonly long long last
     cdef public bint counting
     cdef public long long counted
+    cdef public long long stored
     cdef public bint whole
     cdef Py_ssize_t place
 

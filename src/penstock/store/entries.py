@@ -37,7 +37,7 @@ COMPILED: bool = bool(cython.compiled)
 
 MAGIC = b"NATSARC1"
 BROKEN = 6
-_LARGEST = 1 << 30
+_LARGEST = 256 << 20  # bytes; a server takes messages of 64 MB at most
 
 
 class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
@@ -48,6 +48,7 @@ class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         self.last = 0
         self.counting = False
         self.counted = 0
+        self.stored = 0
         self.whole = False
 
     def take(self, buffer: bytearray, start: int, end: int) -> int:
@@ -80,6 +81,8 @@ class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
             self.last = self.sequence
             if self.counting:
                 self.counted += 1
+                # What a record of a block takes: 30 bytes, and 4 more with headers, beside its parts.
+                self.stored += 30 + self.subject_end - self.subject + self.total + (4 if self.head > 0 else 0)
             elif self.sequence >= self.next:
                 self.lines.count = 0
                 if self.head > 0 and self.with_headers:

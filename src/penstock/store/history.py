@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from penstock.errors import InputError
+from penstock.errors import InputError, StoreInUseError
+from penstock.server.neighbours import server_using
 from penstock.store import backups
-from penstock.store.backups import Part
+from penstock.store.backups import Contents, Part, Tar
 from penstock.store.entries import MAGIC
-from penstock.store.files import open_folder
+from penstock.store.files import Folder, open_folder
 from penstock.store.opening import open_file
 from penstock.store.stored import Damage, Segment, StoredStream, open_stream, stream_folders
 from penstock.store.unpacked import Unpacked
@@ -73,6 +75,7 @@ class History:
 def open_store(uri: str | os.PathLike[str], stream: str | None = None, progress: Progress | None = None) -> History:
     """Open a stream in the store of a server that does not run, or in a copy of one."""
     folder = open_folder(uri)
+    refuse_running(folder)
     found = list(stream_folders(folder, stream))
     if len(found) != 1:
         known = sorted({name for _, name, _ in stream_folders(folder)})
@@ -80,7 +83,7 @@ def open_store(uri: str | os.PathLike[str], stream: str | None = None, progress:
             raise InputError(
                 f"{uri} holds no stream.", remedy="Name the folder that nats-server was given as its store."
             )
-        if found:
+        if found and stream is not None:
             accounts = ", ".join(account for account, _, _ in found)
             what, remedy = f"Several accounts in {uri} have a stream {stream}: {accounts}.", "Name an account's folder."
         else:
@@ -90,6 +93,22 @@ def open_store(uri: str | os.PathLike[str], stream: str | None = None, progress:
     return _history(open_stream(found[0][2], progress=progress), os.fspath(uri))
 
 
+def refuse_running(folder: Folder) -> None:
+    """Refuse a store that a server of this machine uses, as far as that can be seen: it would change under us."""
+    if not folder.is_local:
+        return
+    path = Path(folder.uri).resolve()
+    roots = [path, *(above for above in path.parents if (path / "x").relative_to(above).parts[0] == "jetstream")]
+    for root in roots:
+        if (root / "jetstream").is_dir() and (process := server_using(root)) is not None:
+            raise StoreInUseError(
+                f"A nats-server, process {process}, is using {folder.uri}.",
+                remedy="Read its streams through it, stop it, or read a copy of the folder or a backup.",
+                store=folder.uri,
+                pid=process,
+            )
+
+
 def open_backup(uri: str | os.PathLike[str], stream: str | None = None, progress: Progress | None = None) -> History:
     """Open a backup of a stream, whichever server wrote it."""
     folder = open_folder(uri)
@@ -97,16 +116,27 @@ def open_backup(uri: str | os.PathLike[str], stream: str | None = None, progress
     name = meta["config"]["name"]
     if stream not in (None, name):
         raise InputError(f"{uri} is a backup of {name} and not of {stream}.", remedy=f"Name {name}, or another backup.")
+    return open_archive(folder, path, meta, progress)[0]
+
+
+def open_archive(
+    folder: Folder, path: str, meta: dict[str, Any], progress: Progress | None = None
+) -> tuple[History, Contents | Tar]:
+    """Open the archive of a backup; give its history, and what it is: messages, or the files of a store."""
     try:
         with Unpacked(open_file(path)) as file:
             has_messages = file.read(len(MAGIC)) == MAGIC
         if not has_messages:
-            return _history(open_stream(backups.Tar.open(path), progress=progress), os.fspath(uri))
-        state, parts = backups.walk(path, progress)
+            files = Tar.open(path)
+            return _history(open_stream(files, progress=progress), folder.uri), files
+        found = backups.walk(path, progress)
     except ValueError as error:
         raise backups.damaged(folder, str(error)) from error
-    first, last = state.get("first_seq", 0), state.get("last_seq", 0)
-    return History(name, os.fspath(uri), meta["config"], first, last, state.get("messages", 0), parts)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.", remedy="May this user?") from None
+    first, last = found.state.get("first_seq", 0), max(found.state.get("last_seq", 0), found.last)
+    name = meta["config"]["name"]
+    return History(name, folder.uri, meta["config"], first, last, found.messages, found.parts), found
 
 
 def _history(stored: StoredStream, source: str) -> History:

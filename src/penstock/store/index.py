@@ -12,6 +12,12 @@ All numbers but the first two bytes are of variable length, those marked ± with
 
 Times of blocks are counted from the stream's first. A set is 22, version (2), nodes (4), members (4), and for each node
 its first sequence (8), 32 words of bits (8 each) and a height (2), little-endian; version 1 has 64 words.
+
+Servers before 2.10 wrote an index for each block instead, `<number>.idx`, and no tombstones::
+
+    magic (1 byte, 22)  version (1 byte, 1 or 2)
+    messages  bytes  first  first time ±  last  last time ±  deleted  last checksum of the block (8 bytes)
+    version 2: the set of those that are deleted; version 1: each of them, counted from the first
 """
 
 from __future__ import annotations
@@ -20,8 +26,9 @@ import hashlib
 from dataclasses import dataclass
 
 from penstock.store.checksums import Highway
+from penstock.store.graves import SPAN, members
 
-__all__ = ["Block", "Damaged", "Index", "read_index"]
+__all__ = ["Block", "BlockIndex", "Damaged", "Index", "read_block_index", "read_index"]
 
 MAGIC, VERSIONS = 11, range(1, 5)
 _SET_MAGIC, _WORDS = 22, {1: 64, 2: 32}
@@ -43,8 +50,7 @@ class Block:
     last: int
     deleted: int
     graves: bytes
-    """Bit n says that the sequence `first_grave` + n is dead."""
-    first_grave: int
+    """Those of its sequences that are dead, as `graves` packs them."""
 
     @property
     def messages(self) -> int:
@@ -133,11 +139,10 @@ def _read_block(reader: _Reader, version: int) -> Block:
     )
     for _later in range(min(version, 3) - 1):
         reader.number()
-    graves, first_grave = _read_set(reader) if deleted else (b"", 0)
-    return Block(number, size, first, last, deleted, graves, first_grave)
+    return Block(number, size, first, last, deleted, _read_set(reader) if deleted else b"")
 
 
-def _read_set(reader: _Reader) -> tuple[bytes, int]:
+def _read_set(reader: _Reader) -> bytes:
     magic, version = reader.take(2)
     if magic != _SET_MAGIC or version not in _WORDS:
         raise Damaged("a set of sequences does not begin as one does")
@@ -147,21 +152,46 @@ def _read_set(reader: _Reader) -> tuple[bytes, int]:
     found: dict[int, bytes] = {}
     for _ in range(nodes):
         base = int.from_bytes(reader.take(8), "little")
-        found[base] = reader.take(8 * words)
+        bits = reader.take(8 * words)
         reader.take(2)
-    return merge_graves(found)
+        if base % SPAN:
+            raise Damaged("a set of sequences has a piece that begins where none may")
+        for at in range(0, len(bits), SPAN // 8):
+            found[base + 8 * at] = bits[at : at + SPAN // 8]
+    return b"".join(base.to_bytes(8, "little") + found[base] for base in sorted(found))
 
 
-def merge_graves(found: dict[int, bytes]) -> tuple[bytes, int]:
-    """Put pieces of bits together: give one, and the sequence of its first bit, from which all are whole bytes away."""
-    if not found:
-        return b"", 0
-    first = min(found)
-    stop = max(base + 8 * len(bits) for base, bits in found.items())
-    if stop - first > 1 << 33 or any((base - first) % 8 for base in found):
-        raise Damaged("a set of sequences reaches too far")
-    merged = bytearray((stop - first + 7) // 8)
-    for base, bits in found.items():
-        place = (base - first) // 8
-        merged[place : place + len(bits)] = bits
-    return bytes(merged), first
+@dataclass(frozen=True)
+class BlockIndex:
+    """What the index of one block says."""
+
+    first: int
+    """Messages before this one are dead."""
+    dead: tuple[int, ...]
+
+
+def read_block_index(content: bytes) -> BlockIndex:
+    """Read the index of a block, as servers before 2.10 wrote it; Damaged if it is none."""
+    if len(content) < 2 or content[0] != _SET_MAGIC or content[1] not in (1, 2):
+        raise Damaged("it does not begin as the index of a block does")
+    reader = _Reader(content)
+    reader.place = 2
+    messages, _, first, _, last, _, deleted = (
+        reader.number(),
+        reader.number(),
+        reader.number(),
+        reader.signed(),
+        reader.number(),
+        reader.signed(),
+        reader.number(),
+    )
+    if messages != last - first + 1 - deleted:
+        raise Damaged("it does not agree with itself")
+    reader.take(_CHECKSUM)
+    if not deleted:
+        dead: tuple[int, ...] = ()
+    elif content[1] == 1:
+        dead = tuple(first + reader.number() for _ in range(min(deleted, len(content))))
+    else:
+        dead = tuple(members(_read_set(reader)))
+    return BlockIndex(first, dead)

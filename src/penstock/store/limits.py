@@ -17,6 +17,7 @@ from penstock.store.records import Records, key_of
 from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
+    from penstock.store.graves import Graves
     from penstock.store.stored import Segment
 
 __all__ = ["beyond_limits"]
@@ -26,7 +27,7 @@ _TTL_HEADER = names.TTL.encode()
 
 
 def beyond_limits(
-    name: str, config: dict[str, Any], segments: Iterable[Segment], dead: set[int], newest: int
+    name: str, config: dict[str, Any], segments: Iterable[Segment], dead: Graves, newest: int
 ) -> Iterator[int]:
     """Give the sequences that limits have removed; `newest` is the time of the newest message in microseconds."""
     most, size, per_subject = (config.get(key) or 0 for key in ("max_msgs", "max_bytes", "max_msgs_per_subject"))

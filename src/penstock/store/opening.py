@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,8 +16,8 @@ def open_file(uri: str) -> BinaryIO:
     if "://" not in uri:
         return Path(uri).open("rb")
     system, path = arrow_path(uri)
-    opened: BinaryIO = system.open_input_file(path)
-    return opened
+    # Small reads, one behind the other, must not each become a request.
+    return io.BufferedReader(system.open_input_file(path), 1 << 20)
 
 
 def arrow_path(uri: str) -> tuple[Any, str]:

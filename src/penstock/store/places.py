@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.store.blocks import unpack_block
+from penstock.store.blocks import LARGEST, unpack_block
 from penstock.store.opening import open_file
 from penstock.store.s2 import Broken
 from penstock.store.unpacked import Unpacked
@@ -38,7 +38,12 @@ class InFile:
     def load(self) -> bytearray:
         """Read the records."""
         with open_file(self.path) as file:
-            return unpack_block(bytearray(file.read()))
+            return unpack_block(bytearray(file.read(LARGEST + 1)))
+
+    def head(self, size: int) -> bytes:
+        """Read the first bytes of the file."""
+        with open_file(self.path) as file:
+            return file.read(size)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class InBackup:
     name: str
     offset: int
     size: int
+    anchor: tuple[int, int] = (0, 0)
+    """Where reading may begin: in the backup, and in what it becomes."""
 
     @property
     def shown(self) -> str:
@@ -57,11 +64,17 @@ class InBackup:
 
     def load(self) -> bytearray:
         """Read the records."""
+        return unpack_block(self.read())
+
+    def read(self) -> bytearray:
+        """Read the bytes."""
         content = bytearray()
-        with Unpacked(open_file(self.path)) as file:
+        if self.size > LARGEST:
+            raise Broken(f"it has more than {LARGEST} bytes")
+        with Unpacked(open_file(self.path), self.anchor) as file:
             file.seek(self.offset)
             while len(content) < self.size:
                 if not (part := file.read(self.size - len(content))):
                     raise Broken("it ends too early")
                 content += part
-        return unpack_block(content)
+        return content

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import DataLossError
+from penstock.store.graves import is_alive_between
 from penstock.store.records import BROKEN, Records, key_of
 from penstock.wire.arrow import to_batch
 from penstock.wire.columns import BEYOND
@@ -40,31 +41,26 @@ def read_segment(
     except (ValueError, OSError) as error:
         raise _lost(stream, segment, start, str(error)) from error
     records = Records(start, end, max_rows=max_rows, max_bytes=max_bytes, headers=headers)
-    records.open(key_of(stream, segment.number), segment.graves, segment.first_grave)
-    position = 0
+    records.open(key_of(stream, segment.number), segment.graves)
+    position = found = 0
     while position < len(content):
         position = records.take(content, position, len(content))
         stop, last = records.stop, records.last
         if records.rows:
+            found += records.rows
             yield to_batch(records.close(), stream, escape=escape)
             records.restart()
-        if stop == BROKEN and _is_anyone_alive(segment, last + 1, end):
+        if stop == BROKEN and is_alive_between(segment.graves, last + 1, end):
             raise _lost(
                 stream, segment, last + 1, f"a record is not whole, or not what its checksum says, at {position}"
             )
         if stop in (BEYOND, BROKEN):
-            return
-    if _is_anyone_alive(segment, records.last + 1, end):
-        raise _lost(stream, segment, records.last + 1, "it ends too early")
-
-
-def _is_anyone_alive(segment: Segment, start: int, end: int) -> bool:
-    """Tell whether a message of [start, end) should be there; what was deleted may be gone from the file."""
-    for sequence in range(start, end):
-        place = sequence - segment.first_grave
-        if not 0 <= place < 8 * len(segment.graves) or not segment.graves[place >> 3] >> (place & 7) & 1:
-            return True
-    return False
+            break
+    else:
+        if is_alive_between(segment.graves, records.last + 1, end):
+            raise _lost(stream, segment, records.last + 1, "it ends too early")
+    if (start, end) == (segment.first, segment.last + 1) and found != segment.messages:
+        raise _lost(stream, segment, start, f"it holds {found} messages and not {segment.messages}")
 
 
 def _lost(stream: str, segment: Segment, first: int, what: str) -> DataLossError:

@@ -6,6 +6,11 @@ from penstock.wire.buffers cimport Bytes, Numbers
 from penstock.wire.columns cimport Columns
 
 
+cdef Py_ssize_t _HEAD, _CHECKSUM, _LARGEST
+cdef unsigned long long _SEQUENCE
+cdef int MESSAGE, ERASED, TOMBSTONE
+
+
 @cython.final
 cdef class Records(Columns):
     cdef public bint verify
@@ -13,7 +18,8 @@ cdef class Records(Columns):
     cdef Numbers tombstones
     cdef Numbers sizes
     cdef bytes graves
-    cdef long long first_grave
+    cdef Py_ssize_t grave
+    cdef long long grave_base
     cdef Highway hash
     cdef readonly long long last
     cdef int kind
@@ -23,7 +29,7 @@ cdef class Records(Columns):
     @cython.locals(
         data="const unsigned char*", position=Py_ssize_t, size=Py_ssize_t, records="long long", messages="long long",
         first="long long", highest="long long", first_time="long long", last_time="long long", payload="long long",
-        count=Py_ssize_t,
+        count=Py_ssize_t, present=bytearray, bits=bytearray, base="long long", place="long long",
     )
     cpdef dict survey(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(
@@ -33,6 +39,11 @@ cdef class Records(Columns):
     cdef Py_ssize_t _record(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t end) except -1
     @cython.locals(scratch=Bytes, stop=Py_ssize_t, value="unsigned long long")
     cdef bint _holds(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t size) except -1
+    @cython.locals(stop=Py_ssize_t)
     cdef bint _is_split(self, const unsigned char* data) except -1
+    @cython.locals(place=Py_ssize_t, byte="unsigned int", before="unsigned int")
+    cdef bint _is_subject(self, const unsigned char* data) noexcept
     @cython.locals(place="long long", graves="const unsigned char*")
     cdef bint _is_dead(self, long long sequence) except -1
+    @cython.locals(base="long long")
+    cdef int _open_grave(self) except -1

@@ -18,6 +18,9 @@ its checksum says, ends the block: the server cuts the file off there, too. Sequ
 sequence that was passed is of no account. What was deleted is not to be seen in its own block: its tombstone may stand
 in any later one, or only the index of the stream knows it. So the caller says which sequences are dead.
 
+Two sizes are outside of the checksum, those of the subject and of the headers: a byte that moves from one of them to
+the next leaves it as it was. So a subject must be one that a server takes, and headers must end as headers do.
+
 The C types stand in records.pxd, which only the compiler reads.
 """
 
@@ -75,13 +78,12 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         self.tombstones = Numbers(16)
         self.sizes = Numbers(16)
         self.graves = b""
-        self.first_grave = 0
         self.open(bytes(32))
 
-    def open(self, key: bytes, graves: bytes = b"", first_grave: int = 0) -> None:
-        """Begin a block. Bit n of `graves` says that the sequence `first_grave` + n is dead."""
+    def open(self, key: bytes, graves: bytes = b"") -> None:
+        """Begin a block; `graves` are the sequences that are dead, packed as `penstock.store.graves` says."""
         self.hash = Highway(key)
-        self.graves, self.first_grave = graves, first_grave
+        self.graves, self.grave, self.grave_base = graves, 0, -1
         self.last = 0
 
     def take(self, buffer: bytearray, start: int, end: int) -> int:
@@ -129,7 +131,8 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
     def survey(self, buffer: bytearray, start: int, end: int) -> dict[str, Any]:
         """Say what records `buffer[start:end]` holds: how many, from where to where, what they erase, where it breaks.
 
-        `messages` are those that are not erased here; a tombstone elsewhere may still say that one is dead.
+        `messages` are those that are not erased here; a tombstone elsewhere may still say that one is dead. `present`
+        are their sequences, packed as the dead are.
         """
         if cython.compiled:
             data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
@@ -138,6 +141,7 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         self.tombstones = Numbers(16)
         position, records, messages, first, highest, first_time, last_time = start, 0, 0, 0, 0, 0, 0
         payload = 0
+        present, base, bits = bytearray(), -1, bytearray(256)
         while position < end:
             size = self._record(data, position, end)
             if size == 0:
@@ -153,7 +157,15 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
                     messages += 1
                     highest, last_time = self.sequence, self.time
                     payload += size
+                    place = self.sequence & 2047
+                    if self.sequence - place != base:
+                        if base >= 0:
+                            present += base.to_bytes(8, "little") + bits
+                        base, bits = self.sequence - place, bytearray(256)
+                    bits[place >> 3] |= 1 << (place & 7)
             position += size
+        if base >= 0:
+            present += base.to_bytes(8, "little") + bits
         count = self.tombstones.count
         return {
             "records": records,
@@ -165,6 +177,7 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
             "first_time": first_time,
             "last_time": last_time,
             "tombstones": memoryview(self.tombstones.close()).cast("B").cast("q").tolist()[:count],
+            "present": bytes(present),
             "end": position,
         }
 
@@ -202,10 +215,13 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
             self.head = head
         else:
             self.head = 0
-        if self.verify and not (self._holds(data, position, size) and self._is_split(data)):
-            return 0
-        self.time = time // 1000
         self.kind = TOMBSTONE if sequence >> 62 & 1 else ERASED if sequence >> 63 or sequence == 0 else MESSAGE
+        if self.verify:
+            if not self._holds(data, position, size):
+                return 0
+            if self.kind == MESSAGE and not (self._is_split(data) and self._is_subject(data)):
+                return 0
+        self.time = time // 1000
         self.sequence = sequence & _SEQUENCE
         return size
 
@@ -232,16 +248,48 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         """
         if self.head == 0:
             return True
-        if self.head >= 4 and data[self.body + self.head - 4 : self.body + self.head] == b"\r\n\r\n":
+        stop = self.body + self.head
+        if cython.compiled:
+            if self.head >= 4 and memcmp(data + stop - 4, b"\r\n\r\n", 4) == 0:
+                return True
+        elif self.head >= 4 and data[stop - 4 : stop] == b"\r\n\r\n":
             return True
         return data[self.body : self.body + self.total].find(b"\r\n\r\n") < 0
 
+    def _is_subject(self, data: Any) -> bool:
+        """Tell whether a subject is tokens between dots, without white space: the server matches no other."""
+        before = 46
+        for place in range(self.subject, self.subject_end):
+            byte = data[place]
+            if byte == 32 or byte == 9 or byte == 10 or byte == 13 or (byte == 46 and before == 46):
+                return False
+            before = byte
+        return before != 46
+
     def _is_dead(self, sequence: int) -> bool:
-        place = sequence - self.first_grave
-        if place < 0 or place >= 8 * len(self.graves):
+        """Tell whether a sequence, higher than those that were asked for before, is dead."""
+        while self.grave_base < 0 or sequence - self.grave_base >= 2048:
+            if self.grave_base >= 0:
+                self.grave += 264
+            if self.grave + 264 > len(self.graves):
+                self.grave_base = _SEQUENCE  # behind every sequence
+                return False
+            self._open_grave()
+        place = sequence - self.grave_base
+        if place < 0:
             return False
         if cython.compiled:
             graves = cython.cast(cython.p_uchar, self.graves)
-            return graves[place >> 3] >> (place & 7) & 1
+            return graves[self.grave + 8 + (place >> 3)] >> (place & 7) & 1
         else:
-            return bool(self.graves[place >> 3] >> (place & 7) & 1)
+            return bool(self.graves[self.grave + 8 + (place >> 3)] >> (place & 7) & 1)
+
+    def _open_grave(self) -> int:
+        """Read the first sequence of the piece at hand."""
+        base = 0
+        if cython.compiled:
+            memcpy(cython.address(base), cython.cast(cython.p_uchar, self.graves) + self.grave, 8)
+        else:
+            base = int.from_bytes(self.graves[self.grave : self.grave + 8], "little")
+        self.grave_base = base & _SEQUENCE
+        return 0

@@ -97,12 +97,18 @@ class Pieces:
         return content
 
 
-def decompress(content: Any) -> bytearray:
-    """Give what a whole stream becomes."""
-    pieces = Pieces()
-    found = pieces.feed(content)
+def decompress(content: Any, limit: int = 1 << 30) -> bytearray:
+    """Give what a whole stream becomes, which may be `limit` bytes at most."""
+    pieces, found, place = Pieces(), bytearray(), 0
+    while place < len(content):  # one by one: a few bytes may become megabytes, and what is too much is never made
+        stop = place + 4 + int.from_bytes(content[place + 1 : place + 4], "little")
+        for piece in pieces.feed(content[place:stop]):
+            if len(found) + len(piece) > limit:
+                raise Broken(f"it becomes more than {limit} bytes")
+            found += piece
+        place = stop
     pieces.end()
-    return found[0] if len(found) == 1 else bytearray().join(found)
+    return found
 
 
 def masked(content: bytearray) -> int:

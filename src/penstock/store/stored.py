@@ -11,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError, StoreDamagedError
 from penstock.store.checksums import Highway
 from penstock.store.files import Files, Folder
-from penstock.store.index import Damaged, Index, merge_graves, read_index
+from penstock.store.graves import Graves, members
+from penstock.store.index import Damaged, Index, read_block_index, read_index
 from penstock.store.limits import beyond_limits
 from penstock.store.places import Place
 from penstock.store.reading import read_segment
@@ -45,7 +46,7 @@ class Segment:
     last: int
     messages: int
     graves: bytes = field(default=b"", repr=False)
-    first_grave: int = 0
+    """Those of its sequences that are dead, as `graves` packs them."""
 
     def batches(self, stream: str, start: int = 0, end: int = 1 << 62, **options: Any) -> Iterator[pa.RecordBatch]:
         """Give its messages whose sequences are in [start, end)."""
@@ -79,33 +80,52 @@ class StoredStream:
     damage: tuple[Damage, ...] = ()
 
 
-def stream_folders(folder: Folder, stream: str | None = None) -> Iterator[tuple[str, str, Folder]]:
+def stream_folders(
+    folder: Folder, stream: str | None = None, *, lenient: bool = False
+) -> Iterator[tuple[str, str, Folder]]:
     """Find streams in a store: account, name and folder of each.
 
     The folder may be the one that the server was given, its folder `jetstream`, an account's, or a stream's own.
+    `lenient` takes the name of the folder for that of a stream that cannot be read.
     """
     names = folder.names()
     if "meta.inf" in names:
-        meta = _meta(folder)
-        if stream in (None, meta["name"]):
-            yield "", meta["name"], folder
+        name = folder.uri.rstrip("/").rpartition("/")[2] if lenient else _meta(folder)["name"]
+        if stream in (None, name):
+            yield "", name, folder
     elif "streams" in names:
         account = folder.uri.rstrip("/").rpartition("/")[2]
         for name in sorted(name for name, size in folder.inside("streams").names().items() if size is None):
             if stream in (None, name) and "meta.inf" in folder.inside("streams", name).names():
                 yield account, name, folder.inside("streams", name)
     elif "jetstream" in names:
-        yield from stream_folders(folder.inside("jetstream"), stream)
+        yield from stream_folders(folder.inside("jetstream"), stream, lenient=lenient)
     else:
         for account in sorted(name for name, size in names.items() if size is None):
             if "streams" in folder.inside(account).names():
-                yield from stream_folders(folder.inside(account), stream)
+                yield from stream_folders(folder.inside(account), stream, lenient=lenient)
+
+
+def is_encrypted(folder: Files) -> bool:
+    """Tell whether a stream is encrypted, by the keys that stand beside its files."""
+    return "meta.key" in folder.names() or any(name.endswith(".key") for name in _messages_folder(folder).names())
+
+
+def block_files(folder: Files) -> dict[int, tuple[str, int]]:
+    """Give path and size of each block file of a stream, by its number."""
+    messages = _messages_folder(folder)
+    return {number: (messages.path(f"{number}.blk"), size) for number, size in _blocks(messages.names())}
+
+
+def _blocks(listed: dict[str, int | None]) -> list[tuple[int, int]]:
+    """Give number and size of the blocks among some files, in order."""
+    sizes = ((found, size) for name, size in listed.items() if (found := _BLOCK.fullmatch(name)) and size is not None)
+    return sorted((int(found[1]), size) for found, size in sizes)
 
 
 def _meta(folder: Files) -> dict[str, Any]:
-    names = folder.names()
     content = folder.read("meta.inf") or b""
-    if "meta.key" in names:
+    if is_encrypted(folder):
         raise InputError(
             f"{folder.uri} is encrypted.",
             remedy="Let a server that has the key make a backup of the stream: backups are not encrypted.",
@@ -138,13 +158,9 @@ def open_stream(folder: Files, *, progress: Callable[[int], None] | None = None)
     meta = _meta(folder)
     name = meta["name"]
     messages = _messages_folder(folder)
-    listed = messages.names()
-    if any(each.endswith(".key") for each in listed):
-        raise InputError(f"{folder.uri} is encrypted.", remedy="Let a server that has the key make a backup of it.")
-    blocks = sorted(
-        (int(found[1]), size) for each, size in listed.items() if (found := _BLOCK.fullmatch(each)) and size is not None
-    )
+    blocks = _blocks(messages.names())
     content = messages.read("index.db")
+    index = None
     if content is None:
         why = "there is no index"
     else:
@@ -153,7 +169,7 @@ def open_stream(folder: Files, *, progress: Callable[[int], None] | None = None)
             return _by_index(name, meta, messages, dict(blocks), index)
         except Damaged as error:
             why = f"the index cannot be believed: {error}"
-    return _rebuild(name, meta, messages, blocks, why, progress)
+    return _rebuild(name, meta, messages, blocks, why, index, progress)
 
 
 def _messages_folder(folder: Files) -> Files:
@@ -168,6 +184,8 @@ def _by_index(name: str, meta: dict[str, Any], folder: Files, sizes: dict[int, i
         raise Damaged("messages came after it was written")
     if max(sizes, default=0) > index.last_block:
         raise Damaged("blocks came after it was written")
+    if sum(block.messages for block in index.blocks) != index.messages:
+        raise Damaged("it does not agree with itself")
     missing = [block.number for block in index.blocks if block.messages and block.number not in sizes]
     damage = tuple(Damage(folder.place(f"{number}.blk").shown, 0, "the file is missing") for number in missing)
     segments = tuple(
@@ -179,7 +197,6 @@ def _by_index(name: str, meta: dict[str, Any], folder: Files, sizes: dict[int, i
             block.last,
             block.messages,
             block.graves,
-            block.first_grave,
         )
         for block in index.blocks
         if block.messages
@@ -196,17 +213,19 @@ def _rebuild(
     folder: Files,
     blocks: list[tuple[int, int]],
     why: str,
+    index: Index | None,
     progress: Callable[[int], None] | None,
 ) -> StoredStream:
     segments: list[Segment] = []
+    present: list[bytes] = []
     damage: list[Damage] = []
-    dead: set[int] = set()
+    dead = Graves()
     last = newest = 0
     for number, size in blocks:
         place = folder.place(f"{number}.blk")
         try:
             content = place.load()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             damage.append(Damage(place.shown, 0, str(error)))
             continue
         records = Records(0, 1 << 62, max_rows=1, max_bytes=1)
@@ -214,19 +233,51 @@ def _rebuild(
         told = records.survey(content, 0, len(content))
         if told["end"] < len(content):
             damage.append(_broken(place, content, told["end"], number == blocks[-1][0]))
-        dead.update(told["tombstones"])
+        dead.add(told["tombstones"])
+        if (older := folder.read(f"{number}.idx")) is not None:
+            dead.add(_known_to(older, told["present"]))
         last = max(last, told["last"], *told["tombstones"], 0)
         newest = max(newest, told["last_time"])
         if told["messages"]:
             segments.append(Segment(number, place, size, told["first"], told["last_message"], told["messages"]))
+            present.append(told["present"])
         if progress is not None:
             progress(size)
-    dead.update([*beyond_limits(name, meta, segments, dead, newest)])
-    segments = [_buried(segment, dead, name) for segment in segments]
-    alive = tuple(segment for segment in segments if segment.messages)
+    if index is not None and index.last > last:  # a server writes an index down after the messages that it knows of
+        what = f"the index knows messages up to {index.last}, the blocks only up to {last}"
+        damage.append(Damage(folder.path("index.db"), 0, what))
+        last = index.last
+    if index is not None and not all(each.torn for each in damage):  # tombstones may be lost with the rest
+        for segment, sequences in zip(segments, present, strict=True):
+            dead.add(_dead_before(index, segment.number, sequences))
+    dead.add(beyond_limits(name, meta, segments, dead, newest))
+    alive = []
+    for segment, sequences in zip(segments, present, strict=True):
+        graves, messages, lowest, highest = dead.among(sequences)
+        if messages:
+            alive.append(replace(segment, first=lowest, last=highest, messages=messages, graves=graves))
     first = max(alive[0].first if alive else last + 1, meta.get("first_seq") or 0)
-    messages = sum(segment.messages for segment in alive)
-    return StoredStream(name, meta, first, last, messages, alive, why, tuple(damage))
+    total = sum(segment.messages for segment in alive)
+    return StoredStream(name, meta, first, last, total, tuple(alive), why, tuple(damage))
+
+
+def _dead_before(index: Index, number: int, present: bytes) -> Iterator[int]:
+    """Give those messages of a block that were dead when a stale index was written; they stayed so."""
+    block = next((each for each in index.blocks if each.number == number), None)
+    graves = Graves(block.graves if block else b"")
+    for sequence in members(present, index.last + 1):
+        if block is None or not block.first <= sequence <= block.last or sequence in graves:
+            yield sequence
+
+
+def _known_to(older: bytes, present: bytes) -> Iterator[int]:
+    """Give what the index of a block, which servers before 2.10 wrote, knows to be dead; that holds if it is stale."""
+    try:
+        index = read_block_index(older)
+    except Damaged:
+        return
+    yield from index.dead
+    yield from members(present, index.first)
 
 
 def _broken(place: Place, content: bytearray, at: int, is_last: bool) -> Damage:
@@ -235,30 +286,3 @@ def _broken(place: Place, content: bytearray, at: int, is_last: bool) -> Damage:
     torn = is_last and (left < 22 or left < size <= 32 << 20)
     what = "the last record is not whole" if torn else "a record is not what its checksum says"
     return Damage(place.shown, at, what, torn)
-
-
-def _buried(segment: Segment, dead: set[int], name: str) -> Segment:
-    """Say which sequences of a block are dead, and count the others."""
-    inside = [sequence for sequence in dead if segment.first <= sequence <= segment.last]
-    if not inside:
-        return segment
-    graves, first = _bits(inside)
-    records = Records(0, 1 << 62, max_rows=1 << 62, max_bytes=1 << 62, headers=False, verify=False)
-    records.open(key_of(name, segment.number), graves, first)
-    content = segment.place.load()
-    records.take(content, 0, len(content))
-    sequences = memoryview(records.close()["sequence"]).cast("B").cast("q")
-    if not len(sequences):
-        return replace(segment, messages=0)
-    return replace(
-        segment, first=sequences[0], last=sequences[-1], messages=len(sequences), graves=graves, first_grave=first
-    )
-
-
-def _bits(sequences: Iterable[int]) -> tuple[bytes, int]:
-    pieces: dict[int, bytearray] = {}
-    for sequence in sequences:
-        base = sequence // 2048 * 2048
-        place = sequence - base
-        pieces.setdefault(base, bytearray(256))[place >> 3] |= 1 << (place & 7)
-    return merge_graves({base: bytes(bits) for base, bits in pieces.items()})

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from penstock.store.s2 import Broken, Pieces
+from penstock.store.s2 import LARGEST, Broken, Pieces
 
 __all__ = ["Unpacked"]
 
@@ -23,15 +23,28 @@ class _Piece:
 
 
 class Unpacked(io.RawIOBase):
-    """What an S2 stream becomes, as a file to read."""
+    """What an S2 stream becomes, as a file to read; `anchor`, from another look at it, leaves out what is before."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, anchor: tuple[int, int] = (0, 0)) -> None:
         self._file = file
-        self._pieces = _find_pieces(file)
-        self._starts = [piece.position for piece in self._pieces]
-        self._place = 0
+        self._pieces: list[_Piece] = []
+        self._starts: list[int] = []
+        self._next = anchor
+        self._place = anchor[1]
         self._held: tuple[int, bytearray] = (-1, bytearray())
-        self.size = self._pieces[-1].position + self._pieces[-1].length if self._pieces else 0
+        self._end = file.seek(0, io.SEEK_END)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it becomes."""
+        while self._find():
+            pass
+        return self._next[1]
+
+    def anchor(self, place: int) -> tuple[int, int]:
+        """Give where a reader may begin that wants nothing from before a place: in the file, and in what it becomes."""
+        number = self._number(place)
+        return self._next if number is None else (self._pieces[number].offset, self._pieces[number].position)
 
     def readable(self) -> bool:
         """It is."""
@@ -47,18 +60,18 @@ class Unpacked(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a place."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.size}[whence]
+        base = self.size if whence == io.SEEK_END else self._place if whence == io.SEEK_CUR else 0
         self._place = max(base + offset, 0)
         return self._place
 
     def readinto(self, target: bytearray) -> int:  # type: ignore[override]  # any buffer will do
         """Read into a buffer what one piece has."""
-        if self._place >= self.size or not len(target):
+        number = self._number(self._place)
+        if number is None or not len(target):
             return 0
-        number = bisect_right(self._starts, self._place) - 1
         content = self._unpack(number)
         start = self._place - self._pieces[number].position
-        taken = content[start : start + len(target)]
+        taken = memoryview(content)[start : start + len(target)]
         target[: len(taken)] = taken
         self._place += len(taken)
         return len(taken)
@@ -68,37 +81,50 @@ class Unpacked(io.RawIOBase):
         self._file.close()
         super().close()
 
+    def _number(self, place: int) -> int | None:
+        """Give which piece a place is in; None if it is behind the last one."""
+        while place >= self._next[1] and self._find():
+            pass
+        if place >= self._next[1]:
+            return None
+        return bisect_right(self._starts, place) - 1
+
+    def _find(self) -> bool:
+        """Find one piece more; what it becomes stands at its beginning, so that nothing is unpacked."""
+        while self._next[0] < self._end:
+            offset, position = self._next
+            self._file.seek(offset)
+            head = self._file.read(13)
+            kind, length = head[0], int.from_bytes(head[1:4], "little")
+            if len(head) < 4 or offset + 4 + length > self._end:
+                raise Broken("it ends in the middle of a piece")
+            if offset == 0 and head[:10] not in (_BEGIN, b"\xff\x06\x00\x00sNaPpY"):
+                raise Broken("it does not begin as S2 does")
+            if 1 < kind < 0x80:
+                raise Broken(f"it has a piece of the unknown kind {kind}")
+            becomes = 0 if kind > 1 else _number(head[8:13]) if kind == 0 else length - 4
+            if not 0 <= becomes <= LARGEST:
+                raise Broken(f"a piece becomes {becomes} bytes, which none may")
+            self._next = (offset + 4 + length, position + becomes)
+            if becomes:
+                self._pieces.append(_Piece(offset, 4 + length, position, becomes))
+                self._starts.append(position)
+                return True
+        return False
+
     def _unpack(self, number: int) -> bytearray:
         if self._held[0] != number:
             piece = self._pieces[number]
             self._file.seek(piece.offset)
+            content = self._file.read(piece.size)
+            if len(content) != piece.size:
+                raise Broken("it ends in the middle of a piece")
             found = Pieces()
             found.feed(_BEGIN)
-            self._held = (number, found.feed(_exactly(self._file, piece.size))[0])
+            self._held = (number, found.feed(content)[0])
+            if len(self._held[1]) != piece.length:
+                raise Broken("a piece does not become what it says")
         return self._held[1]
-
-
-def _find_pieces(file: BinaryIO) -> list[_Piece]:
-    """Go from piece to piece; what each becomes stands at its beginning, so that nothing is unpacked."""
-    found: list[_Piece] = []
-    offset = position = 0
-    size = file.seek(0, io.SEEK_END)
-    while offset < size:
-        file.seek(offset)
-        head = file.read(13)
-        kind, length = head[0], int.from_bytes(head[1:4], "little")
-        if len(head) < 4 or offset + 4 + length > size:
-            raise Broken("it ends in the middle of a piece")
-        if offset == 0 and head[:10] not in (_BEGIN, b"\xff\x06\x00\x00sNaPpY"):
-            raise Broken("it does not begin as S2 does")
-        if kind <= 1:
-            becomes = _number(head[8:13]) if kind == 0 else length - 4
-            found.append(_Piece(offset, 4 + length, position, becomes))
-            position += becomes
-        elif kind < 0x80:
-            raise Broken(f"it has a piece of the unknown kind {kind}")
-        offset += 4 + length
-    return found
 
 
 def _number(content: bytes) -> int:
@@ -108,10 +134,3 @@ def _number(content: bytes) -> int:
         if byte < 128:
             return value
     raise Broken("a block has no size")
-
-
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    content = file.read(size)
-    if len(content) != size:
-        raise Broken("it ends in the middle of a piece")
-    return content

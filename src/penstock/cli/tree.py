@@ -143,6 +143,7 @@ COMMANDS: dict[str, Entry | Group] = {
             "stream_look": "info state ls report find subjects size",
             "stream_messages": "view get rmm gaps",
             "backup": "backup restore",
+            "stream_archive": "archive",
         },
         {
             "add": "create new",

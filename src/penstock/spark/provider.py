@@ -69,7 +69,12 @@ class NatsDataSource(DataSource):
             from penstock.spark.stored_reader import StoredReader
 
             return StoredReader(source, schema)
-        return NatsReader(connection_options(self.options, "penstock-spark-read"), source, schema)
+        connection = connection_options(self.options, "penstock-spark-read")
+        if source.past is not None:
+            from penstock.spark.backfill import BackfillReader
+
+            return BackfillReader(connection, source, schema)
+        return NatsReader(connection, source, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.spark.stream_reader import NatsStreamReader
@@ -78,7 +83,13 @@ class NatsDataSource(DataSource):
         source.check_stream()
         if (replay := PipelineReplay.current()) is not None:
             replay.check_release(source.ack)
-        return NatsStreamReader(connection_options(self.options, "penstock-spark-stream"), source, schema)
+            source = replay.backfilled(source)
+        connection = connection_options(self.options, "penstock-spark-stream")
+        if source.past is not None:
+            from penstock.spark.backfill import BackfillStreamReader
+
+            return BackfillStreamReader(connection, source, schema)
+        return NatsStreamReader(connection, source, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.spark.writers import NatsWriter

@@ -54,6 +54,16 @@ class SourceOptions(Options):
         "The store of a server that does not run, or a copy of one: a folder or its URI. `stream` says which stream of "
         "it. Batch only.",
     )
+    backfill: str | None = option(
+        text,
+        "A backup, the store of a stopped server or an archive of `stream`, a folder or its URI: the sequences that it "
+        "holds come from there, and all others from the server. Also where the server dropped them long ago.",
+    )
+    archive: str | None = option(
+        text,
+        "An archive of `stream`, as `penstock stream archive` keeps it, a folder or its URI: archive and stream are "
+        "read as one, each sequence once.",
+    )
     subjects: tuple[str, ...] | None = option(
         subject_list, "Only messages on these subjects, separated by commas; wildcards * and > allowed."
     )
@@ -145,6 +155,11 @@ class SourceOptions(Options):
             self.misplaced(name, "A stream that no server holds does not go on: use spark.read.")
 
     @property
+    def past(self) -> str | None:
+        """Where the messages are that do not come from the server."""
+        return self.backfill or self.archive
+
+    @property
     def is_stored(self) -> bool:
         """Whether no server is asked."""
         return self.backup is not None or self.store is not None
@@ -163,6 +178,7 @@ class SourceOptions(Options):
     def __post_init__(self) -> None:
         if self.backup is not None and self.store is not None:
             raise OptionError("backup and store are given together.", remedy="Leave one out.", option="backup")
+        self._check_past()
         ways = [name for name in ("stream", "streams", "channel") if getattr(self, name) is not None]
         if self.is_stored and not (ways == ["stream"] or (not ways and self.backup is not None)):
             what = f"{' and '.join(ways)} cannot be read from a {'backup' if self.backup else 'store'}." if ways else ""
@@ -196,6 +212,19 @@ class SourceOptions(Options):
         for name in ("max_trigger_delay", "patience"):
             if getattr(self, name) <= 0:
                 self.misplaced(name, "Zero is no duration to wait: leave it out, or give one.")
+
+    def _check_past(self) -> None:
+        named = [name for name in ("backup", "store", "backfill", "archive") if getattr(self, name) is not None]
+        if self.past is None:
+            return
+        if len(named) > 1:
+            raise OptionError(f"{' and '.join(named)} are given together.", remedy="Leave one out.", option=named[0])
+        if self.stream is None:
+            what = f"The option {named[0]} is given, and no stream that it goes before."
+            raise OptionError(what, remedy='Name one: .option("stream", "ORDERS").', option="stream")
+        if self.ack != "none":
+            what = f"The options {named[0]} and ack are given together, and what was read cannot be released there."
+            raise OptionError(what, remedy="Leave ack and consumer out.", option="ack")
 
 
 SOURCE: Final = SourceOptions.table()

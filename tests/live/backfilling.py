@@ -76,6 +76,7 @@ def archive_once(url: str, stream: str, folder: Path, commit: Any = None, **sour
         offsets.mkdir()
         writer = ArchiveWriter(str(folder), archiver.run, str(offsets))
         query = Query(url, **(order.source(str(archiver.start)) | source))
+        query.reader.prepareForTriggerAvailableNow()
         number = 0
         try:
             while (end := query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit())) != query.offset:

@@ -237,7 +237,7 @@ def open_archive(uri: str, stream: str | None = None) -> Archive:
         # If days were removed at the beginning, it begins with what is left.
         whole = not files or not progress.files or files[0].first <= progress.files[0][0]
         first, last = progress.mark.begun if whole else first, max(last, progress.mark.next - 1)
-    config: dict[str, Any] = {"created": identity.created}
+    config: dict[str, Any] = {"Created": identity.created}
     if identity.subjects is not None:
         config["archived"] = identity.subjects
     return Archive(identity.stream, uri, config, first, last, tuple(files), progress.lost if progress else ())

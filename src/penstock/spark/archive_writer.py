@@ -39,7 +39,17 @@ from penstock.wire.arrow import SCHEMA
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SMALL", "ArchiveSink", "ArchiveWriter", "NewFile", "Written", "committing", "put_in_place"]
+__all__ = [
+    "SMALL",
+    "ArchiveSink",
+    "ArchiveWriter",
+    "NewFile",
+    "Written",
+    "by_day",
+    "committing",
+    "put_in_place",
+    "write_aside",
+]
 
 DAY = 86_400_000_000  # microseconds
 SMALL = 32 << 20  # bytes of a file that grows with what comes next
@@ -121,7 +131,7 @@ class _Writing:
         self.folder.remove(self.name)
 
 
-def _days(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
+def by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
     """Cut rows where the day changes, the order kept: clocks may step back over midnight."""
     days = pc.divide(batch.column("time").cast(pa.int64()), DAY)
     places = [0]
@@ -139,7 +149,7 @@ def write_aside(folder: ArchiveFolder, batches: Iterable[pa.RecordBatch]) -> lis
     try:
         for batch in batches:
             columns = [batch.column(field.name).cast(field.type) for field in SCHEMA]
-            for day, rows in _days(pa.RecordBatch.from_arrays(columns, schema=SCHEMA)) if batch.num_rows else ():
+            for day, rows in by_day(pa.RecordBatch.from_arrays(columns, schema=SCHEMA)) if batch.num_rows else ():
                 if writing is not None and (writing.day != day or writing.size >= LARGE):
                     done.append(writing.close())
                     writing = None

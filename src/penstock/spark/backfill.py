@@ -8,7 +8,7 @@ they are those of a query without a past, and a query that is through may go on 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -190,14 +190,11 @@ class _Backfilling(PartitionReader):
             self.past = _opened(self.options)
         return self.past
 
-    def _check(self, found: Backfilled, mark: Mark | None) -> None:
-        """Refuse a past that is not the stream's, and tell of a gap before hours are spent on what comes before it."""
+    def _check(self, found: Backfilled) -> None:
+        """Refuse a past that is not the stream's."""
         if self.same != found.created or found.last < found.past.last:
             check_same(found.past, found)
             self.same = found.created
-        place = mark.next if mark is not None and mark.created == found.created else 0
-        if self.options.fail_on_data_loss and place <= found.past.next and (gap := found.gap()) is not None:
-            raise found.loss(gap.start, gap.end)
 
 
 def _opened(options: SourceOptions) -> Past:
@@ -224,7 +221,7 @@ class BackfillReader(_Backfilling, NatsReader):
 
     def survey(self, bulk: TaskConnection, name: str) -> Survey:
         found = Backfilled(bulk, name, self.pushed.subjects, None, self._open())
-        self._check(found, None)
+        self._check(found)
         if isinstance(found.past, Archive):
             found.past = found.past.between(self.pushed.since, self.pushed.until)
         return found
@@ -237,8 +234,18 @@ class BackfillStreamReader(_Backfilling, NatsStreamReader):
         self._open()
         found = super()._survey(name, mark)
         if isinstance(found, Backfilled):
-            self._check(found, mark)
+            self._check(found)
+            self._check_gap(found, mark)
         return found
+
+    def _check_gap(self, found: Backfilled, mark: Mark | None) -> None:
+        """Tell of a gap before hours are spent on what comes before it."""
+        if not self.options.fail_on_data_loss or (gap := found.gap()) is None:
+            return
+        known = mark is not None and mark.created == found.created
+        place = mark.next if mark is not None and known else found.start_place(self.options, datetime.now(UTC))
+        if place <= gap.start:
+            raise found.loss(gap.start, gap.end)
 
     def _surveyed(self, name: str, mark: Mark | None) -> Survey:
         return Backfilled(self._connected(), name, self.options.subjects, mark, self._open())

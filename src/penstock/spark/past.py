@@ -64,7 +64,7 @@ class Past(Protocol):
 
     @property
     def config(self) -> dict[str, Any]:
-        """What is known of the stream: its configuration, and `created`."""
+        """What is known of the stream: its configuration, and `Created`, as a store has it."""
 
     @property
     def first(self) -> int:
@@ -178,7 +178,7 @@ def check_same(past: Past, live: Survey) -> None:
         if _read(found) != message:
             raise _other(past, live, f"message {message.sequence} is another one in {past.source}")
         return
-    created = past.config.get("created")
+    created = past.config.get("Created")
     if created:
         if created != live.created:
             what = f"the stream was made at {live.created}, and the one of {past.source} at {created}"

@@ -66,7 +66,7 @@ def run_archiver(url: str, *arguments: str) -> subprocess.Popen[str]:
 def test_a_continuous_archiver_ends_in_order(
     server: Server, streams: Streams, unique: Any, eventually: Any, tmp_path: Path
 ):
-    """It adds what comes; a second one is refused meanwhile; Ctrl-C ends it after the batch in hand, with nothing left."""
+    """It adds what comes; a second one is refused meanwhile; Ctrl-C ends it after the batch in hand."""
     name, folder = streams.make(unique("A")), tmp_path / "archive"
     streams.fill(name, 100)
     running = run_archiver(server.url, name, "--to", str(folder), "--continuous", "--every", "1s")

@@ -156,6 +156,9 @@ def replay(
         list[str] | None, flag("Write to the stream NEW instead of STREAM; made if missing.", "STREAM=NEW")
     ] = None,
     name: Annotated[str, flag("The name of this replay; its state is kept under it.")] = "replay",
+    backup: Annotated[
+        list[str] | None, flag("Begin in a backup or an archive of a stream; may be repeated.", "DIR")
+    ] = None,
     master: Master = None,
     remote: Remote = None,
     storage: Storage = None,
@@ -182,6 +185,7 @@ def replay(
             start=start,
             into=pairs,
             name=name,
+            backups=backup or (),
             master=master,
             remote=remote,
             switch_to_it=switch,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -54,10 +53,10 @@ def archive(
     seconds = parse_duration(every, option="--every")
     if seconds < 1:
         raise OptionError("--every is less than a second.", remedy="Give 1s or more.", option="--every", value=every)
-    with stop_on_signal(continuous, "batch") as stop, begin(order, ctx.obj.options()) as archiver:
+    with begin(order, ctx.obj.options()) as archiver:
         if archiver.waiting or continuous:
             with progress(f"Archiving {name}", None if continuous else archiver.waiting, on=show_progress) as advance:
-                _run(archiver, seconds if continuous else None, master, stop, advance)
+                _run(archiver, seconds if continuous else None, master, advance)
         done = archived_since(order, archiver.start)
     if json:
         print_json(done)
@@ -72,9 +71,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _run(
-    archiver: Archiver, every: float | None, master: str | None, stop: threading.Event, advance: Callable[[int], None]
-) -> None:
+def _run(archiver: Archiver, every: float | None, master: str | None, advance: Callable[[int], None]) -> None:
     """Start Spark, and follow the query to its end."""
     from penstock.pipelines.reasons import cause
     from penstock.spark.sessions import session
@@ -93,6 +90,8 @@ def _run(
         with _stderr_to(log):
             spark = session(f"penstock archive {archiver.order.stream}", master, **conf)
         held.callback(spark.stop)
+        # Behind the start of Spark, which has a way of its own with Ctrl-C.
+        stop = held.enter_context(stop_on_signal(every is not None, "batch"))
         query = archiver.query(spark, every)
         held.callback(query.stop)
         told = -1

@@ -20,7 +20,14 @@ from penstock.errors import DataLossError, FencedError, InputError, StoreDamaged
 from penstock.options import ConnectionOptions
 from penstock.spark import archive_writer
 from penstock.spark.archive_files import open_archive
-from penstock.spark.archive_folder import ArchiveFolder
+from penstock.spark.archive_folder import (
+    ArchiveFolder,
+    Identity,
+    read_identity,
+    read_progress,
+    write_identity,
+    write_progress,
+)
 from penstock.spark.archive_run import ArchiveOrder, archived_since, begin
 from penstock.spark.archive_writer import ArchiveWriter, committing, put_in_place, write_aside
 from penstock.spark.offsets import Mark
@@ -418,3 +425,49 @@ def test_an_archive_elsewhere(tmp_path: Path):
     put_in_place(tmp_path.as_uri(), new, Mark("then", 1, 5))
     assert seen(tmp_path) == [1]
     assert open_archive(tmp_path.as_uri()).last == 4
+
+
+def test_an_archive_that_was_copied_or_set_back(archived: Archived, streams: Streams, tmp_path: Path):
+    """A copy, and an archive that is restored from one, go on where their own files end; what is gone then is told."""
+    name, folder = archived
+    copy, older = tmp_path / "elsewhere" / "copy", tmp_path / "older"
+    shutil.copytree(folder, copy)
+    shutil.copytree(folder, older)
+    streams.fill(name, 20)
+    for place in (folder, copy):
+        archive_once(streams.url, name, place)
+        assert seen(place) == list(range(1, 121))
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+    archive_once(streams.url, name, folder)
+    assert seen(folder) == list(range(1, 121))
+    streams.api(f"STREAM.PURGE.{name}", {"seq": 111})
+    with pytest.raises(DataLossError, match=r"\[101, 111\)"):
+        archive_once(streams.url, name, older)
+
+
+def test_a_place_that_cannot_be_written_to(streams: Streams, unique: Any, tmp_path: Path):
+    """A folder that cannot be made is told in a sentence."""
+    name = streams.make(unique("A"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be used"):
+        archive_once(streams.url, name, tmp_path / "file" / "archive")
+
+
+def test_the_notes_of_an_archive_are_frozen(tmp_path: Path):
+    """What earlier versions noted is read, and written again as it was."""
+    golden = Path(__file__).resolve().parents[1] / "golden" / "archive_v1"
+    shutil.copytree(golden, tmp_path / "_penstock")
+    uri = str(tmp_path)
+    identity, progress = read_identity(uri), read_progress(uri, "ORDERS")
+    assert identity == Identity("ORDERS", "2026-01-31T23:59:59.123456789Z", ("orders.eu.>",), "hub")
+    assert progress is not None
+    assert (progress.mark.next, progress.lost, progress.files) == (
+        1001,
+        ((500, 600),),
+        ((1, 499, 499), (600, 990, 391)),
+    )
+    write_identity(uri, identity)
+    write_progress(uri, "ORDERS", progress)
+    for note in golden.iterdir():
+        assert (tmp_path / "_penstock" / note.name).read_text() == note.read_text()

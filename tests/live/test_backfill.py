@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import DataLossError, InputError, OptionError, StoreDamagedError
+from penstock.errors import DataLossError, DeniedError, InputError, OptionError, StoreDamagedError
 from penstock.jetstream import snapshot
 from penstock.server import Server
-from tests.live.backfilling import BackfillQuery, back_up, read_joined
+from tests.live.backfilling import BackfillQuery, archive_once, back_up, read_joined
 from tests.live.querying import Query, read
 from tests.spark.conftest import Streams
 
@@ -332,3 +332,25 @@ def test_what_does_not_go_with_a_backup():
     ):
         with pytest.raises(OptionError):
             SourceOptions.parse(options)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Streams]:
+    """A server with a user `reader` that may read, but not get single messages of the leader."""
+    users = "{user: all, password: p}, "
+    users += "{user: reader, password: p, permissions: {publish: {deny: '$JS.API.STREAM.MSG.GET.>'}}}"
+    with Server(config=f"authorization {{ users: [{users}] }}", auth=False, sync="2m") as running:
+        yield Streams(f"nats://all:p@{running.nodes[0].address}")
+
+
+def test_a_login_that_may_not_compare(guarded: Streams, tmp_path: Path):
+    """Whoever may not look at the messages to compare is told so; no past is taken on trust."""
+    guarded.make("G")
+    guarded.fill("G", 10)
+    past = back_up(guarded.url, "G", tmp_path / "backup")
+    url = guarded.url.replace("all:p@", "reader:p@")
+    with pytest.raises(DeniedError, match=r"STREAM\.MSG\.GET"):
+        read_joined(url, stream="G", backfill=past, patience="1s")
+    archive_once(guarded.url, "G", tmp_path / "archive")
+    with pytest.raises(DeniedError, match=r"STREAM\.MSG\.GET"):
+        archive_once(url, "G", tmp_path / "archive")

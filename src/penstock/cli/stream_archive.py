@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -95,11 +96,14 @@ def _run(archiver: Archiver, every: float | None, master: str | None, advance: C
         query = archiver.query(spark, every)
         held.callback(query.stop)
         told = -1
-        while query.isActive and not (stop.wait(_LOOK) and not query.status["isTriggerActive"]):
+        while query.isActive:
             for batch in query.recentProgress:
                 if batch.batchId > told:
                     told = batch.batchId
                     advance(batch.numInputRows)
+            if stop.is_set() and not query.status["isTriggerActive"]:
+                break
+            time.sleep(_LOOK)
         if (failure := query.exception()) is not None:
             raise PipelineError(
                 f"The archiver stopped: {cause(str(failure)).rstrip('.')}.",

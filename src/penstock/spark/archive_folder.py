@@ -19,7 +19,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -72,20 +72,22 @@ class ArchiveFolder:
 
     def create(self, name: str) -> BinaryIO:
         """Make a file; on an object store it is there when it is closed, and whole."""
-        self._folder_of(name)
-        opened: BinaryIO = self._opened[0].open_output_stream(self.path(name))
+        with self._told("written to"):
+            self._folder_of(name)
+            opened: BinaryIO = self._opened[0].open_output_stream(self.path(name))
         return opened
 
     def move(self, name: str, to: str) -> None:
         """Put a file in its place, whole, instead of the one that is there."""
-        self._folder_of(to)
-        if self.local is None:
-            self._opened[0].move(self.path(name), self.path(to))
-            return
-        with (self.local / name).open("rb") as file:
-            os.fsync(file.fileno())  # a power cut must not leave a name without its content
-        os.replace(self.local / name, self.local / to)
-        _sync_folder((self.local / to).parent)
+        with self._told("written to"):
+            self._folder_of(to)
+            if self.local is None:
+                self._opened[0].move(self.path(name), self.path(to))
+                return
+            with (self.local / name).open("rb") as file:
+                os.fsync(file.fileno())  # a power cut must not leave a name without its content
+            os.replace(self.local / name, self.local / to)
+            _sync_folder((self.local / to).parent)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -95,9 +97,9 @@ class ArchiveFolder:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Read a note; None if it is not there."""
         try:
-            with self.open(name) as file:
+            with self._told("read"), self.open(name) as file:
                 content = json.loads(file.read())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError:
             content = None
@@ -124,8 +126,20 @@ class ArchiveFolder:
         system, root = self._opened
         selector = fs.FileSelector(self.path(name).rstrip("/"), recursive=True, allow_not_found=True)
         start = len(root.rstrip("/")) + 1
-        found = system.get_file_info(selector)
+        with self._told("read"):
+            found = system.get_file_info(selector)
         return sorted((item.path[start:], item.size) for item in found if item.type == fs.FileType.File)
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Say in a sentence what a file system says."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            remedy = "Is there room, and may this user do it?"
+            raise InputError(f"{self.uri} cannot be {what}: {error.strerror or error}.", remedy=remedy) from None
 
     def _folder_of(self, name: str) -> None:
         system, _ = self._opened

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.live.backfilling import archive_once, back_up
 from tests.spark.java import ROOT
 
 
@@ -39,6 +40,18 @@ def test_the_page_on_writing(run_page, streams):
     streams.make("REVENUE", subjects=["revenue.>"])
     streams.make("COPY", subjects=["copy.>"])
     assert run_page("docs/howto/spark-write.md") >= 6
+
+
+def test_the_pages_on_archives_and_backups(run_page, streams, tmp_path):
+    """Every program in the two pages runs as it stands, over what the stream has dropped since."""
+    streams.make("ORDERS", subjects=["orders.>"])
+    streams.fill("orders", 100)
+    archive_once(streams.url, "ORDERS", tmp_path / "archive")
+    back_up(streams.url, "ORDERS", tmp_path / "backup")
+    streams.fill("orders", 50)
+    streams.api("STREAM.PURGE.ORDERS", {"seq": 101})
+    assert run_page("docs/howto/archive.md") == 2
+    assert run_page("docs/howto/backfill-live.md") == 2
 
 
 def test_the_readme(run_page, read, streams):

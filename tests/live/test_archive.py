@@ -334,6 +334,18 @@ def test_archive_and_stream_are_one_table(archived: Archived, streams: Streams):
     query.stop()
 
 
+def test_an_archive_that_grows_under_a_query(archived: Archived, streams: Streams):
+    """A query that fell behind the stream finds in the archive what was added to it since."""
+    name, folder = archived
+    query = BackfillQuery(streams.url, stream=name, archive=str(folder))
+    assert query.all() == list(range(1, 101))
+    streams.fill(name, 20)
+    archive_once(streams.url, name, folder)
+    streams.api(f"STREAM.PURGE.{name}", {"seq": 121})
+    assert query.all() == list(range(101, 121))
+    query.stop()
+
+
 def test_an_archive_that_begins_later_than_the_stream(streams: Streams, unique: Any, tmp_path: Path):
     """What the stream holds before the archive begins is read, too."""
     name = streams.make(unique("A"))

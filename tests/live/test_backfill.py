@@ -279,6 +279,19 @@ def test_a_backup_that_changes_between_starts(begin: NewQuery, backed_up: tuple[
         query.batch()
 
 
+def test_a_backup_that_is_replaced_under_a_query(begin: NewQuery, backed_up: tuple[str, str], streams: Streams):
+    """Files that are changed after a query opened them are told, and read again after its next start."""
+    name, past = backed_up
+    query = begin(name, past, maxMessagesPerTrigger="30")
+    assert query.batch() == list(range(1, 31))
+    shutil.rmtree(past)
+    back_up(streams.url, name, Path(past))
+    with pytest.raises(InputError, match="was changed or removed"):
+        query.batch()
+    query.restart(stream=name, backfill=past)
+    assert query.all() == list(range(31, 151))
+
+
 def test_a_replay_over_the_end_of_a_backup_is_the_same_rows(begin: NewQuery, backed_up: tuple[str, str]):
     """A micro-batch that was planned without the backup, or with another one, is read again as it was."""
     name, past = backed_up

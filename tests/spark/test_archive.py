@@ -88,6 +88,23 @@ def test_a_continuous_archiver_ends_in_order(
             running.communicate()
 
 
+def kill_once(streams: Streams, name: str, folder: Path, eventually: Any, *, alone: bool) -> None:
+    """Let an archiver add something, and kill it in the next addition: alone, or all of its processes at once."""
+    running = run_archiver(streams.url, name, "--to", str(folder), "--continuous", "--every", "1s")
+    try:
+        before = len(seen(folder)) if folder.exists() else 0
+        eventually(lambda: running.poll() or (folder.exists() and len(seen(folder)) > before), 120)
+        streams.fill(name, 500)
+        # At the first sign of the next addition; or when that is over, if it was too quick.
+        writing, last = folder / "_penstock" / "writing", streams.info(name)["state"]["last_seq"]
+        eventually(lambda: list(writing.glob("*.parquet")) or len(seen(folder)) == last, 60)
+        assert running.poll() is None
+    finally:
+        # Java sees that the command is gone, and ends by itself.
+        os.kill(running.pid, signal.SIGKILL) if alone else os.killpg(running.pid, signal.SIGKILL)
+        running.communicate(timeout=60)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("round_", range(3))
 def test_an_archiver_that_is_killed(
@@ -95,16 +112,9 @@ def test_an_archiver_that_is_killed(
 ):
     """Killed again and again while messages come, the archive holds each message once when one run comes to its end."""
     name, folder = streams.make(unique("A")), tmp_path / "archive"
-    streams.fill(name, 3_000)
     for number in range(4):
-        running = run_archiver(server.url, name, "--to", str(folder), "--continuous", "--every", "1s")
-        before = len(seen(folder)) if folder.exists() else 0
-        eventually(lambda before=before: folder.exists() and len(seen(folder)) > before, 90)
-        streams.fill(name, 500 + 137 * number)
-        # At the first sign of the next addition, or a little later.
-        eventually(lambda: list((folder / "_penstock" / "writing").glob("*.parquet")), 60)
-        os.killpg(running.pid, signal.SIGKILL) if (number + round_) % 2 else os.kill(running.pid, signal.SIGKILL)
-        running.communicate(timeout=60)
+        streams.fill(name, 1_000 + 137 * number)
+        kill_once(streams, name, folder, eventually, alone=bool((number + round_) % 2))
         found = seen(folder)
         assert found == list(range(1, len(found) + 1))
     running = run_archiver(server.url, name, "--to", str(folder), "--json")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
@@ -21,7 +22,7 @@ from penstock.spark.offsets import Mark, Range
 from penstock.spark.partition import PartitionReader, pick
 from penstock.spark.past import Past, PastPart, check_same, open_past
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.stored_reader import StoredPartition, cut_past, damaged, read_stored
+from penstock.spark.stored_reader import Stamps, StoredPartition, cut_past, damaged, read_stored, stamps_of
 from penstock.spark.stream_reader import NatsStreamReader
 from penstock.spark.survey import Survey
 from penstock.store.s2 import Broken
@@ -37,10 +38,17 @@ class Backfilled(Survey):
     """A stream, and the past that goes before it."""
 
     def __init__(
-        self, bulk: TaskConnection, name: str, subjects: tuple[str, ...] | None, mark: Mark | None, past: Past
+        self,
+        bulk: TaskConnection,
+        name: str,
+        subjects: tuple[str, ...] | None,
+        mark: Mark | None,
+        past: Past,
+        stamps: Stamps,
     ) -> None:
         super().__init__(bulk, name, subjects, mark)
         self.past = past
+        self.stamps = stamps
         size, count = sum(part.size for part in past.parts), sum(part.messages for part in past.parts)
         self.mean_size = max(self.mean_size, size // count if count else 0)
         self.aside = f" {past.source} holds [{past.first}, {past.next})."
@@ -141,7 +149,7 @@ class Backfilled(Survey):
 
     def _places(self, part: PastPart, start: int, end: int) -> Sequence[int]:
         """Give the sequences of a part that messages have."""
-        if part.messages == part.last + 1 - part.first and not isinstance(self.past, Archive):
+        if part.messages == part.last + 1 - part.first:
             return range(start, end)
         try:
             batches = part.batches(self.name, start, end, headers=False, escape=True)
@@ -158,7 +166,7 @@ class Backfilled(Survey):
         for start, end in self.past.lost if isinstance(self.past, Archive) else ():
             if start < wanted.end and end > wanted.start:
                 options.lose(_lost_before(self.past, start, end))
-        yield from cut_past(self.past, wanted.start, wanted.end, options, self.subjects)
+        yield from cut_past(self.past, self.stamps, wanted.start, wanted.end, options, self.subjects)
 
 
 def _lost_before(past: Past, start: int, end: int) -> DataLossError:
@@ -176,6 +184,7 @@ class _Backfilling(PartitionReader):
     """What reading a batch and reading a stream share, if there is a past."""
 
     past: Past | None = None
+    stamps: Stamps = MappingProxyType({})
     same: str | None = None
     """When the stream was made that the past was found to be of."""
 
@@ -185,9 +194,14 @@ class _Backfilling(PartitionReader):
         else:
             yield from super().read(partition)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is known of the past stays on the driver: each task is told what it reads.
+        return {name: value for name, value in self.__dict__.items() if name not in ("past", "stamps")}
+
     def _open(self) -> Past:
         if self.past is None:
             self.past = _opened(self.options)
+            self.stamps = stamps_of(self.past)
         return self.past
 
     def _check(self, found: Backfilled) -> None:
@@ -220,7 +234,7 @@ class BackfillReader(_Backfilling, NatsReader):
     """Reads what past and stream hold between `start` and `end`, as one."""
 
     def survey(self, bulk: TaskConnection, name: str) -> Survey:
-        found = Backfilled(bulk, name, self.pushed.subjects, None, self._open())
+        found = Backfilled(bulk, name, self.pushed.subjects, None, self._open(), self.stamps)
         self._check(found)
         if isinstance(found.past, Archive):
             found.past = found.past.between(self.pushed.since, self.pushed.until)
@@ -233,6 +247,9 @@ class BackfillStreamReader(_Backfilling, NatsStreamReader):
     def _survey(self, name: str, mark: Mark | None) -> Survey | None:
         self._open()
         found = super()._survey(name, mark)
+        if isinstance(found, Backfilled) and isinstance(found.past, Archive) and found.lacks(found.past.next):
+            self.past = None  # an archive grows: it may have by now what the stream has dropped since it was opened
+            found = super()._survey(name, mark)
         if isinstance(found, Backfilled):
             self._check(found)
             self._check_gap(found, mark)
@@ -248,4 +265,4 @@ class BackfillStreamReader(_Backfilling, NatsStreamReader):
             raise found.loss(gap.start, gap.end)
 
     def _surveyed(self, name: str, mark: Mark | None) -> Survey:
-        return Backfilled(self._connected(), name, self.options.subjects, mark, self._open())
+        return Backfilled(self._connected(), name, self.options.subjects, mark, self._open(), self.stamps)

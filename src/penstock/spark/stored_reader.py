@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -18,13 +19,18 @@ from penstock.spark.pushdown import Pushed, narrow, push
 from penstock.spark.schema import arrow_schema, check_schema, conform
 from penstock.spark.source_options import SourceOptions
 from penstock.store.history import open_backup, open_store
+from penstock.store.opening import arrow_path
 from penstock.store.s2 import Broken
+from penstock.store.stored import Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["StoredPartition", "StoredReader", "cut_past", "damaged", "open_stored", "read_stored"]
+__all__ = ["StoredPartition", "StoredReader", "cut_past", "damaged", "open_stored", "read_stored", "stamps_of"]
+
+Stamp = tuple[str, int, int]  # path, size and time of a file
+Stamps = Mapping[str, Stamp]
 
 
 @dataclass
@@ -38,6 +44,8 @@ class StoredPartition(InputPartition):
     subjects: tuple[str, ...] | None
     hides: bool
     """Whether the sink's markers are to be picked out."""
+    stamps: tuple[Stamp, ...] = ()
+    """The files as they were when the past was opened."""
 
 
 class StoredReader(DataSourceReader):
@@ -52,6 +60,7 @@ class StoredReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options, pushed, past = self.options, self.pushed, open_stored(self.options)
+        stamps = stamps_of(past)
         for damage in past.damage:
             if not damage.torn:
                 options.lose(damaged(past, f"{damage.block}: {damage.what}"))
@@ -64,7 +73,7 @@ class StoredReader(DataSourceReader):
             end = min(end, pushed.end)
         if pushed.since is not None:
             start = max(start, past.at_time(pushed.since) or past.next)
-        return list(cut_past(past, start, end, options, pushed.subjects))
+        return list(cut_past(past, stamps, start, end, options, pushed.subjects))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, StoredPartition):  # Spark has a stand-in where a plan has no tasks
@@ -126,7 +135,12 @@ class _Piece:
 
 
 def cut_past(
-    past: Past, start: int, end: int, options: SourceOptions, subjects: tuple[str, ...] | None
+    past: Past,
+    stamps: Stamps,
+    start: int,
+    end: int,
+    options: SourceOptions,
+    subjects: tuple[str, ...] | None,
 ) -> Iterator[StoredPartition]:
     """Cut a range into tasks: parts together up to the size of one, and a part in several where that is asked for.
 
@@ -153,7 +167,8 @@ def cut_past(
         crowded = most is not None and piece is not None and piece.end - (gathered or [piece])[0].start > most
         if gathered and (full or crowded):
             parts = tuple(dict.fromkeys(each.part for each in gathered))
-            yield StoredPartition(past.name, parts, gathered[0].start, gathered[-1].end, subjects, hides)
+            own = tuple(stamps[path] for path in dict.fromkeys(_path(part) or "" for part in parts) if path in stamps)
+            yield StoredPartition(past.name, parts, gathered[0].start, gathered[-1].end, subjects, hides, own)
             gathered = []
         if piece is not None:
             gathered.append(piece)
@@ -170,12 +185,36 @@ def _enough(pieces: list[_Piece], least: int) -> list[_Piece]:
     return pieces
 
 
+def _path(part: PastPart) -> str | None:
+    """Give the file that a part is in; None for those of an archive, which may grow."""
+    place = part.place if isinstance(part, Segment) else part
+    return getattr(place, "path", None)
+
+
+def stamps_of(past: Past) -> Stamps:
+    """Note what the files of a past look like when it is opened: what is known of it is true for these."""
+    return {path: _stamp(path) for path in dict.fromkeys(_path(part) for part in past.parts) if path is not None}
+
+
+def _stamp(path: str) -> Stamp:
+    """Give what changes if a file is replaced."""
+    system, inner = arrow_path(path) if "://" in path else arrow_path(Path(path).absolute().as_uri())
+    info = system.get_file_info(inner)
+    return path, info.size or 0, info.mtime_ns or 0
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def read_stored(partition: StoredPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Read a task's parts: exactly the messages that are alive in them, in order, once each."""
     wanted = arrow_schema(schema)
+    for stamp in partition.stamps:
+        if _stamp(stamp[0]) != stamp:
+            raise InputError(
+                f"{stamp[0]} was changed or removed while it was read.",
+                remedy="Leave a backup as it is while a query reads it, and start the query again.",
+            )
     for part in partition.parts:
         try:
             for batch in part.batches(

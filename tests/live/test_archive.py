@@ -418,10 +418,18 @@ def test_a_damaged_file_of_an_archive(archived: Archived, streams: Streams):
 def test_notes_that_are_none(archived: Archived):
     """Notes of a later version, or broken ones, are refused; if the note of the progress is lost, the files tell."""
     _, folder = archived
+    kept = (folder / "_penstock/progress.json").read_text()
+    for broken in ("", "[]", '{"version": 1}', kept.replace("streams", "strems"), kept.replace("[[", "[")):
+        (folder / "_penstock/progress.json").write_text(broken)
+        with pytest.raises(StoreDamagedError, match=r"progress\.json"):
+            open_archive(str(folder))
     (folder / "_penstock/progress.json").unlink()
     assert open_archive(str(folder)).last == 100
     (folder / "_penstock/archive.json").write_text('{"version": 2}')
     with pytest.raises(StoreDamagedError, match="this Penstock"):
+        open_archive(str(folder))
+    (folder / "_penstock/archive.json").write_text('{"version": 1, "stream": 7}')
+    with pytest.raises(StoreDamagedError, match=r"archive\.json"):
         open_archive(str(folder))
     (folder / "_penstock/archive.json").unlink()
     with pytest.raises(InputError, match="is not an archive"):

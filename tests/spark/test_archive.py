@@ -106,6 +106,7 @@ def kill_once(streams: Streams, name: str, folder: Path, eventually: Any, *, alo
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(1200)  # Spark starts five times, on a machine that may be busy
 @pytest.mark.parametrize("round_", range(3))
 def test_an_archiver_that_is_killed(
     server: Server, streams: Streams, unique: Any, eventually: Any, tmp_path: Path, round_: int

@@ -47,8 +47,10 @@ def archive(
     Run it again to add what came since. `.option("archive", DIR)` of Spark's format nats reads archive and stream as
     one; anything that knows Parquet reads the archive.
     """
+    from penstock.spark.archive_folder import ArchiveFolder
     from penstock.spark.archive_run import ArchiveOrder, archived_since, begin
 
+    to = str(ArchiveFolder(to).local or to)  # tasks may be in another folder than this
     order = ArchiveOrder(name, to, tuple(subject or ()), start, skip_lost, escape)
     order.check()
     seconds = parse_duration(every, option="--every")

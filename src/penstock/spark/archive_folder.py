@@ -104,12 +104,7 @@ class ArchiveFolder:
         except ValueError:
             content = None
         if not isinstance(content, dict) or content.get("version") != VERSION:
-            raise StoreDamagedError(
-                f"{name} of the archive {self.uri} is not what an archiver of this Penstock writes.",
-                remedy="Use the Penstock that wrote it, or a newer one; or restore the file from a copy.",
-                store=self.uri,
-                losses=(name,),
-            )
+            raise _broken(self.uri, name)
         return content
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -156,6 +151,15 @@ def _open(uri: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     return fs.LocalFileSystem(), uri
+
+
+def _broken(uri: str, name: str) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"{name} of the archive {uri} is not what an archiver of this Penstock writes.",
+        remedy="Use the Penstock that wrote it, or a newer one; or restore the file from a copy.",
+        store=uri,
+        losses=(name,),
+    )
 
 
 def _sync_folder(path: Path) -> None:
@@ -207,13 +211,11 @@ def read_identity(uri: str) -> Identity:
             f"{uri} is not an archive: it has no {IDENTITY}.",
             remedy="Name a folder that `penstock stream archive` writes.",
         )
-    subjects = content.get("subjects")
-    return Identity(
-        str(content.get("stream")),
-        str(content.get("created")),
-        None if subjects is None else tuple(str(item) for item in subjects),
-        content.get("domain"),
-    )
+    stream, created, subjects = (content.get(name) for name in ("stream", "created", "subjects"))
+    if not (isinstance(stream, str) and isinstance(created, str) and isinstance(subjects, list | None)):
+        raise _broken(uri, IDENTITY)
+    only = None if subjects is None else tuple(str(item) for item in subjects)
+    return Identity(stream, created, only, content.get("domain"))
 
 
 def write_identity(uri: str, identity: Identity) -> None:
@@ -232,9 +234,12 @@ def read_progress(uri: str, stream: str) -> Progress | None:
     content = ArchiveFolder(uri).read_json(PROGRESS)
     if content is None:
         return None
-    mark = Offset.from_json(content.get("offset")).marks[stream]
-    lost = tuple((int(start), int(end)) for start, end in content.get("lost", ()))
-    files = tuple((int(first), int(last), int(count)) for first, last, count in content.get("files", ()))
+    try:
+        mark = Offset.from_json(content["offset"]).marks[stream]
+        lost = tuple((int(start), int(end)) for start, end in content["lost"])
+        files = tuple((int(first), int(last), int(count)) for first, last, count in content["files"])
+    except (InputError, KeyError, TypeError, ValueError):
+        raise _broken(uri, PROGRESS) from None
     return Progress(mark, lost, files)
 
 

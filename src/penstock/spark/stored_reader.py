@@ -58,6 +58,12 @@ class StoredReader(DataSourceReader):
         self.pushed = Pushed(subjects=options.subjects)
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]  # as in NatsReader
 
+    def take(self, filters: list[Filter]) -> None:
+        """Narrow what is read by the filters of a query."""
+        given, found = self.options.subjects, push(Pushed(), filters)
+        subjects = given if found.subjects is None else narrow(given, found.subjects)
+        self.pushed = replace(found, subjects=subjects)
+
     def partitions(self) -> Sequence[InputPartition]:
         options, pushed, past = self.options, self.pushed, open_stored(self.options)
         stamps = stamps_of(past)
@@ -88,11 +94,8 @@ class _PushFilters:
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        reader, given = self.reader, self.reader.options.subjects
-        if reader.options.push_down:
-            found = push(Pushed(), filters)
-            subjects = given if found.subjects is None else narrow(given, found.subjects)
-            reader.pushed = replace(found, subjects=subjects)
+        if self.reader.options.push_down:
+            self.reader.take(filters)
         return filters  # Spark applies them all the same
 
 

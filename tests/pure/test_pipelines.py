@@ -139,6 +139,12 @@ def test_a_replay_is_what_it_was_begun_as(tmp_path: Path):
         with pytest.raises(InputError, match="begun from 1h into ALERTS=V2"):
             keep_replay(project, "v2", start, into)
     assert keep_replay(project, "v3", "2026-01-01T00:00:00Z", {}).start == "2026-01-01T00:00:00Z"
+    backed = keep_replay(project, "v4", "all", {}, {"ORDERS": "/backup"})
+    assert PipelineReplay.from_json(backed.settings()).backfill == {"ORDERS": "/backup"}
+    assert not PipelineReplay.from_json(backed.settings(switched=True)).backfill
+    assert keep_replay(project, "v4", "all", {}, {"ORDERS": "/backup"}) == backed
+    with pytest.raises(InputError, match="with the backup /backup"):
+        keep_replay(project, "v4", "all", {})
 
 
 def test_a_pipeline_switches_and_switches_back(tmp_path: Path):

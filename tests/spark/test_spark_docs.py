@@ -12,6 +12,7 @@ from penstock.buckets import ObjectStore
 from penstock.buckets.key_stream import bucket_stream
 from penstock.buckets.object_status import object_stream
 from penstock.connection import Connection
+from tests.live.backfilling import archive_once, back_up
 from tests.live.bucketing import buckets  # noqa: F401  # a fixture
 from tests.spark.java import ROOT
 
@@ -75,6 +76,18 @@ def test_the_page_on_writing_buckets(run_page, streams):
     assert run_page("docs/howto/spark-buckets-write.md") == 5
     last = streams.api("STREAM.MSG.GET.KV_TOTALS", {"last_by_subj": "$KV.TOTALS.c1"})["message"]
     assert b64decode(last["data"]) == b"25"
+
+
+def test_the_pages_on_archives_and_backups(run_page, streams, tmp_path):
+    """Every program in the two pages runs as it stands, over what the stream has dropped since."""
+    streams.make("ORDERS", subjects=["orders.>"])
+    streams.fill("orders", 100)
+    archive_once(streams.url, "ORDERS", tmp_path / "archive")
+    back_up(streams.url, "ORDERS", tmp_path / "backup")
+    streams.fill("orders", 50)
+    streams.api("STREAM.PURGE.ORDERS", {"seq": 101})
+    assert run_page("docs/howto/archive.md") == 2
+    assert run_page("docs/howto/backfill-live.md") == 2
 
 
 def test_the_readme(run_page, read, streams):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +11,7 @@ import typer
 from penstock.cli.flags import Force, Json, argument, flag
 from penstock.cli.output import ago, print_json
 from penstock.cli.pipeline_show import board, print_summary
+from penstock.cli.running import stop_on_signal
 from penstock.cli.tables import print_table
 from penstock.durations import parse_duration
 from penstock.errors import OptionError
@@ -59,7 +57,7 @@ def run(
     from penstock.pipelines.running import run as run_pipeline
 
     project = Project.load(folder, storage=storage)
-    with _stop_on_signal(continuous) as stop, board(project.name) as show:
+    with stop_on_signal(continuous) as stop, board(project.name) as show:
         outcome = run_pipeline(
             project,
             options=ctx.obj.options(),
@@ -84,25 +82,6 @@ def run(
     else:
         what = "Done; how many rows, the Spark Connect server did not tell"
     typer.echo(f"{what}, in {outcome.updates} update{'s' if outcome.updates != 1 else ''}.")
-
-
-@contextmanager
-def _stop_on_signal(continuous: bool) -> Iterator[threading.Event]:
-    """Give an event that the first Ctrl-C or SIGTERM sets; the second one interrupts, as the first does elsewhere."""
-    stop = threading.Event()
-
-    def handle(number: int, frame: object) -> None:
-        if not continuous or stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        typer.echo("Stopping after the update in hand; once more to stop at once.", err=True)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _plain(outcome: Outcome) -> dict[str, object]:
@@ -177,6 +156,9 @@ def replay(
         list[str] | None, flag("Write to the stream NEW instead of STREAM; made if missing.", "STREAM=NEW")
     ] = None,
     name: Annotated[str, flag("The name of this replay; its state is kept under it.")] = "replay",
+    backup: Annotated[
+        list[str] | None, flag("Begin in a backup or an archive of a stream; may be repeated.", "DIR")
+    ] = None,
     master: Master = None,
     remote: Remote = None,
     storage: Storage = None,
@@ -196,13 +178,14 @@ def replay(
             )
         pairs[old] = other
     project = Project.load(folder, storage=storage)
-    with _stop_on_signal(False), board(f"{project.name}, {name}") as show:
+    with stop_on_signal(False), board(f"{project.name}, {name}") as show:
         done = replay_pipeline(
             project,
             options=ctx.obj.options(),
             start=start,
             into=pairs,
             name=name,
+            backups=backup or (),
             master=master,
             remote=remote,
             switch_to_it=switch,

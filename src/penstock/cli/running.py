@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
     from penstock.options import ConnectionOptions
 
-__all__ = ["Staying", "connected", "first", "run", "staying", "until_signal"]
+__all__ = ["Staying", "connected", "first", "run", "staying", "stop_on_signal", "until_signal"]
 
 
 def run(work: Coroutine[Any, Any, Any]) -> None:
@@ -100,6 +101,25 @@ def until_signal() -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+@contextmanager
+def stop_on_signal(continuous: bool, what: str = "update") -> Iterator[threading.Event]:
+    """Give an event that the first Ctrl-C or SIGTERM sets; the second one interrupts, as the first does elsewhere."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        if not continuous or stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        typer.echo(f"Stopping after the {what} in hand; once more to stop at once.", err=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def first(*awaitables: Awaitable[Any]) -> None:

@@ -144,6 +144,7 @@ COMMANDS: dict[str, Entry | Group] = {
             "stream_messages": "view get rmm gaps",
             "stream_schema": "schema",
             "backup": "backup restore",
+            "stream_archive": "archive",
         },
         {
             "add": "create new",

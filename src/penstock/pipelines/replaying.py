@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from penstock.pipelines.replays import (
 )
 from penstock.pipelines.running import apply_topology, blocking, check_where, follow
 from penstock.spark.markers import is_marker, marker_filter
+from penstock.spark.past import past_stream
 from penstock.spark.positions import parse_position
 
 __all__ = ["Comparison", "Replay", "compare_streams", "replay"]
@@ -84,6 +85,7 @@ def replay(
     start: str = "all",
     into: Mapping[str, str] | None = None,
     name: str = "replay",
+    backups: Sequence[str | Path] = (),
     master: str | None = None,
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
@@ -95,6 +97,7 @@ def replay(
     The pipeline's files ask `penstock.pipelines.start_position()` and `target("STREAM")` for where to read and write.
     The same replay run again goes on where it was; another name begins anew. With `switch_to_it` the pipeline's next
     run goes on where the replay ended, into its streams; `penstock.pipelines.replays.switch_back` undoes that.
+    `backups` are backups or archives of streams that the pipeline reads: its sources begin in them.
     """
     project = path if isinstance(path, Project) else Project.load(path)
     found = options or load_options(url)
@@ -108,14 +111,15 @@ def replay(
         raise OptionError(what, remedy="Leave spark.sql.warehouse.dir out of conf.", option="conf")
     if not NAME.fullmatch(name):
         raise InputError(f"The name {name!r} of a replay will not do.", remedy="Use letters, digits, - and _.")
+    past = _backfill(backups, remote)
     place = beside(project, name)
     if switch_to_it:
         check_can_switch(project)
     _check_targets(project, name, pairs)
-    fresh = begun_replay(project, name, start, pairs) is None
+    fresh = begun_replay(project, name, start, pairs, past) is None
     apply_topology(project, found)
     blocking(_make_streams(project, found, pairs, fresh))
-    kept = keep_replay(project, name, start, pairs)
+    kept = keep_replay(project, name, start, pairs, past)
     order = RunOrder(
         master=master or "local[*]",
         remote=remote,
@@ -124,10 +128,29 @@ def replay(
         conf=dict(conf or {}),
     )
     outcome = follow(PipelineRun(place, found, order).start(), watch)
+    read = {stream for flow in outcome.flows.values() for stream in flow.streams}
+    if fresh and (unread := sorted(past.keys() - read)):
+        what = f"No source of the pipeline read {unread[0]}, so that the backup {past[unread[0]]} was of no use."
+        raise InputError(what, remedy="Leave it out, or let a source name that stream with the option stream.")
     compared = tuple(compare_streams(found, old, new) for old, new in pairs.items())
     if switch_to_it:
         switch(project, name)
     return Replay(outcome, compared, place.warehouse if remote is None else None, order.database)
+
+
+def _backfill(backups: Sequence[str | Path], remote: str | None) -> dict[str, str]:
+    """Say of which stream each backup is."""
+    if backups and remote is not None:
+        what = "A replay on a Spark Connect server cannot begin in a backup: its sources are not told."
+        raise InputError(what, remedy='Leave remote out, or write .option("backfill", DIR) into the pipeline\'s files.')
+    found: dict[str, str] = {}
+    for backup in backups:
+        place = str(backup) if "://" in str(backup) else str(Path(backup).absolute())
+        stream = past_stream(place)
+        if stream in found:
+            raise InputError(f"Two backups of {stream} are named.", remedy="Leave one out.")
+        found[stream] = place
+    return found
 
 
 def _check_targets(project: Project, name: str, pairs: Mapping[str, str]) -> None:

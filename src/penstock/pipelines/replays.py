@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,13 @@ class KeptReplay:
     """Where its sources begin; where a duration ago was asked for, the time that this was at the beginning."""
     into: Mapping[str, str]
     """For each stream that the files name, the one that is written to instead."""
+    backfill: Mapping[str, str] = field(default_factory=dict)
+    """For each stream whose source begins in a backup or an archive, where that is."""
 
     def settings(self, *, switched: bool = False) -> str:
         """Give what the pipeline's files, sources and sinks are told."""
-        return PipelineReplay(self.start, self.into, switched).to_json()
+        # A run that is switched to comes after one to the end of what was there: it is behind the backup.
+        return PipelineReplay(self.start, self.into, switched, {} if switched else self.backfill).to_json()
 
 
 def beside(project: Project, name: str) -> Project:
@@ -80,19 +83,24 @@ def database(project: Project, name: str, remote: str | None, conf: Mapping[str,
     return re.sub(r"\W", "_", f"{project.database or 'default'}_replay_{name}").lower()
 
 
-def begun_replay(project: Project, name: str, asked: str, into: Mapping[str, str]) -> KeptReplay | None:
+def begun_replay(
+    project: Project, name: str, asked: str, into: Mapping[str, str], backfill: Mapping[str, str] | None = None
+) -> KeptReplay | None:
     """Give the replay to go on with, None for a new one; refused if it was begun otherwise, as its state was, too."""
-    before = read_replay(project, name)
-    if before is not None and (before.asked, dict(before.into)) != (asked, dict(into)):
+    before, places = read_replay(project, name), dict(backfill or {})
+    if before is not None and (before.asked, dict(before.into), dict(before.backfill)) != (asked, dict(into), places):
         pairs = ", ".join(f"{old}={new}" for old, new in before.into.items()) or "no stream"
-        what = f"The replay {name} was begun from {before.asked} into {pairs}."
+        backups = "".join(f", with the backup {place}" for place in before.backfill.values())
+        what = f"The replay {name} was begun from {before.asked} into {pairs}{backups}."
         raise InputError(what, remedy="Say the same again to go on with it, or give this one another name.")
     return before
 
 
-def keep_replay(project: Project, name: str, asked: str, into: Mapping[str, str]) -> KeptReplay:
+def keep_replay(
+    project: Project, name: str, asked: str, into: Mapping[str, str], backfill: Mapping[str, str] | None = None
+) -> KeptReplay:
     """Note what a replay is asked for, once; `begun_replay` says what is refused."""
-    before = begun_replay(project, name, asked, into)
+    before = begun_replay(project, name, asked, into, backfill)
     if before is not None:
         return before
     state = beside(project, name).local_storage
@@ -102,9 +110,10 @@ def keep_replay(project: Project, name: str, asked: str, into: Mapping[str, str]
     position = parse_position(asked, option="from")
     # All sources begin at the same moment, however long Spark takes to come to them.
     start = asked if position.ago is None else format_time(datetime.now(UTC) - timedelta(seconds=position.ago))
-    kept = KeptReplay(name, asked, start, dict(into))
+    kept = KeptReplay(name, asked, start, dict(into), dict(backfill or {}))
     if project.local_storage is not None:  # elsewhere Spark keeps its checkpoints, and we keep nothing
-        write_whole(project.local_storage / "replays" / name / "replay.json", asdict(kept))
+        noted = {key: value for key, value in asdict(kept).items() if key != "backfill" or value}
+        write_whole(project.local_storage / "replays" / name / "replay.json", noted)
     return kept
 
 
@@ -115,9 +124,10 @@ def read_replay(project: Project, name: str) -> KeptReplay | None:
     found = _read(path) if path is not None else None
     if found is None:
         return None
-    into = found.get("into")
+    into, backfill = found.get("into"), found.get("backfill", {})
     texts = [found.get(key) for key in ("name", "asked", "start")]
-    if isinstance(into, dict) and all(isinstance(text, str) for text in (*texts, *into.values())):
+    pairs = [*into.values(), *backfill.values()] if isinstance(into, dict) and isinstance(backfill, dict) else [None]
+    if all(isinstance(text, str) for text in (*texts, *pairs)):
         with contextlib.suppress(TypeError):
             return KeptReplay(**found)
     raise InputError(f"{path} is not what a replay writes.", remedy="Give the replay another name.")

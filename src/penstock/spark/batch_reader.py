@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Range
-from penstock.spark.partition import NatsPartition, PartitionReader
+from penstock.spark.partition import PartitionReader
 from penstock.spark.pushdown import Pushed, narrow, push
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.survey import CLOCK_MARGIN, Survey, stream_names
@@ -38,10 +38,14 @@ class NatsReader(PartitionReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with TaskConnection(self.connection, self.options.patience) as bulk:
-            streams = [Survey(bulk, name, self.pushed.subjects) for name in stream_names(bulk, self.options)]
+            streams = [self.survey(bulk, name) for name in stream_names(bulk, self.options)]
             return [task for stream in streams for task in self._tasks(stream)]
 
-    def _tasks(self, stream: Survey) -> Iterator[NatsPartition]:
+    def survey(self, bulk: TaskConnection, name: str) -> Survey:
+        """Ask for a stream's state."""
+        return Survey(bulk, name, self.pushed.subjects)
+
+    def _tasks(self, stream: Survey) -> Iterator[InputPartition]:
         pushed = self.pushed
         if stream.subjects == () or (pushed.streams is not None and stream.name not in pushed.streams):
             return
@@ -56,9 +60,9 @@ class NatsReader(PartitionReader, DataSourceReader):
         if pushed.until is not None:
             end = min(end, stream.at_time(pushed.until + CLOCK_MARGIN) or stream.next)
         if start < end:
-            wanted = Range(stream.name, start, end)
-            stream.check_there(wanted, self.options)
-            yield from stream.tasks(wanted, self.options)
+            for piece in stream.pieces(Range(stream.name, start, end)):
+                stream.check_there(piece, self.options)
+                yield from stream.tasks(piece, self.options)
 
     def take(self, filters: list[Filter]) -> None:
         """Read no more than what filters let pass."""

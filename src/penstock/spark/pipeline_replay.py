@@ -7,18 +7,23 @@ session, which Spark tells to each task: `spark.penstock.replay`. Both hold the 
 
     {"start": "101",                  where its sources begin; null for where the files say
      "into": {"ALERTS": "ALERTS_V2"}, for each stream of the files, the one that is written to instead
+     "backfill": {"ORDERS": "/backups/orders"},   for each stream, the backup that its source begins in; may be missing
      "switched": false}               whether the pipeline was switched to it: then it is the live one, and may release
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError
+
+if TYPE_CHECKING:
+    from penstock.spark.source_options import SourceOptions
 
 __all__ = ["SETTING", "VARIABLE", "PipelineReplay"]
 
@@ -36,10 +41,14 @@ class PipelineReplay:
     """For each stream that the files name, the one that is written to instead."""
     switched: bool = False
     """Whether the pipeline was switched to it, and it is the live one now."""
+    backfill: Mapping[str, str] = field(default_factory=dict)
+    """For each stream whose source begins in a backup or an archive, where that is."""
 
     def to_json(self) -> str:
         """Write it as it travels."""
-        content = {"start": self.start, "into": dict(self.into), "switched": self.switched}
+        content: dict[str, Any] = {"start": self.start, "into": dict(self.into), "switched": self.switched}
+        if self.backfill:
+            content["backfill"] = dict(self.backfill)
         return json.dumps(content, sort_keys=True)
 
     @classmethod
@@ -47,7 +56,8 @@ class PipelineReplay:
         """Read what `to_json` wrote; InputError where it is anything else."""
         try:
             content = json.loads(text)
-            return cls(content["start"], dict(content["into"]), bool(content.get("switched", False)))
+            switched, backfill = bool(content.get("switched", False)), dict(content.get("backfill", {}))
+            return cls(content["start"], dict(content["into"]), switched, backfill)
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{VARIABLE} holds {text!r}, which no replay wrote.", remedy="Unset it.") from None
 
@@ -85,6 +95,16 @@ class PipelineReplay:
             remedy=f"Name another one, --into {stream}=NEW, and let the pipeline's files ask for it: "
             f'target("{stream}") from penstock.pipelines.',
         )
+
+    def backfilled(self, source: SourceOptions) -> SourceOptions:
+        """Let a source begin in the backup of its stream, if this replay was given one."""
+        place = self.backfill.get(source.stream or "")
+        if place is None or source.past == place:
+            return source
+        if source.past is not None:
+            what = f"This replay would read {source.stream} from {place}, and the pipeline's files from {source.past}."
+            raise InputError(what, remedy="Leave --backup out, or the option out of the files.")
+        return dataclasses.replace(source, backfill=place)
 
     def check_release(self, ack: str) -> None:
         """Refuse a source that releases messages, until the pipeline is switched to this replay."""

@@ -78,15 +78,20 @@ class NatsDataSource(DataSource):
             from penstock.spark.stored_reader import StoredReader
 
             return StoredReader(source, schema)
+        connection = connection_options(given, "penstock-spark-read")
+        if source.past is not None:
+            from penstock.spark.backfill import BackfillReader
+
+            return BackfillReader(connection, source, schema)
         if source.bucket is not None:
             from penstock.spark.bucket_reader import BucketReader
 
-            return BucketReader(connection_options(given, "penstock-spark-read"), source, schema)
+            return BucketReader(connection, source, schema)
         if source.objects is not None:
             from penstock.spark.object_reader import ObjectReader
 
-            return ObjectReader(connection_options(given, "penstock-spark-read"), source, schema)
-        return NatsReader(connection_options(given, "penstock-spark-read"), source, schema)
+            return ObjectReader(connection, source, schema)
+        return NatsReader(connection, source, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.spark.stream_reader import NatsStreamReader
@@ -96,7 +101,12 @@ class NatsDataSource(DataSource):
         source.check_stream()
         if (replay := PipelineReplay.current()) is not None:
             replay.check_release(source.ack)
+            source = replay.backfilled(source)
         connection = connection_options(given, "penstock-spark-stream")
+        if source.past is not None:
+            from penstock.spark.backfill import BackfillStreamReader
+
+            return BackfillStreamReader(connection, source, schema)
         if source.bucket is not None:
             from penstock.spark.bucket_stream import BucketStreamReader
 

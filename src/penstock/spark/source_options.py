@@ -57,6 +57,16 @@ class SourceOptions(Options):
         "The store of a server that does not run, or a copy of one: a folder or its URI. `stream` says which stream of "
         "it. Batch only.",
     )
+    backfill: str | None = option(
+        text,
+        "A backup, the store of a stopped server or an archive of `stream`, a folder or its URI: the sequences that it "
+        "holds come from there, and all others from the server. Also where the server dropped them long ago.",
+    )
+    archive: str | None = option(
+        text,
+        "An archive of `stream`, as `penstock stream archive` keeps it, a folder or its URI: archive and stream are "
+        "read as one, each sequence once.",
+    )
     bucket: str | None = option(
         bucket_name, "The key-value bucket to read: in batch its keys as they are, in a stream every change."
     )
@@ -188,6 +198,11 @@ class SourceOptions(Options):
         self.misplaced("include_deleted", "A stream has a row for each deletion: leave it out.")
 
     @property
+    def past(self) -> str | None:
+        """Where the messages are that do not come from the server."""
+        return self.backfill or self.archive
+
+    @property
     def is_stored(self) -> bool:
         """Whether no server is asked."""
         return self.backup is not None or self.store is not None
@@ -211,6 +226,7 @@ class SourceOptions(Options):
     def __post_init__(self) -> None:
         if self.backup is not None and self.store is not None:
             raise OptionError("backup and store are given together.", remedy="Leave one out.", option="backup")
+        self._check_past()
         ways = [
             name for name in ("stream", "streams", "channel", "bucket", "objects") if getattr(self, name) is not None
         ]
@@ -271,6 +287,19 @@ class SourceOptions(Options):
             refuse("start" if self.start else "end", None, "Give one place.", "is an object, and one bucket is read.")
         if self.objects is not None:
             self.misplaced("end", "An object that was replaced is gone: leave it out to read what is there.")
+
+    def _check_past(self) -> None:
+        named = [name for name in ("backup", "store", "backfill", "archive") if getattr(self, name) is not None]
+        if self.past is None:
+            return
+        if len(named) > 1:
+            raise OptionError(f"{' and '.join(named)} are given together.", remedy="Leave one out.", option=named[0])
+        if self.stream is None:
+            what = f"The option {named[0]} is given, and no stream that it goes before."
+            raise OptionError(what, remedy='Name one: .option("stream", "ORDERS").', option="stream")
+        if self.ack != "none":
+            what = f"The options {named[0]} and ack are given together, and what was read cannot be released there."
+            raise OptionError(what, remedy="Leave ack and consumer out.", option="ack")
 
 
 SOURCE: Final = SourceOptions.table()

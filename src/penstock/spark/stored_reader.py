@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.errors import DataLossError, InputError
-from penstock.spark.formats import check_columns, shaping
+from penstock.spark.formats import check_columns, needs_payloads, shaping
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.partition import pick, without_markers
+from penstock.spark.past import Past, PastPart
 from penstock.spark.positions import Position
+from penstock.spark.pushdown import Pushed, narrow, push
 from penstock.spark.source_options import SourceOptions
-from penstock.store.backups import Part
-from penstock.store.history import History, open_backup, open_store
+from penstock.store.history import open_backup, open_store
+from penstock.store.opening import arrow_path
 from penstock.store.s2 import Broken
 from penstock.store.stored import Segment
 
@@ -24,19 +27,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["StoredPartition", "StoredReader", "cut_history", "open_history", "read_stored"]
+__all__ = ["StoredPartition", "StoredReader", "cut_past", "damaged", "open_stored", "read_stored", "stamps_of"]
+
+Stamp = tuple[str, int, int]  # path, size and time of a file
+Stamps = Mapping[str, Stamp]
 
 
 @dataclass
 class StoredPartition(InputPartition):
-    """One task: parts of a stream's history, and the sequences `[start, end)` of them."""
+    """One task: parts of a stream's past, and the sequences `[start, end)` of them."""
 
     stream: str
-    parts: tuple[Segment | Part, ...]
+    parts: tuple[PastPart, ...]
     start: int
     end: int
+    subjects: tuple[str, ...] | None
     hides: bool
     """Whether the sink's markers are to be picked out."""
+    stamps: tuple[Stamp, ...] = ()
+    """The files as they were when the past was opened."""
 
 
 class StoredReader(DataSourceReader):
@@ -46,23 +55,51 @@ class StoredReader(DataSourceReader):
         check_columns(schema, options)
         self.options = options
         self.wanted = schema
+        self.pushed = Pushed(subjects=options.subjects)
+        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]  # as in NatsReader
+
+    def take(self, filters: list[Filter]) -> None:
+        """Narrow what is read by the filters of a query."""
+        given, found = self.options.subjects, push(Pushed(), filters)
+        subjects = given if found.subjects is None else narrow(given, found.subjects)
+        self.pushed = replace(found, subjects=subjects)
 
     def partitions(self) -> Sequence[InputPartition]:
-        options, history = self.options, open_history(self.options)
-        for damage in history.damage:
+        options, pushed, past = self.options, self.pushed, open_stored(self.options)
+        stamps = stamps_of(past)
+        for damage in past.damage:
             if not damage.torn:
-                options.lose(_damaged(history, f"{damage.block}: {damage.what}"))
+                options.lose(damaged(past, f"{damage.block}: {damage.what}"))
+        if pushed.subjects == () or (pushed.streams is not None and past.name not in pushed.streams):
+            return []
         now = datetime.now(UTC)
-        start = _place(history, options.position("start", history.name, "all"), now)
-        end = _place(history, options.position("end", history.name, "new"), now)
-        return list(cut_history(history, start, min(end, history.next), options))
+        start = max(_place(past, options.position("start", past.name, "all"), now), pushed.start)
+        end = min(_place(past, options.position("end", past.name, "new"), now), past.next)
+        if pushed.end is not None:
+            end = min(end, pushed.end)
+        if pushed.since is not None:
+            start = max(start, past.at_time(pushed.since) or past.next)
+        return list(cut_past(past, stamps, start, end, options, pushed.subjects))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, StoredPartition):  # Spark has a stand-in where a plan has no tasks
             yield from read_stored(partition, self.options, self.wanted)
 
 
-def open_history(options: SourceOptions) -> History:
+class _PushFilters:
+    """What Spark calls with the filters of a query; see `NatsReader.__init__` for why it is an object."""
+
+    def __init__(self, reader: StoredReader) -> None:
+        self.reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        if self.reader.options.push_down:
+            self.reader.take(filters)
+        return filters  # Spark applies them all the same
+
+
+def open_stored(options: SourceOptions) -> Past:
     """Open what the options name."""
     if options.backup is not None:
         return open_backup(options.backup, options.stream)
@@ -71,40 +108,116 @@ def open_history(options: SourceOptions) -> History:
     return open_store(options.store, options.stream)
 
 
-def _place(history: History, position: Position, now: datetime) -> int:
+def _place(past: Past, position: Position, now: datetime) -> int:
     if (time := position.at(now)) is not None:
-        return history.at_time(time) or history.next
+        return past.at_time(time) or past.next
     if position.kind == "all":
-        return history.first
+        return past.first
     if position.kind == "last":
-        return history.last
-    return history.next if position.sequence is None else position.sequence
+        return past.last
+    return past.next if position.sequence is None else position.sequence
 
 
-def cut_history(history: History, start: int, end: int, options: SourceOptions) -> Iterator[StoredPartition]:
-    """Cut a range into tasks: parts together up to the size of one, a part that has too many messages in several."""
-    wanted = [part for part in history.parts if part.last >= start and part.first < end]
-    total = sum(part.size for part in wanted)
-    size = min(options.max_bytes_per_partition, max(1, total // (options.min_partitions or 1)))
-    hides = not any(subject.startswith(MARKER_ROOT) for subject in options.subjects or ())
-    most = options.max_records_per_partition
-    gathered: list[Segment | Part] = []
-    for part in wanted:
-        if most is not None:
-            for first in range(max(start, part.first), min(end, part.last + 1), most):
-                yield StoredPartition(history.name, (part,), first, min(first + most, end, part.last + 1), hides)
-            continue
-        if gathered and sum(each.size for each in gathered) + part.size > size:
-            yield StoredPartition(history.name, tuple(gathered), start, end, hides)
+# -- cutting -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part, or some of it."""
+
+    part: PastPart
+    start: int
+    end: int
+
+    @property
+    def weight(self) -> int:
+        return self.part.size * (self.end - self.start) // max(1, self.part.last + 1 - self.part.first)
+
+    def cut(self, at: int) -> tuple[_Piece, _Piece]:
+        return replace(self, end=at), replace(self, start=at)
+
+
+def cut_past(
+    past: Past,
+    stamps: Stamps,
+    start: int,
+    end: int,
+    options: SourceOptions,
+    subjects: tuple[str, ...] | None,
+) -> Iterator[StoredPartition]:
+    """Cut a range into tasks: parts together up to the size of one, and a part in several where that is asked for.
+
+    Whoever reads the second half of a part goes through the first one, too: so parts stay whole by themselves.
+    """
+    hides = not any(subject.startswith(MARKER_ROOT) for subject in subjects or ())
+    pieces = [
+        _Piece(part, max(start, part.first), min(end, part.last + 1))
+        for part in past.parts
+        if part.last >= start and part.first < end
+    ]
+    pieces = _enough(pieces, options.min_partitions or 1)
+    if (most := options.max_records_per_partition) is not None:
+        pieces = [
+            replace(piece, start=first, end=min(first + most, piece.end))
+            for piece in pieces
+            for first in range(piece.start, piece.end, most)
+        ]
+    size = min(options.max_bytes_per_partition, max(1, sum(each.weight for each in pieces) // len(pieces or "1")))
+    size = size if options.min_partitions or most is not None else options.max_bytes_per_partition
+    gathered: list[_Piece] = []
+    for piece in [*pieces, None]:
+        full = piece is None or sum(each.weight for each in gathered) + piece.weight > size
+        crowded = most is not None and piece is not None and piece.end - (gathered or [piece])[0].start > most
+        if gathered and (full or crowded):
+            parts = tuple(dict.fromkeys(each.part for each in gathered))
+            own = tuple(stamps[path] for path in dict.fromkeys(_path(part) or "" for part in parts) if path in stamps)
+            yield StoredPartition(past.name, parts, gathered[0].start, gathered[-1].end, subjects, hides, own)
             gathered = []
-        gathered.append(part)
-    if gathered:
-        yield StoredPartition(history.name, tuple(gathered), start, end, hides)
+        if piece is not None:
+            gathered.append(piece)
+
+
+def _enough(pieces: list[_Piece], least: int) -> list[_Piece]:
+    """Cut the heaviest pieces in halves until there are enough."""
+    while len(pieces) < least:
+        heaviest = max(pieces, key=lambda each: (each.end - each.start > 1, each.weight), default=None)
+        if heaviest is None or heaviest.end - heaviest.start < 2:
+            break
+        place = pieces.index(heaviest)
+        pieces[place : place + 1] = heaviest.cut((heaviest.start + heaviest.end) // 2)
+    return pieces
+
+
+def _path(part: PastPart) -> str | None:
+    """Give the file that a part is in; None for those of an archive, which may grow."""
+    place = part.place if isinstance(part, Segment) else part
+    return getattr(place, "path", None)
+
+
+def stamps_of(past: Past) -> Stamps:
+    """Note what the files of a past look like when it is opened: what is known of it is true for these."""
+    return {path: _stamp(path) for path in dict.fromkeys(_path(part) for part in past.parts) if path is not None}
+
+
+def _stamp(path: str) -> Stamp:
+    """Give what changes if a file is replaced."""
+    system, inner = arrow_path(path) if "://" in path else arrow_path(Path(path).absolute().as_uri())
+    info = system.get_file_info(inner)
+    return path, info.size or 0, info.mtime_ns or 0
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def read_stored(partition: StoredPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Read a task's parts: exactly the messages that are alive in them, in order, once each."""
     shaped = shaping(options, schema)
+    for stamp in partition.stamps:
+        if _stamp(stamp[0]) != stamp:
+            raise InputError(
+                f"{stamp[0]} was changed or removed while it was read.",
+                remedy="Leave a backup as it is while a query reads it, and start the query again.",
+            )
     for part in partition.parts:
         try:
             for batch in part.batches(
@@ -114,9 +227,10 @@ def read_stored(partition: StoredPartition, options: SourceOptions, schema: Stru
                 headers="headers" in schema.names,
                 escape=options.invalid_text == "escape",
                 max_rows=options.batch_rows,
+                **_columns(part, needs_payloads(options, schema)),
             ):
-                if options.subjects:
-                    batch = pick(batch, options.subjects)
+                if partition.subjects:
+                    batch = pick(batch, partition.subjects)
                 if partition.hides:
                     batch = without_markers(batch)
                 yield shaped(batch)
@@ -126,7 +240,14 @@ def read_stored(partition: StoredPartition, options: SourceOptions, schema: Stru
             options.lose(_lost(partition, part, str(error)))
 
 
-def _lost(partition: StoredPartition, part: Segment | Part, what: str) -> DataLossError:
+def _columns(part: PastPart, data: bool) -> dict[str, Any]:
+    """Say what need not be read, to a part that can leave out columns."""
+    from penstock.spark.archive_files import ArchivedFile
+
+    return {"data": data} if isinstance(part, ArchivedFile) else {}
+
+
+def _lost(partition: StoredPartition, part: PastPart, what: str) -> DataLossError:
     return DataLossError(
         f"Messages {part.first} to {part.last} of the stream {partition.stream} cannot be read: {what}.",
         remedy="Read another copy, or set failOnDataLoss to false to go on without them.",
@@ -138,13 +259,14 @@ def _lost(partition: StoredPartition, part: Segment | Part, what: str) -> DataLo
     )
 
 
-def _damaged(history: History, what: str) -> DataLossError:
+def damaged(past: Past, what: str) -> DataLossError:
+    """Say that some of a past cannot be read."""
     return DataLossError(
-        f"Some messages of the stream {history.name} in {history.source} cannot be read: {what}.",
+        f"Some messages of the stream {past.name} in {past.source} cannot be read: {what}.",
         remedy="Read another copy, or set failOnDataLoss to false to go on without them.",
-        stream=history.name,
-        start=history.first,
-        end=history.next,
-        first=history.first,
-        last=history.last,
+        stream=past.name,
+        start=past.first,
+        end=past.next,
+        first=past.first,
+        last=past.last,
     )

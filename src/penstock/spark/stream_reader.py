@@ -26,7 +26,7 @@ from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark, Offset, Range
-from penstock.spark.partition import NatsPartition, PartitionReader
+from penstock.spark.partition import PartitionReader
 from penstock.spark.planning import share
 from penstock.spark.release import Release
 from penstock.spark.source_options import SourceOptions
@@ -123,7 +123,7 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             for task in self._tasks(wanted, goal.marks[wanted.stream])
         ]
 
-    def _tasks(self, wanted: Range, mark: Mark) -> Iterator[NatsPartition]:
+    def _tasks(self, wanted: Range, mark: Mark) -> Iterator[InputPartition]:
         stream = self._streams.get(wanted.stream)
         if stream is None or stream.next < wanted.end or stream.created != mark.created:
             stream = self._survey(wanted.stream, mark)
@@ -131,16 +131,18 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             self.options.lose(self._vanished(wanted.stream, wanted.start, wanted.end, stream))
             return
         if self._vetted.get(wanted.stream) != wanted.start:  # a replay, which latestOffset has not looked at
-            stream.check_there(wanted, self.options)
-            if (gone := stream.expired(wanted.start)) > wanted.start:
-                self.options.lose(stream.loss(wanted.start, min(wanted.end, gone)))
+            for piece in stream.pieces(wanted):
+                stream.check_there(piece, self.options)
+                if (gone := stream.expired(piece.start)) > piece.start:
+                    self.options.lose(stream.loss(piece.start, min(piece.end, gone)))
             if (place := stream.set_back(mark)) is not None and place < wanted.end:
                 self.options.lose(stream.lost_after(mark, place))
                 wanted = replace(wanted, end=max(wanted.start, place))
         place, upto = self._clear.get(wanted.stream, (0, 0))
         start = upto if place == wanted.start else wanted.start
-        if start < wanted.end:
-            yield from stream.tasks(replace(wanted, start=start), self.options)
+        for piece in stream.pieces(replace(wanted, start=start)):
+            if piece.width:
+                yield from stream.tasks(piece, self.options)
 
     # -- what is safe ---------------------------------------------------------------------------------------------
 
@@ -176,11 +178,14 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
     def _survey(self, name: str, mark: Mark | None) -> Survey | None:
         """Ask for a stream's state; None where a stream that we know is gone."""
         try:
-            return Survey(self._connected(), name, self.options.subjects, mark)
+            return self._surveyed(name, mark)
         except (InputError, NotFoundError):
             if mark is None:
                 raise
             return None
+
+    def _surveyed(self, name: str, mark: Mark | None) -> Survey:
+        return Survey(self._connected(), name, self.options.subjects, mark)
 
     def _release(self, stream: Survey) -> Release:
         """Give what keeps and releases the messages of a stream; it refuses what cannot be kept safe."""
@@ -194,7 +199,8 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             self.options.lose(self._vanished(name, mark.next, None, stream))
             if stream is None:
                 return mark
-            anew = Mark(stream.created, stream.first, stream.first, mark.skipped)
+            first = stream.beginning(1)
+            anew = Mark(stream.created, first, first, mark.skipped)
             self._releases.pop(name, None)  # what it held was held of another stream
             self._release(stream).hold(anew, is_new=True)
             return anew
@@ -207,8 +213,9 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
             return mark.moved(min(mark.next, place), skipped=max(0, mark.last + 1 - max(mark.next, place)))
         self._vetted[name] = mark.next
         if stream.lacks(mark.next) and not self._lost_none(mark, stream):
-            self.options.lose(stream.loss(mark.next, stream.first))
-            return mark.moved(stream.first, skipped=stream.first - mark.next)
+            first = stream.beginning(mark.next)
+            self.options.lose(stream.loss(mark.next, first))
+            return mark.moved(first, skipped=first - mark.next)
         gone, (place, upto) = stream.expired(mark.next), self._clear.get(name, (0, 0))
         if gone > mark.next and not (place == mark.next and gone <= upto):
             self.options.lose(stream.loss(mark.next, gone))
@@ -233,20 +240,21 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
 
     def _first_mark(self, stream: Survey, begin: Offset) -> Mark:
         """Give where a stream that is new to the query is read from: a new query's start, or its first message."""
-        place = stream.start_place(self.options, datetime.now(UTC)) if begin.fresh else stream.first
+        place = stream.start_place(self.options, datetime.now(UTC)) if begin.fresh else stream.beginning(1)
         mark = Mark(stream.created, place, place)
         self._release(stream).hold(mark, is_new=True)
         self._vetted[stream.name] = place
         if not stream.lacks(place):
             return mark
-        self.options.lose(stream.loss(place, stream.first))
-        return mark.moved(stream.first, skipped=stream.first - place)
+        first = stream.beginning(place)
+        self.options.lose(stream.loss(place, first))
+        return mark.moved(first, skipped=first - place)
 
     def _waiting(self, mark: Mark, stream: Survey | None) -> Range | None:
         """Give what a stream has for us, up to where it was when AvailableNow began."""
         if stream is None or stream.created != mark.created:
             return None
-        end = stream.next
+        end = stream.stretch(mark.next)
         if self._target is not None:
             goal = self._target.get(stream.name)
             end = min(end, goal.next) if goal is not None and goal.created == stream.created else mark.next
@@ -290,14 +298,16 @@ class NatsStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerA
         most, volume = self.options.max_messages_per_trigger, self.options.max_bytes_per_trigger
         if most is not None and sum(item.width for item in ends.values()) > most:
             shares = share({name: self._count(item) for name, item in ends.items()}, most)
-            ends = {name: self._shortened(item, Survey.seek, shares[name]) for name, item in ends.items()}
+            ends = {name: self._shortened(item, self._streams[name].seek, shares[name]) for name, item in ends.items()}
         if volume is not None:
             shares = share({name: item.width * self._streams[name].mean_size for name, item in ends.items()}, volume)
-            ends = {name: self._shortened(item, Survey.seek_bytes, shares[name]) for name, item in ends.items()}
+            ends = {
+                name: self._shortened(item, self._streams[name].seek_bytes, shares[name]) for name, item in ends.items()
+            }
         return ends
 
-    def _shortened(self, item: Range, seek: Callable[[Survey, int, int, int], int], most: int) -> Range:
-        return replace(item, end=seek(self._streams[item.stream], item.start, item.end, most))
+    def _shortened(self, item: Range, seek: Callable[[int, int, int], int], most: int) -> Range:
+        return replace(item, end=seek(item.start, item.end, most))
 
     def _vanished(self, name: str, start: int, end: int | None, stream: Survey | None) -> DataLossError:
         if stream is None:

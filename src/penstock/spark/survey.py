@@ -11,7 +11,7 @@ import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import stream_of_bucket
 from penstock.errors import DataLossError, InputError, NotFoundError
@@ -24,6 +24,9 @@ from penstock.spark.positions import Position
 from penstock.spark.source_options import SourceOptions
 from penstock.wire.jetstream import direct, names
 from penstock.wire.subjects import overlaps
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
 
 __all__ = ["CLOCK_MARGIN", "Probed", "Survey", "stream_names"]
 
@@ -70,6 +73,9 @@ class Survey:
 
     `mark`: where the query stands in it. InputError where there is no such stream.
     """
+
+    aside = ""
+    """What else holds messages of the stream, as a sentence for people."""
 
     def __init__(
         self, bulk: TaskConnection, name: str, subjects: tuple[str, ...] | None, mark: Mark | None = None
@@ -142,13 +148,25 @@ class Survey:
 
     # -- losses -------------------------------------------------------------------------------------------------
 
+    def beginning(self, place: int) -> int:
+        """Give the sequence before which messages are gone, as it matters to who stands at a place."""
+        return self.first
+
+    def stretch(self, place: int) -> int:
+        """Give the sequence up to which one micro-batch may reach from a place on."""
+        return self.next
+
+    def pieces(self, wanted: Range) -> Iterator[Range]:
+        """Give the parts of a range that are read in different ways, each of them looked at by itself."""
+        yield wanted
+
     def lacks(self, place: int) -> bool:
         """Tell whether messages of ours from a place on are gone.
 
         Where acks remove messages and we read some subjects only, others' acks move the head of the stream; there the
         query's bookmark keeps ours, and the head says nothing.
         """
-        return self.first > place and (self.retention == "limits" or self.subjects is None)
+        return self.beginning(place) > place and (self.retention == "limits" or self.subjects is None)
 
     def expired(self, place: int) -> int:
         """Give the sequence up to which messages of ours from a place on may have expired; the place if none can have.
@@ -169,7 +187,7 @@ class Survey:
         doubt = f" Nobody knows whether any of them was on {', '.join(named)}." if named else ""
         return DataLossError(
             f"The messages [{start}, {end}) of the stream {self.name} are gone before they were read; it holds "
-            f"[{self.first}, {self.next}).{doubt}",
+            f"[{self.first}, {self.next}).{self.aside}{doubt}",
             remedy="Limits, a purge or a deletion took them. Raise the stream's limits or read faster; to go on "
             "without them, set failOnDataLoss to false, and they are skipped and counted.",
             stream=self.name,
@@ -214,7 +232,7 @@ class Survey:
     def check_there(self, wanted: Range, options: SourceOptions) -> None:
         """Refuse a range whose beginning is gone, unless the loss is allowed."""
         if options.fail_on_data_loss and self.lacks(wanted.start):
-            raise self.loss(wanted.start, min(wanted.end, self.first))
+            raise self.loss(wanted.start, min(wanted.end, self.beginning(wanted.start)))
 
     # -- places -------------------------------------------------------------------------------------------------
 
@@ -250,7 +268,7 @@ class Survey:
         if time is not None:
             return self.at_time(time)
         if position.kind == "all":
-            return self.first
+            return self.beginning(1)
         return self._last() if position.kind == "last" else position.sequence
 
     def _last(self) -> int:
@@ -347,7 +365,7 @@ class Survey:
 
     # -- cutting ------------------------------------------------------------------------------------------------
 
-    def tasks(self, wanted: Range, options: SourceOptions) -> Iterator[NatsPartition]:
+    def tasks(self, wanted: Range, options: SourceOptions) -> Iterator[InputPartition]:
         """Cut a range into tasks, balanced by what is really there."""
         held = self.retention != "limits" and self.subjects is not None
         for item in self._cut(wanted, options):

@@ -22,13 +22,13 @@ from penstock.errors import (
 )
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import meant
-from penstock.wire.jetstream.direct import question
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 from penstock.wire.patience import Patience
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.model import Message
+    from penstock.wire.jetstream.direct import Found
 
 __all__ = ["Descriptions", "Seen", "chunks_of", "no_bucket"]
 
@@ -74,23 +74,24 @@ class Descriptions:
             return Seen(None, message.sequence or 0)
 
     async def _last(self, name: str) -> Message | None:
-        wanted = question(last=description_subject(self.held, name))
+        subject = description_subject(self.held, name)
         try:
             if not self._denied:
                 try:
-                    return await stored.get(self._nc, self._stream, wanted, False, None)
+                    return self._message(await stored.find_last(self._nc, self._stream, subject, direct=False))
                 except DeniedError:
                     self._denied = True  # other clients ask any replica, and permissions may be made for them
             try:
-                return await stored.get(self._nc, self._stream, wanted, True, None, named=True)
+                return self._message(await stored.find_last(self._nc, self._stream, subject, direct=True))
             except DeniedError as error:
                 if error.subject is not None and names.message_get(self._stream) in error.subject:
                     return None  # a replica knows of none, and nobody else may be asked
                 raise
         except NotFoundError as error:
-            if error.err_code != names.NO_MESSAGE:
-                raise no_bucket(self._bucket, error) from None
-            return None
+            raise no_bucket(self._bucket, error) from None
+
+    def _message(self, found: Found | None) -> Message | None:
+        return None if found is None else stored.as_message(self._stream, found, {})
 
     def read(self, message: Message) -> ObjectInfo:
         """Read a message that describes an object."""

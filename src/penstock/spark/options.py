@@ -310,7 +310,8 @@ class Options:
 
 # The source and the sink have them both.
 NO_STREAM: Final = (
-    'Name one: .option("stream", "ORDERS"); or a bucket: .option("bucket", "PRICES"). A table has its OPTIONS if it was created without a list of columns and '
+    'Name one: .option("stream", "ORDERS"); or a bucket: .option("bucket", "PRICES"). A table has its '
+    "OPTIONS if it was created without a list of columns and "
     "without AS SELECT; Spark does not pass them on otherwise."
 )
 PATIENCE: Final = (

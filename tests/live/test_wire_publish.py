@@ -190,7 +190,7 @@ def test_bad_rows_after_good_ones(bulk: BulkConnection, unique: Callable[..., st
     name = unique()
     make_stream(bulk, name)
     wrong = pa.record_batch({"subject": pa.array(["elsewhere"]), "data": pa.array([b"x"])})
-    with pytest.raises(PublishError, match=r"'elsewhere' \(row 20\) is not of this stream") as caught:
+    with pytest.raises(PublishError, match="Row 20: Subject 'elsewhere' is not of this stream") as caught:
         bulk.publish(name, [rows(name, range(20)), wrong], mode)
     assert caught.value.stored == ((0, 20),)
 

@@ -291,3 +291,16 @@ def test_no_message_is_lost_or_stored_twice(data: st.DataObject) -> None:
         window.hear(*answer)
     assert told == peer.stored
     assert (len(window), window.size, window.unknown) == (0, 0, [])
+
+
+def test_a_run_of_acks_is_as_good_as_each_of_them() -> None:
+    """Acks that were read together free what waits for them; copies are told apart, and nothing is sent again."""
+    window: Window[str] = Window("S", most=10, most_bytes=1000, safe=60.0)
+    window.add("one", 1, 30, 0.0, count=3)
+    window.add("two", 4, 20, 0.0, count=2)
+    window.lose()
+    assert window.hear_run(2, 1) == [(2, 3)]
+    assert window.hear_run(1, 4) == [(1, 2), (3, 5)]
+    assert (len(window), window.size, window.again) == (1, 20, {5})
+    assert window.hear_run(5, 1) == [(5, 6)]
+    assert (len(window), window.size, window.again, window.unknown) == (0, 0, set(), [])

@@ -418,3 +418,24 @@ def test_a_constant_column() -> None:
     for count in (0, 1, 5, 1024, 1025):
         assert constant("S", count).to_pylist() == ["S"] * count
     assert constant("", 2).to_pylist() == ["", ""]
+
+
+def test_batches_that_somebody_has_stay_as_they_are(wire: Any) -> None:
+    """The memory of a batch is used again only when nobody has the batch any more, not even its bare buffers."""
+    made = columns(wire, rows=2)
+    kept: list[Any] = []
+    for number in range(1, 41, 2):
+        size = 70_000 + number
+        frames = [delivery(sequence=n, count=n, payload=b"%c" % (48 + n) * size) for n in (number, number + 1)]
+        fill(made, b"".join(frames))
+        closed = made.close()
+        # Three ways to have it: as Arrow, as buffers, and not at all.
+        how = number // 2 % 3
+        kept.append((number, size, to_batch(closed, "S") if how == 0 else closed["data"] if how == 1 else None))
+        made.restart()
+    for number, size, held in kept:
+        wanted = b"%c" % (48 + number) * size + b"%c" % (49 + number) * size
+        if isinstance(held, tuple):
+            assert bytes(held[1]) == wanted
+        elif held is not None:
+            assert b"".join(held["data"].to_pylist()) == wanted

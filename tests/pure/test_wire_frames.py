@@ -14,6 +14,7 @@ from penstock.errors import InputError, LocalProtocolError
 from penstock.wire.arrow import HEADERS
 from penstock.wire.bulk import rows as bulk_rows
 from penstock.wire.bulk.rows import Source
+from penstock.wire.subjects import covers, subject_fault
 from tests.wire_sets import FORMS, form
 
 FRAME = re.compile(rb"(H?)PUB ([^ \r\n]+) (?:([^ \r\n]+) )?(?:([0-9]+) )?([0-9]+)\r\n")
@@ -233,7 +234,7 @@ def test_nulls(name: str) -> None:
         ({"subject": "s. a"}, LocalProtocolError, "is no subject"),
         ({"subject": "s.a\r\nPUB s.b 0\r\n"}, LocalProtocolError, "is no subject"),
         ({"subject": "s.*"}, LocalProtocolError, "wildcards"),
-        ({"subject": "other"}, InputError, r"Subject 'other' \(row 11\) is not of this stream, which has s.>"),
+        ({"subject": "other"}, InputError, "Row 11: Subject 'other' is not of this stream, which has s.>"),
         ({"subject": None}, InputError, "Row 11 has no subject"),
         ({"headers": [("a b", ["c"])]}, LocalProtocolError, "is no name for a header"),
         ({"headers": [("A", ["b\r\nC: d"])]}, LocalProtocolError, "line break"),
@@ -278,3 +279,26 @@ def test_the_subject_for_all_rows_is_checked_at_once() -> None:
             source(iter(()), subject=subject)
     for subject in ("s.a", "x.1.y"):
         source(iter(()), subject=subject, subjects=["s.>", "x.*.y"])
+
+
+TOKENS = st.text(alphabet="ab*>.é \x7f", max_size=6)
+PATTERNS = st.sampled_from(["a", "*", ">", "a.>", "a.*", "*.b", "a.*.b", "a*.b", "a>.b", "*.>"])
+
+
+@pytest.mark.parametrize("name", FORMS)
+@given(subjects=st.lists(TOKENS, min_size=1, max_size=5), patterns=st.lists(PATTERNS, max_size=3))
+def test_only_subjects_that_are_fine_are_not_looked_at_closely(name: str, subjects: list[str], patterns: list[str]):
+    """Each subject that is passed over is one, has no wildcard, and one of the stream's subjects covers it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk_rows, "frames", form(name).frames)
+        texts = bulk_rows.texts(pa.array(subjects, pa.string()))
+    found, place = [], -1
+    encoded = [pattern.encode() for pattern in patterns]
+    while (place := form(name).frames.doubtful_subject(texts, len(subjects), place + 1, encoded)) < len(subjects):
+        found.append(place)
+    fine = [number for number in range(len(subjects)) if number not in found]
+    assert [number for number in fine if subject_fault(subjects[number], literal=True)] == []
+    assert all(any(covers(pattern, subjects[number]) for pattern in patterns) for number in fine)
+    simple = [n for n, item in enumerate(subjects) if item.isascii() and not set(item) & set("*> \x7f")]
+    right = [n for n in simple if not subject_fault(subjects[n]) and any(covers(p, subjects[n]) for p in patterns)]
+    assert set(right) <= set(fine)

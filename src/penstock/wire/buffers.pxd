@@ -53,6 +53,9 @@ cdef class Lines:
     cdef int forget(self, Py_ssize_t line) noexcept
 
 
+@cython.locals(place=Py_ssize_t, content=bytearray)
+cpdef bytearray used_again(list spare, Py_ssize_t room)
+
 @cython.locals(place="const unsigned char*")
 cdef Py_ssize_t find(const unsigned char* data, int byte, Py_ssize_t start, Py_ssize_t end) noexcept
 

@@ -17,8 +17,13 @@ except ModuleNotFoundError:
     from penstock.wire import _shadow as cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytearray import (
+        PyByteArray_AS_STRING,
+        PyByteArray_FromStringAndSize,
+        PyByteArray_Resize,
+    )
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.cpython.ref import Py_REFCNT
     from cython.cimports.libc.string import memchr, memcmp, memcpy
 
 __all__ = ["COMPILED", "Bytes", "Lines", "Numbers", "Strings"]
@@ -36,7 +41,7 @@ class Numbers:
         self.room = room if room > 16 else 16
         self.content: Any
         if cython.compiled:
-            self.content = bytearray(self.room * 8)
+            self.content = PyByteArray_FromStringAndSize(cython.NULL, self.room * 8)
             self.items = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.content))
         else:
             self.content = self.items = array("q")
@@ -70,12 +75,14 @@ class Numbers:
 class Bytes:
     """Growing bytes, written piece by piece."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, spare: list[bytearray] | None = None) -> None:
         self.used = 0
         self.least = room if room > 64 else 64
         self.room = self.least
         if cython.compiled:
-            self.content = bytearray(self.room)
+            found = used_again(spare, self.room) if spare else None
+            # Not cleared: what is given away was written before.
+            self.content = PyByteArray_FromStringAndSize(cython.NULL, self.room) if found is None else found
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
         else:
             self.content = bytearray()
@@ -138,7 +145,7 @@ class Bytes:
             PyByteArray_Resize(content, self.used)
             if 4 * self.used < self.room:  # room that was wanted once must not be made anew, and cleared, each time
                 self.room = 2 * self.used if 2 * self.used > self.least else self.least
-            self.content = bytearray(self.room)
+            self.content = PyByteArray_FromStringAndSize(cython.NULL, self.room)
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
         else:
             self.content = bytearray()
@@ -149,8 +156,8 @@ class Bytes:
 class Strings(Bytes):
     """A growing column of byte strings: offsets that begin with 0, and the bytes themselves."""
 
-    def __init__(self, rows: int, room: int) -> None:
-        super().__init__(room)
+    def __init__(self, rows: int, room: int, spare: list[bytearray] | None = None) -> None:
+        super().__init__(room, spare)
         self.offsets = Numbers(rows + 1)
         self.offsets.append(0)
         self.count = 0
@@ -173,6 +180,22 @@ class Strings(Bytes):
         if cython.compiled:
             PyByteArray_Resize(self.content, self.used)
         return self.offsets.close(32), self.content
+
+
+def used_again(spare: list[bytearray], room: int) -> bytearray | None:
+    """Take one of these out that nobody has any more, and give it `room` bytes; None if all are in use.
+
+    Memory that was in use is there already; new memory is cleared by the system, page by page.
+    """
+    if cython.compiled:
+        for place in range(len(spare)):
+            content = spare[place]
+            if Py_REFCNT(content) > 2:  # the list has it and we; an Arrow buffer would be one more
+                continue
+            PyByteArray_Resize(content, room)
+            del spare[place]
+            return content
+    return None
 
 
 def find(data: Any, byte: int, start: int, end: int) -> int:

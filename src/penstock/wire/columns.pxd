@@ -25,6 +25,7 @@ cdef class Columns:
     cdef long long max_bytes
     cdef Py_ssize_t max_payload
     cdef Lines lines
+    cdef list spare
     cdef Strings subjects
     cdef Strings payloads
     cdef Strings names

@@ -110,14 +110,19 @@ class Columns:
         self.sequence = self.delivery = self.time = 0
         self.rows = 0
         self.size = 0
+        self.spare: list[bytearray] = []  # payloads of the last batches, to be used again once nobody has them
         self.subjects = self.payloads = self.names = self.values = Strings(0, 0)
         self.restart()
 
     def restart(self) -> None:
         """Begin a new batch, as roomy as the last one came to be."""
+        if cython.compiled and self.payloads.used >= 65536:
+            self.spare.append(self.payloads.content)
+            if len(self.spare) > 3:
+                del self.spare[0]
         rows = min(self.rows + self.rows // 16, self.max_rows)
         self.subjects = Strings(rows, self.subjects.used + self.subjects.used // 16)
-        self.payloads = Strings(rows, self.payloads.used + self.payloads.used // 16)
+        self.payloads = Strings(rows, self.payloads.used + self.payloads.used // 16, self.spare)
         self.names = Strings(self.names.count, self.names.used)
         self.values = Strings(self.values.count, self.values.used)
         self.lists = Numbers(self.names.count)

@@ -52,3 +52,11 @@ cdef class Encoder:
 
 @cython.locals(largest=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, head=Py_ssize_t)
 cpdef sizes(Rows rows)
+
+@cython.locals(
+    content="const unsigned char*", row=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t, dot=bint,
+    byte="unsigned char", pattern=bytes,
+)
+cpdef Py_ssize_t doubtful_subject(Texts subjects, Py_ssize_t count, Py_ssize_t first, list patterns) except -1
+@cython.locals(place=Py_ssize_t, whole=bint, size=Py_ssize_t, index=Py_ssize_t, byte="unsigned char")
+cdef bint _fits(const unsigned char* content, Py_ssize_t start, Py_ssize_t end, bytes pattern) except -1

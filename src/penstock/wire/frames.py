@@ -32,7 +32,7 @@ if cython.compiled:
 else:
     from penstock.wire.buffers import Bytes, digits
 
-__all__ = ["COMPILED", "Encoder", "Rows", "Texts", "sizes"]
+__all__ = ["COMPILED", "Encoder", "Rows", "Texts", "doubtful_subject", "sizes"]
 
 COMPILED: bool = bool(cython.compiled)
 
@@ -213,3 +213,51 @@ def sizes(rows: Rows) -> Any:
         if size > largest:
             largest = size
     return largest
+
+
+def doubtful_subject(subjects: Texts, count: int, first: int, patterns: list[bytes]) -> int:
+    """Give the first subject from `first` on that needs a closer look, or `count`.
+
+    All others are plain: tokens of printable ASCII without wildcards, and one of the patterns fits.
+    """
+    content = subjects.content
+    for row in range(first, count):
+        start, end = subjects.offsets[row], subjects.offsets[row + 1]
+        if start == end:
+            return row
+        dot = True  # as if one stood before: no token is empty
+        for place in range(start, end):
+            byte = content[place]
+            if byte <= 32 or byte >= 127 or byte == 42 or byte == 62 or (byte == 46 and dot):
+                return row
+            dot = byte == 46
+        if dot:
+            return row
+        for pattern in patterns:
+            if _fits(content, start, end, pattern):
+                break
+        else:
+            return row
+    return count
+
+
+def _fits(content: Any, start: int, end: int, pattern: bytes) -> bool:
+    """Tell whether a pattern fits a subject, of which no token is empty."""
+    place = start
+    whole = True  # whether a token begins
+    size = len(pattern)
+    for index in range(size):
+        byte = pattern[index]
+        if whole and byte == 62 and index == size - 1:
+            return place < end
+        if whole and byte == 42 and (index == size - 1 or pattern[index + 1] == 46):
+            if place == end:
+                return False
+            while place < end and content[place] != 46:
+                place += 1
+        else:
+            if place == end or content[place] != byte:
+                return False
+            place += 1
+        whole = byte == 46
+    return place == end

@@ -13,6 +13,7 @@ from penstock.errors import DeadlineError, DisconnectedError, PenstockError
 from penstock.wire import frames, protocol
 from penstock.wire.bulk.publishing import CHUNK, PAUSE, SILENCE, Job
 from penstock.wire.jetstream.acked import Window, hindrance, number_behind
+from penstock.wire.plain_acks import PlainAcks
 
 __all__ = ["Acks"]
 
@@ -36,6 +37,7 @@ class Acks:
             domain=job.domain,
             on_stored=job.acked.add_row,
         )
+        self.plain = PlainAcks(self.inbox.encode(), self.window.plain)
 
     def run(self) -> None:
         """Publish them all."""
@@ -70,7 +72,7 @@ class Acks:
         """Take the acks that are there; with `wait`, at least one."""
         window, before = self.window, len(self.window)
         try:
-            self.job.hear(self._acked, (PAUSE if window.again else SILENCE) if wait else None)
+            self.job.hear(self._acked, (PAUSE if window.again else SILENCE) if wait else None, self._acked_plainly)
         except (DisconnectedError, DeadlineError) as error:
             if isinstance(error, DeadlineError) and window.again:
                 self.job.check(window.trouble or error, self._hindrance(time.monotonic()), window.unknown)
@@ -82,6 +84,19 @@ class Acks:
 
     def _acked(self, event: protocol.Message) -> None:
         self.window.hear(number_behind(event.subject, self.inbox), event.payload, event.status)
+
+    def _acked_plainly(self, parser: protocol.Parser, sid: int) -> bool:
+        """Take the acks that say nothing but a sequence, as runs."""
+        runs: list[tuple[int, int, int]] = []
+        self.plain.sid = sid
+        position = self.plain.take(parser.buffer, parser.start, parser.end, runs)
+        if not runs:
+            return False
+        parser.take(position)
+        for number, count, sequence in runs:
+            for first, end in self.window.hear_run(number, count):
+                self.job.acked.add(first, end - first, sequence + end - 1 - number)
+        return True
 
     # -- sending again --------------------------------------------------------------------------------------------
 

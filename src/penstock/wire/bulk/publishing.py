@@ -191,15 +191,23 @@ class Job:
         """Send frames."""
         self.connection.wire.send(content, self.deadline.within(SILENCE))
 
-    def hear(self, take: Callable[[protocol.Message], object], patience: float | None = None) -> None:
+    def hear(
+        self,
+        take: Callable[[protocol.Message], object],
+        patience: float | None = None,
+        take_many: Callable[[protocol.Parser, int], bool] = lambda parser, sid: False,
+    ) -> None:
         """Give `take` the answers that are there; with `patience`, wait so many seconds for the first one.
 
-        Whatever else comes, and however much of it, does not make that longer: DeadlineError.
+        `take_many` may take answers of the subscription out of the parser's buffer before that, and tells whether it
+        took some. Whatever else comes, and however much of it, does not make the wait longer: DeadlineError.
         """
         wire, sid = self.connection.wire, self._sid
         end = self.deadline.within(BRIEF if patience is None else patience)
         waits = patience is not None
         while True:
+            if take_many(wire.parser, sid):
+                waits = False
             event = wire.parser.next_event()
             if isinstance(event, protocol.Message) and event.sid == sid:
                 waits = False

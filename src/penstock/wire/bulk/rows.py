@@ -41,11 +41,11 @@ class Source:
         self._bound = subjects
         self._max_payload = max_payload
         self._max_size = max_size
-        self._known: set[str] = set()
+        self._patterns = [bound.encode() for bound in subjects]
         self.given = 0
         self.has_headers = False  # whether a row so far may have an id of its own
         if subject is not None:
-            self._check_subject(subject, 0)
+            self._check_subject(subject)
 
     def __iter__(self) -> Iterator[tuple[int, frames.Rows]]:
         """Give each batch that has rows, with the number of its first row."""
@@ -116,20 +116,24 @@ class Source:
                     f"Row {row} has no subject.", remedy="Fill the column, or give a subject for all rows."
                 )
             column = column.fill_null(self._subject)
-        for subject in column.unique().to_pylist():
-            if subject not in self._known:
-                self._check_subject(subject, self.given + pc.index(column, subject).as_py())
+        found = column.unique()
+        named, place = texts(found), -1
+        while (place := frames.doubtful_subject(named, len(found), place + 1, self._patterns)) < len(found):
+            subject = found[place].as_py()
+            try:
+                self._check_subject(subject)
+            except (InputError, LocalProtocolError) as error:
+                row = self.given + pc.index(column, subject).as_py()
+                raise type(error)(f"Row {row}: {error.what}", remedy=error.remedy) from None
         return column
 
-    def _check_subject(self, subject: str, row: int) -> None:
+    def _check_subject(self, subject: str) -> None:
         protocol.check_subject(subject)
         if not any(covers(bound, subject) for bound in self._bound):
             raise InputError(
-                f"Subject {subject!r} (row {row}) is not of this stream, which has {', '.join(self._bound) or 'none'}.",
+                f"Subject {subject!r} is not of this stream, which has {', '.join(self._bound) or 'none'}.",
                 remedy="Publish to a subject of the stream, or add the subject to it.",
             )
-        if len(self._known) < 100_000:
-            self._known.add(subject)
 
     def _headers(self, column: Any) -> Any:
         if column.null_count or column.items.null_count or column.items.values.null_count:

@@ -133,7 +133,7 @@ class Window(Generic[Item]):
         self._lost: set[int] = set()
         # What nearly every ack looks like, so that thousands of them need no JSON.
         where = b"" if not domain else b'"domain":"%s",' % domain.encode()
-        self._plain = b'{"stream":"%s",%b"seq":' % (stream.encode(), where)
+        self.plain = b'{"stream":"%s",%b"seq":' % (stream.encode(), where)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -166,8 +166,8 @@ class Window(Generic[Item]):
 
     def _sequence(self, payload: bytes) -> int:
         """Give the sequence of an ack that says nothing else; 0 for whatever must be read with care."""
-        digits = payload[len(self._plain) : -1]
-        if digits.isdigit() and len(digits) <= _DIGITS and payload.startswith(self._plain) and payload[-1] == 125:
+        digits = payload[len(self.plain) : -1]
+        if digits.isdigit() and len(digits) <= _DIGITS and payload.startswith(self.plain) and payload[-1] == 125:
             return int(digits)
         return 0
 
@@ -200,6 +200,28 @@ class Window(Generic[Item]):
         self.forget(number)
         self.on_stored(number, sequence, duplicate)
         return Verdict.STORED
+
+    def hear_run(self, number: int, count: int) -> list[tuple[int, int]]:
+        """Take acks of messages that follow each other, and say nothing else; give the ranges that waited for them.
+
+        Those that waited no more were copies. `on_stored` is not told: whoever reads runs, writes runs.
+        """
+        waited, start = [], number
+        for each in range(number, number + count):
+            sending = self._waiting.pop(each, None)
+            if sending is None:
+                waited.append((start, each))
+                start = each + 1
+                continue
+            sending.left -= 1
+            if not sending.left:
+                self.size -= sending.size
+        waited.append((start, number + count))
+        if self.again or self._lost:
+            heard = range(number, number + count)
+            self.again.difference_update(heard)
+            self._lost.difference_update(heard)
+        return [(first, end) for first, end in waited if first < end]
 
     def forget(self, number: int) -> None:
         """Let go of a message whose fate is known."""

@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.jetstream import assets
 from penstock.model import Consumer
-from penstock.wire.jetstream.ordered import Order, Said, StoredMessage
+from penstock.wire.jetstream.ordered import Numbering, Said, StoredMessage
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
@@ -90,7 +90,7 @@ class OrderedRead:
         self.last = 0
         """The last sequence that came."""
         self._queue: deque[StoredMessage | bytes | _Current] = deque()
-        self._order: Order | None = None  # of the consumer that is read now; None if it must be replaced
+        self._order: Numbering | None = None  # of the consumer that is read now; None if it must be replaced
         self._initial: int | None = None  # how many messages it had to begin with
         self._marked = False  # whether _CURRENT stands in the queue, or stood there
         self._asked = b""  # the question of the server that waits in the queue
@@ -153,7 +153,7 @@ class OrderedRead:
     async def _make(self) -> None:
         """Make a consumer that begins behind the last message that came, and read it."""
         await self._leave()
-        order, inbox = Order(self.last), self._client.new_inbox()
+        order, inbox = Numbering(self.last), self._client.new_inbox()
         self._order, self._initial, self._asked, self._heard_at = order, None, b"", self._loop.time()
 
         def heard(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
@@ -191,7 +191,7 @@ class OrderedRead:
 
     # -- hearing -----------------------------------------------------------------------------------
 
-    def _hear(self, order: Order, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+    def _hear(self, order: Numbering, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         try:
             said = order.hear(subject, reply, payload, block)
         except RemoteProtocolError as error:

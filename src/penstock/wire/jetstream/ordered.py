@@ -20,7 +20,7 @@ from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream.direct import value, whole
 from penstock.wire.jetstream.names import ACK, CONSUMER_STALLED, LAST_CONSUMER
 
-__all__ = ["Order", "Said", "StoredMessage"]
+__all__ = ["Numbering", "Said", "StoredMessage"]
 
 _ACK = f"{ACK}.".encode()
 _LAST_CONSUMER, _STALLED = (f"\r\n{name}:".encode() for name in (LAST_CONSUMER, CONSUMER_STALLED))
@@ -51,7 +51,7 @@ class Said(enum.Enum):
     """It sent something that did not come, or that is no part of this read."""
 
 
-class Order:
+class Numbering:
     """The messages of one consumer, checked for order."""
 
     __slots__ = ("came", "question", "sequence")

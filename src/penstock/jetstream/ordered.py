@@ -282,6 +282,8 @@ class OrderedRead:
                 raise self._error
             if self._task is None:
                 raise InputError("This read is not open.", remedy="Use it with `async with`.")
+            if self._waiter is not None:
+                raise InputError("Somebody else waits for the next message of this read.", remedy="Read it once.")
             self._waiter = self._loop.create_future()
             try:
                 await self._waiter

@@ -80,7 +80,7 @@ class KeyValue:
         """Change the fields of a bucket that are given, named as in `bucket_stream`; all others stay as they are."""
         info = await _info(client, bucket)
         check_is_bucket(bucket, info.config)
-        wanted = edited(bucket, info, fields)
+        wanted = _edited(bucket, info, fields)
         info = await assets.edit_stream(client, wanted)
         _check_same(f"Bucket {bucket} was changed, but the server does not know all that was asked for", wanted, info)
         return cls(client, bucket, info)
@@ -326,7 +326,7 @@ class KeyValue:
         return ConditionError(f"{what}: nothing was stored.", remedy=remedy, **error.facts)
 
 
-def edited(bucket: str, info: StreamInfo, fields: Mapping[str, Any]) -> Stream:
+def _edited(bucket: str, info: StreamInfo, fields: Mapping[str, Any]) -> Stream:
     """Give the stream of a bucket with some fields changed, named as `bucket_stream` has them."""
     # What a field becomes in the stream is said in one place: a bucket that has nothing else.
     changed = bucket_stream(bucket, **{name: value for name, value in fields.items() if name != "mirror"})

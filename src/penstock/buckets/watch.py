@@ -142,11 +142,11 @@ class Watch:
 
     async def _look(self) -> None:
         """Notice that what was given last is gone, and that nothing came in its place."""
-        suspected: tuple[bytes, int] | None = None
+        suspected: tuple[tuple[bytes, int], int, int] | None = None  # of which value, and how far things were then
         while True:
             await asyncio.sleep(_LOOK)
-            canary, behind = self._canary, self._read.waiting
-            if canary is None or behind:
+            canary = self._canary
+            if canary is None or self._read.waiting:
                 continue
             try:
                 there = await assets.stream_info(self._client, self._read.stream)
@@ -155,10 +155,12 @@ class Watch:
                     continue  # the read finds out
                 self._read.fail(error)
                 return
-            if there.first_sequence <= canary[1] or self._canary != canary:
+            if there.first_sequence <= canary[1] or self._canary != canary or not _keeps(there.config):
                 suspected = None
-            elif suspected != canary:
-                suspected = canary  # what took its place may be on its way
+            elif suspected is None or suspected[0] != canary:
+                suspected = (canary, there.last_sequence, self._read.idle)
+            elif self._read.last < suspected[1] and self._read.idle == suspected[2]:
+                continue  # what took its place may be on its way
             else:
                 self._read.fail(
                     DataLossError(

@@ -89,6 +89,8 @@ class OrderedRead:
         """Whether everything has been given that was there when the read began."""
         self.last = 0
         """The last sequence that came."""
+        self.idle = 0
+        """How often the server said that it has sent all there is."""
         self._queue: deque[StoredMessage | bytes | _Current] = deque()
         self._order: Numbering | None = None  # of the consumer that is read now; None if it must be replaced
         self._initial: int | None = None  # how many messages it had to begin with
@@ -211,6 +213,7 @@ class OrderedRead:
         elif said is Said.WAITS:
             self._question(order.question)
         else:
+            self.idle += 1
             self._mark()  # messages that were counted may have been removed since, and nothing else comes
         self._wake()
 

@@ -131,6 +131,7 @@ class OrderedRead:
             await self._leave()
             raise
         self._task = asyncio.ensure_future(self._watch())
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Stop reading; nothing is left at the server."""
@@ -310,6 +311,11 @@ class OrderedRead:
                     await self._again()
                 except PenstockError as error:
                     self.fail(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A fault of ours must not leave anybody waiting for ever.
+            self.fail(PenstockError(f"The read of stream {self.stream} failed: {error!r}."))
 
     def _broke(self, _: object) -> None:
         self._alarm.set()

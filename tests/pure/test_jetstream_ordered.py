@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import RemoteProtocolError
-from penstock.wire.jetstream.ordered import Numbering, Said, StoredMessage
+from penstock.wire.jetstream.ordered import Numbering, OrderedMessage, Said
 
 
 def delivery(sequence: int, number: int, pending: int = 0, where: str = "S.c") -> tuple[bytes, bytes, bytes, None]:
@@ -19,8 +19,8 @@ def status(text: str, reply: bytes = b"") -> tuple[bytes, bytes, bytes, bytes]:
 def test_messages_in_order_are_given_with_what_is_known_of_them():
     """Sequences may have gaps, numbers may not; the reply subject of a domain has two tokens more."""
     order = Numbering()
-    assert order.hear(*delivery(3, 1, 7)) == StoredMessage(b"s.x", 3, 1_700_000_000_000_000_001, 7, b"data", None)
-    assert isinstance(order.hear(*delivery(9, 2, where="hub.acc.S.c")), StoredMessage)
+    assert order.hear(*delivery(3, 1, 7)) == OrderedMessage(b"s.x", 3, 1_700_000_000_000_000_001, 7, b"data", None)
+    assert isinstance(order.hear(*delivery(9, 2, where="hub.acc.S.c")), OrderedMessage)
     assert (order.came, order.sequence) == (2, 9)
 
 

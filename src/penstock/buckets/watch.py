@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Self
 
-from penstock.buckets.entry import Entry, entry_of_stored
+from penstock.buckets.entry import Entry, entry_of_ordered
 from penstock.buckets.key_stream import Addresses
 from penstock.connection.tasks import end
 from penstock.errors import DataLossError, InputError, NotFoundError, PenstockError
@@ -23,7 +23,7 @@ from penstock.wire.jetstream.verdicts import may_ask_again
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.model import Stream
-    from penstock.wire.jetstream.ordered import StoredMessage
+    from penstock.wire.jetstream.ordered import OrderedMessage
 
 __all__ = ["Watch"]
 
@@ -121,11 +121,11 @@ class Watch:
         except NotFoundError as error:
             raise self._gone(error) from None
 
-    def _entry(self, message: StoredMessage) -> Entry | None:
+    def _entry(self, message: OrderedMessage) -> Entry | None:
         subject = message.subject
         if not subject.startswith(self._kept):
             return None  # a stream may have been given other subjects, too
-        entry = entry_of_stored(self._bucket, subject[len(self._kept) :].decode("utf-8", "replace"), message)
+        entry = entry_of_ordered(self._bucket, subject[len(self._kept) :].decode("utf-8", "replace"), message)
         if not entry.is_deleted:
             self._canary = (subject, message.sequence)
         elif self._canary is not None and self._canary[0] == subject:

@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.jetstream import assets
 from penstock.model import Consumer
-from penstock.wire.jetstream.ordered import Numbering, Said, StoredMessage
+from penstock.wire.jetstream.ordered import Numbering, OrderedMessage, Said
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
@@ -91,7 +91,7 @@ class OrderedRead:
         """The last sequence that came."""
         self.idle = 0
         """How often the server said that it has sent all there is."""
-        self._queue: deque[StoredMessage | bytes | _Current] = deque()
+        self._queue: deque[OrderedMessage | bytes | _Current] = deque()
         self._order: Numbering | None = None  # of the consumer that is read now; None if it must be replaced
         self._initial: int | None = None  # how many messages it had to begin with
         self._marked = False  # whether _CURRENT stands in the queue, or stood there
@@ -201,7 +201,7 @@ class OrderedRead:
             self.fail(error)
             return
         self._heard_at = self._loop.time()
-        if isinstance(said, StoredMessage):
+        if isinstance(said, OrderedMessage):
             self.last = said.sequence
             self._queue.append(said)
             if not self._marked and (not said.pending or order.came == self._initial):
@@ -254,25 +254,25 @@ class OrderedRead:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> StoredMessage:
+    async def __anext__(self) -> OrderedMessage:
         while True:
             if (found := await self._next()) is not None:
                 return found
 
-    async def current(self) -> AsyncIterator[StoredMessage]:
+    async def current(self) -> AsyncIterator[OrderedMessage]:
         """Give what was there when the read began; the iteration ends when all of it was given."""
         while not self.is_current:
             if (found := await self._next()) is None:
                 return
             yield found
 
-    async def _next(self) -> StoredMessage | None:
+    async def _next(self) -> OrderedMessage | None:
         """Give the next message; None once, when all has been given that was there when the read began."""
         queue = self._queue
         while True:
             while queue:
                 item = queue.popleft()
-                if isinstance(item, StoredMessage):
+                if isinstance(item, OrderedMessage):
                     if queue and queue[0] is _CURRENT:
                         queue.popleft()
                         self.is_current = True

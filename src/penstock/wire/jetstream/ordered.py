@@ -20,14 +20,14 @@ from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream.direct import value, whole
 from penstock.wire.jetstream.names import ACK, CONSUMER_STALLED, LAST_CONSUMER
 
-__all__ = ["Numbering", "Said", "StoredMessage"]
+__all__ = ["Numbering", "OrderedMessage", "Said"]
 
 _ACK = f"{ACK}.".encode()
 _LAST_CONSUMER, _STALLED = (f"\r\n{name}:".encode() for name in (LAST_CONSUMER, CONSUMER_STALLED))
 _HEARTBEAT = b"NATS/1.0 100"
 
 
-class StoredMessage(NamedTuple):
+class OrderedMessage(NamedTuple):
     """A message as an ordered read gives it."""
 
     subject: bytes
@@ -64,7 +64,7 @@ class Numbering:
         self.question = b""
         """The subject that wants an empty answer, once all before it is read."""
 
-    def hear(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> StoredMessage | Said:
+    def hear(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> OrderedMessage | Said:
         """Take what came: give the message, or what was said instead."""
         if not reply.startswith(_ACK):
             return self._status(reply, block or b"")
@@ -77,7 +77,7 @@ class Numbering:
         if number != self.came + 1 or sequence <= self.sequence:
             return Said.LOST
         self.came, self.sequence = number, sequence
-        return StoredMessage(subject, sequence, nanoseconds, pending, payload, block)
+        return OrderedMessage(subject, sequence, nanoseconds, pending, payload, block)
 
     def _status(self, reply: bytes, block: bytes) -> Said:
         if not block.startswith(_HEARTBEAT):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.buckets import BucketStatus, Entry, KeyValue, bucket_source
+from penstock.buckets import BucketStatus, Entry, KeyValue, bucket_source, many
 from penstock.connection import Connection, connect
 from penstock.errors import (
     ConditionError,
@@ -138,8 +138,11 @@ async def test_many_values_at_a_time(new_bucket: NewBucket):
         [item async for item in kv.put_all(["k"])]  # type: ignore[list-item]
 
 
-async def test_many_values_over_a_wire_that_breaks(server: Server, new_bucket: NewBucket):
+async def test_many_values_over_a_wire_that_breaks(
+    server: Server, new_bucket: NewBucket, monkeypatch: pytest.MonkeyPatch
+):
     """What has no ack is sent again, each value is stored once, and those of one key in their order."""
+    monkeypatch.setattr(many, "ACK_TIMEOUT", 0.5)
     kv = await new_bucket(history=64)
     async with relay(server) as wire, await connect(wire.url, reconnect_wait=0.05) as client:
         there = await KeyValue.open(client, kv.bucket)

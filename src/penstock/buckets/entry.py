@@ -16,9 +16,9 @@ from penstock.wire.jetstream.names import MARKER_REASON
 if TYPE_CHECKING:
     from penstock.model import Message
     from penstock.wire.jetstream.direct import Found
-    from penstock.wire.jetstream.ordered import StoredMessage
+    from penstock.wire.jetstream.ordered import OrderedMessage
 
-__all__ = ["Entry", "entry_of_found", "entry_of_message", "entry_of_stored"]
+__all__ = ["Entry", "entry_of_found", "entry_of_message", "entry_of_ordered"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATION, _REASON = KV_OPERATION.encode(), MARKER_REASON.encode()
@@ -85,7 +85,7 @@ def entry_of_message(bucket: str, key: str, message: Message) -> Entry:
     )
 
 
-def entry_of_stored(bucket: str, key: str, message: StoredMessage) -> Entry:
+def entry_of_ordered(bucket: str, key: str, message: OrderedMessage) -> Entry:
     """Read a message of an ordered read."""
     time = _EPOCH + timedelta(microseconds=message.nanoseconds // 1000)
     operation, reason = _told(message.header_block)

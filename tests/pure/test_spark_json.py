@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 from penstock.errors import OptionError
 from penstock.spark import json_payloads
 from penstock.spark.json_ddl import parse_ddl
-from penstock.spark.json_learn import Shape, ddl
+from penstock.spark.json_learn import LearntType, ddl
 from penstock.spark.json_payloads import parse
 from penstock.spark.json_rows import encode_rows
 
@@ -161,10 +161,10 @@ def test_ddl_that_is_refused(text: str, said: str):
 
 
 def learnt(*values: str) -> str:
-    shape = Shape()
+    found = LearntType()
     for value in values:
-        shape.see({"x": json.loads(value)})
-    return ddl(shape).removeprefix("x ")
+        found.see({"x": json.loads(value)})
+    return ddl(found).removeprefix("x ")
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_a_schema_of_the_users_own(spark, read, server, stream, tmp_path):
     reader = spark.read.format("nats").option("url", server.url).option("stream", stream).option("format", "json")
     frame = reader.schema("id BIGINT, sequence BIGINT, _error STRING").load()
     assert [tuple(row) for row in frame.where("_error IS NULL AND id = 1").collect()] == [(1, 1, None)]
+    bare = spark.read.format("nats").option("url", server.url).option("stream", stream).option("format", "json")
+    assert bare.schema("sequence BIGINT").load().count() == 8
     ddl, as_json = tmp_path / "orders.ddl", tmp_path / "orders.json"
     ddl.write_text("id BIGINT,\n  price DOUBLE\n")
     as_json.write_text(spark.createDataFrame([], "id BIGINT, price DOUBLE").schema.json())

@@ -100,25 +100,6 @@ def test_a_schema_of_the_users_own(spark, read, server, stream, tmp_path):
     assert [row.id for row in inside.where("sequence = 1").select("order.id").collect()] == [1]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "needs to know the columns"),
-        ({"jsonSchema": "id BIGINT,"}, "ends too early"),
-        ({"jsonSchema": "id"}, "ends too early"),
-        ({"jsonSchema": "id INTERVAL"}, "names the type interval"),
-        ({"jsonSchema": "id BIGINT NOT NULL"}, "never null"),
-        ({"jsonSchema": "id BIGINT, ID STRING"}, "jsonColumn"),
-        ({"jsonSchemaFile": "/nowhere/x.ddl"}, "no file"),
-        ({"jsonSchema": "id INT", "format": "raw"}, "format=json"),
-    ],
-)
-def test_what_is_refused(read, stream, options, said):
-    """A schema that cannot be is refused when the frame is loaded, with a sentence."""
-    with pytest.raises(Exception, match=said):
-        read(stream, **{"format": "json", **options})
-
-
 def test_a_stream_of_json(spark, server, stream, tmp_path):
     """A streaming query has the same columns."""
     reader = spark.readStream.format("nats").option("url", server.url).option("stream", stream)

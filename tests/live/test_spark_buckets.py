@@ -313,6 +313,10 @@ def test_what_is_for_batches_and_for_streams():
     """Options that only one of the two understands are refused by the other."""
     with pytest.raises(OptionError, match="The option start cannot be used here"):
         SourceOptions.parse({"bucket": "A", "start": "new"}).check_batch()
-    for options in ({"bucket": "A", "includeDeleted": "true"}, {"objects": "A"}, {"bucket": "A", "end": "3"}):
+    for options in (
+        {"bucket": "A", "includeDeleted": "true"},
+        {"objects": "A", "maxBytesPerTrigger": "1m"},
+        {"bucket": "A", "end": "3"},
+    ):
         with pytest.raises(OptionError, match="cannot be used here"):
             SourceOptions.parse(options).check_stream()

@@ -12,14 +12,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringType
+from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringType, StructType
 
-from penstock.errors import OptionError
+from penstock.errors import InputError, OptionError
 from penstock.spark import json_payloads
+from penstock.spark.formats import check_columns, columns_of
 from penstock.spark.json_ddl import parse_ddl
-from penstock.spark.json_learn import Shape, ddl
+from penstock.spark.json_learn import LearntType, ddl
 from penstock.spark.json_payloads import parse
 from penstock.spark.json_rows import encode_rows
+from penstock.spark.source_options import SourceOptions
 
 TIME = pa.timestamp("us", "UTC")
 KINDS = {
@@ -160,11 +162,48 @@ def test_ddl_that_is_refused(text: str, said: str):
         parse_ddl(text)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "needs to know the columns"),
+        ({"jsonSchema": "id BIGINT,"}, "ends too early"),
+        ({"jsonSchema": "id"}, "ends too early"),
+        ({"jsonSchema": "id INTERVAL"}, "names the type interval"),
+        ({"jsonSchema": "id BIGINT NOT NULL"}, "never null"),
+        ({"jsonSchema": "id BIGINT, ID STRING"}, "jsonColumn"),
+        ({"jsonSchemaFile": "/nowhere/x.ddl"}, "no file"),
+        ({"jsonSchema": "id INT", "format": "raw"}, "format=json"),
+    ],
+)
+def test_columns_that_are_refused(options: dict[str, str], said: str):
+    """Columns that cannot be are refused when the frame is loaded, with a sentence."""
+    with pytest.raises(InputError, match=said):
+        columns_of(SourceOptions.parse({"stream": "S", "format": "json", **options}))
+
+
+@pytest.mark.parametrize(
+    ("ddl_text", "options", "said"),
+    [
+        ("id BIGINT, data STRING", {}, "It is binary"),
+        ("id BIGINT", {"onBadJson": "row"}, "no column _error"),
+        ("id BIGINT, _error INT", {}, "_error is int"),
+        ("id BIGINT, x STRUCT<a: INT>", {"jsonColumn": "x"}, "names a column 'id'"),
+        ("x BIGINT", {"jsonColumn": "x"}, "It is a struct"),
+    ],
+)
+def test_schemas_of_the_user_that_are_refused(ddl_text: str, options: dict[str, str], said: str):
+    """A schema of the user's own is checked as one from the options is."""
+    with pytest.raises(InputError, match=said):
+        check_columns(
+            StructType(parse_ddl(ddl_text)), SourceOptions.parse({"stream": "S", "format": "json", **options})
+        )
+
+
 def learnt(*values: str) -> str:
-    shape = Shape()
+    found = LearntType()
     for value in values:
-        shape.see({"x": json.loads(value)})
-    return ddl(shape).removeprefix("x ")
+        found.see({"x": json.loads(value)})
+    return ddl(found).removeprefix("x ")
 
 
 @pytest.mark.parametrize(

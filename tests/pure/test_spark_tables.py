@@ -47,6 +47,7 @@ def test_who_names_a_stream_means_no_table():
     """A frame that was read from a table is written where its writer says, with nothing of the table."""
     schema = table(stream="ORDERS", domain="hub")
     assert of_table({"stream": "COPY"}, schema, SINK, SOURCE) == {"stream": "COPY"}
+    assert of_table({"Context": "prod"}, schema, SINK, SOURCE) == {"Context": "prod"}
     assert of_table({}, StructType().add("data", "string"), SINK, SOURCE) == {}
 
 

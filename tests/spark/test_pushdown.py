@@ -6,7 +6,7 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from penstock.spark.batch_reader import scans_are_apart
+from penstock.spark.filters import scans_are_apart
 from tests.spark.conftest import sequences
 
 CONF = "spark.sql.python.filterPushdown.enabled"

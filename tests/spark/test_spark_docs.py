@@ -90,6 +90,25 @@ def test_the_pages_on_archives_and_backups(run_page, streams, tmp_path):
     assert run_page("docs/howto/backfill-live.md") == 2
 
 
+def test_the_page_on_sql(run_page, streams):
+    """Every program in the page runs as it stands; what the page takes for granted is given here."""
+    streams.make("ORDERS", subjects=["orders.>"])
+    streams.fill("orders", [("eu.a" if number % 2 else "us", b"x") for number in range(100)])
+    streams.make("NOTES", subjects=["notes.>"])
+    streams.make("PRICES", subjects=["prices.>"])
+    assert run_page("docs/howto/sql.md") == 4
+
+
+def test_the_page_on_json(run_page, streams):
+    """Every program in the page runs as it stands; what the page takes for granted is given here."""
+    streams.make("ORDERS", subjects=["orders.>"])
+    rows = [f'{{"id": {number}, "price": 1.5}}'.encode() for number in range(99)]
+    streams.fill("orders", [("eu", row) for row in (*rows, b"not JSON")])
+    streams.make("DEAD", subjects=["dead.>"])
+    streams.make("PRICES", subjects=["prices.>"])
+    assert run_page("docs/howto/json.md") == 5
+
+
 def test_the_readme(run_page, read, streams):
     """The program in the README stores every order once, under the subject of its region."""
     streams.make("ORDERS", subjects=["orders.>"])

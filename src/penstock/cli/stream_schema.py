@@ -23,7 +23,7 @@ from penstock.errors import MessageError, NotFoundError
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import StreamInfo
-    from penstock.spark.json_learn import Shape
+    from penstock.spark.json_learn import LearntType
 
 __all__ = ["schema"]
 
@@ -42,32 +42,32 @@ async def schema(
     json: Json = False,
 ) -> None:
     """Look at a sample of messages and print their fields as DDL, for Spark's option jsonSchema."""
-    from penstock.spark.json_learn import MOST_KEYS, Shape, ddl
+    from penstock.spark.json_learn import MOST_KEYS, LearntType, ddl
 
     if subject is not None:
         check_subjects(subject)
-    shape, seen = Shape(), Counter[str]()
+    learnt, seen = LearntType(), Counter[str]()
     async with connected(ctx) as client:
         info = await assets.stream_info(client, await picked_stream(client, name))
         async for payload in _sample(client, info, samples, subject):
-            seen[_learn(shape, payload)] += 1
+            seen[_learn(learnt, payload)] += 1
     if not seen:
         on = f" on {subject}" if subject else ""
         remedy = f"See `penstock stream info {info.name}`."
         raise NotFoundError(f"Stream {info.name} holds no message{on}.", remedy=remedy)
     told = ", ".join(f"{count:,} {what}" for what, count in seen.most_common() if what != "good")
     typer.echo(f"Looked at {seen.total():,} of {info.messages:,} messages{f': {told}' if told else ''}.", err=True)
-    if shape.is_map:
+    if learnt.is_map:
         what = f"The payloads of Stream {info.name} have more than {MOST_KEYS} different fields."
         raise MessageError(what, remedy="Name a --subject, or read the payloads as text and parse them in the query.")
-    if not shape.fields:
+    if not learnt.fields:
         what = f"No payload of Stream {info.name} that was looked at is a JSON object with fields."
         raise MessageError(what, remedy="Read them with the format raw or text, or name a --subject.")
-    _warn(shape)
+    _warn(learnt)
     if json:
-        print_json(shape.struct())
+        print_json(learnt.struct())
     else:
-        for line in ddl(shape).split("\n"):
+        for line in ddl(learnt).split("\n"):
             typer.echo(plain(line))
 
 
@@ -93,23 +93,23 @@ async def _sample(client: Connection, info: StreamInfo, samples: int, subject: s
                     yield found[2]
 
 
-def _learn(shape: Shape, payload: bytes) -> str:
+def _learn(learnt: LearntType, payload: bytes) -> str:
     try:
         found = json_text.loads(payload.decode())
     except (ValueError, RecursionError):
         return "not JSON"
     if not isinstance(found, dict):
         return "no objects"
-    shape.see(found)
+    learnt.see(found)
     return "good"
 
 
-def _warn(shape: Shape) -> None:
-    names = Counter(name.lower() for name in shape.fields)
-    if clash := [name for name in shape.fields if name.lower() in OURS]:
+def _warn(learnt: LearntType) -> None:
+    names = Counter(name.lower() for name in learnt.fields)
+    if clash := [name for name in learnt.fields if name.lower() in OURS]:
         listed = plain(", ".join(clash))
         typer.echo(
             f"Columns of the format nats have the same name: {listed}. Read with the option jsonColumn.", err=True
         )
-    if twice := [name for name in shape.fields if names[name.lower()] > 1]:
+    if twice := [name for name in learnt.fields if names[name.lower()] > 1]:
         typer.echo(f"Spark takes these for one name: {plain(', '.join(twice))}. Name one of them.", err=True)

@@ -14,7 +14,17 @@ from penstock.wire.jetstream.names import MARKER_REASON
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ages", "bucket_prefix", "check_same", "found_rows", "is_same", "key_prefix", "overwritten", "to_rows"]
+__all__ = [
+    "ages",
+    "bucket_prefix",
+    "check_same",
+    "found_rows",
+    "is_same",
+    "key_prefix",
+    "overwritten",
+    "to_rows",
+    "unread",
+]
 
 
 def bucket_prefix(bucket: str, config: dict[str, Any]) -> str:
@@ -135,5 +145,20 @@ def overwritten(end: int) -> Callable[[DataLossError], None]:
     def judge(error: DataLossError) -> None:
         if error.last is not None and error.last + 1 < end:
             raise error
+
+    return judge
+
+
+def unread(config: Mapping[str, Any], end: int, options: SourceOptions) -> Callable[[DataLossError], None]:
+    """Give the same for a stream of changes: a purge that left nothing is told, too, for nothing overwrote them."""
+
+    def judge(error: DataLossError) -> None:
+        if (
+            error.first is None
+            or error.last is None
+            or error.last + 1 < end
+            or (error.first > error.last and not ages(config))
+        ):
+            options.lose(error)
 
     return judge

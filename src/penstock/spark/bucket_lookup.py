@@ -41,6 +41,7 @@ def lookup_column(key: Column, bucket: str, options: Mapping[str, str]) -> Colum
     connection = connection_options(given, "penstock-spark-lookup")
     # A lambda has no annotations, from which pyspark would guess another kind of function.
     by_columns = lambda keys: _look_up(keys, bucket, stream, connection, patience)  # noqa: E731  # see above
+    by_columns.__name__ = "lookup"  # in plans
     made: Any = arrow_udf(by_columns, FOUND)  # type: ignore[call-overload]  # takes a type
     function: Callable[[Column], Column] = made.asNondeterministic()  # Spark must not ask twice, nor remember
     return function(key)

@@ -17,11 +17,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
-from penstock.spark.batch_reader import PushFilters
 from penstock.spark.bucket_entries import ages, check_same, found_rows, is_same, key_prefix, overwritten, to_rows
 from penstock.spark.connections import TaskConnection, borrow
+from penstock.spark.filters import PushFilters
 from penstock.spark.planning import Profile, how_many
-from penstock.spark.pushdown import Pushed, narrow, push_keys
+from penstock.spark.pushdown import Pushed, by_sequence, by_subject, by_time, narrow, push
 from penstock.spark.schema import arrow_schema, check_schema, known_columns
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.survey import CLOCK_MARGIN
@@ -63,11 +63,10 @@ class BucketReader(DataSourceReader):
         self.options = options
         self.wanted = schema
         self.filters: list[Filter] = []
-        self.pushFilters = PushFilters(self)  # type: ignore[method-assign]  # as of `NatsReader`
+        self.pushFilters = PushFilters(options.push_down, self._take)  # type: ignore[method-assign]  # as it says
 
-    def take(self, filters: list[Filter]) -> None:
-        """Read no more than what filters let pass."""
-        self.filters = filters
+    def _take(self, filters: list[Filter]) -> None:
+        self.filters = filters  # what stands before a key is not known yet
 
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.bucket_survey import BucketSurvey  # tasks need none of it
@@ -76,7 +75,8 @@ class BucketReader(DataSourceReader):
             bucket = BucketSurvey(bulk, self.options)
             end = bucket.end_place(self.options, datetime.now(UTC))
             is_now = self.options.position("end", bucket.name, "new").kind == "new"
-            pushed = push_keys(bucket.prefix, self.filters)
+            rules = {"key": by_subject(bucket.prefix), "revision": by_sequence, "time": by_time}
+            pushed = push(Pushed(), self.filters, rules)
             if pushed.subjects is not None:
                 bucket.subjects = narrow(bucket.subjects, pushed.subjects)
             return plan_state(bucket, end, self.options, "newer" if is_now else "error", pushed)

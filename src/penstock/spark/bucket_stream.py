@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from penstock.errors import DataLossError, InputError, NotFoundError
-from penstock.spark.bucket_entries import ages, is_same, key_prefix, to_rows
+from penstock.errors import InputError, NotFoundError
+from penstock.spark.bucket_entries import is_same, key_prefix, to_rows, unread
 from penstock.spark.bucket_reader import StatePartition, plan_state, read_state
 from penstock.spark.bucket_survey import BucketSurvey
 from penstock.spark.connections import borrow
@@ -65,13 +65,6 @@ class BucketStreamReader(NatsStreamReader):
         info = bulk.stream_info(partition.stream, partition.created, partition.end)
         if not is_same(info, partition.stream, partition.created, partition.end, options):
             return
-
-        def judge(error: DataLossError) -> None:
-            # What is gone was overwritten, unless nothing at all is left to have done it.
-            empty = error.first is not None and error.last is not None and error.first > error.last
-            if (empty and not ages(info["config"])) or (error.last is not None and error.last + 1 < partition.end):
-                options.lose(error)
-
         for batch in bulk.read(
             partition.stream,
             partition.start,
@@ -81,7 +74,7 @@ class BucketStreamReader(NatsStreamReader):
             window_bytes=options.window_bytes,
             payloads="value" in wanted.names,
             timeout=options.patience,
-            on_loss=judge,
+            on_loss=unread(info["config"], partition.end, options),
             info=info,
             escape=options.invalid_text == "escape",
         ):

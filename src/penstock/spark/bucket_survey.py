@@ -24,30 +24,20 @@ from penstock.wire.jetstream import names
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BucketSurvey"]
+__all__ = ["BucketSurvey", "OverwrittenSurvey"]
 
 SCAN_ROWS = 65_536
 
 
-class BucketSurvey(Survey):
-    """The stream of a bucket as the server described it, and what its keys are."""
+class OverwrittenSurvey(Survey):
+    """A stream in which newer messages take the place of older ones, so that what is missing is mostly no loss."""
 
-    def __init__(self, bulk: TaskConnection, options: SourceOptions, mark: Mark | None = None) -> None:
-        bucket = options.bucket or ""
-        super().__init__(bulk, stream_of_bucket(bucket), None, mark)
-        self.bucket = bucket
-        self.patience = options.patience
-        self.prefix = bucket_prefix(bucket, self.config)
-        """What stands before a key."""
-        self.history: int = self.config["max_msgs_per_subject"]
-        """How many values of a key are kept."""
-        self.subjects = tuple(f"{self.prefix}{pattern}" for pattern in options.keys or (">",))
-        self.data_subjects, self.hides, self.first = None, False, self.head
-        self.ages = ages(self.config)
-        """Whether values go away by themselves."""
+    bucket: str
 
-    def _absent(self, bulk: TaskConnection, name: str, noun: str = "bucket", prefix: str = "KV_") -> InputError:
-        return super()._absent(bulk, name, noun, prefix)
+    @property
+    def ages(self) -> bool:
+        """Whether what it keeps goes away by itself."""
+        return ages(self.config)
 
     # -- losses -------------------------------------------------------------------------------------------------
 
@@ -79,6 +69,25 @@ class BucketSurvey(Survey):
     def _last(self) -> int:
         """Give where the last messages of all keys begin."""
         return self.first
+
+
+class BucketSurvey(OverwrittenSurvey):
+    """The stream of a bucket as the server described it, and what its keys are."""
+
+    def __init__(self, bulk: TaskConnection, options: SourceOptions, mark: Mark | None = None) -> None:
+        bucket = options.bucket or ""
+        super().__init__(bulk, stream_of_bucket(bucket), None, mark)
+        self.bucket = bucket
+        self.patience = options.patience
+        self.prefix = bucket_prefix(bucket, self.config)
+        """What stands before a key."""
+        self.history: int = self.config["max_msgs_per_subject"]
+        """How many values of a key are kept."""
+        self.subjects = tuple(f"{self.prefix}{pattern}" for pattern in options.keys or (">",))
+        self.data_subjects, self.hides, self.first = None, False, self.head
+
+    def _absent(self, bulk: TaskConnection, name: str, noun: str = "bucket", prefix: str = "KV_") -> InputError:
+        return super()._absent(bulk, name, noun, prefix)
 
     # -- keys ---------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ def _check_fields(fields: list[StructField], options: SourceOptions) -> None:
             )
 
 
-def needs_payloads(options: SourceOptions, schema: StructType) -> bool:
+def needs_payloads(schema: StructType) -> bool:
     """Tell whether the rows cannot be made without payloads."""
     return any(field.name == "data" or field.name not in COLUMNS for field in schema.fields)
 
@@ -154,6 +154,8 @@ def _with_json(batch: pa.RecordBatch, wanted: pa.Schema, options: SourceOptions)
 
     from penstock.spark.json_payloads import parse
 
+    if all(name in COLUMNS for name in wanted.names):
+        return conform(batch, wanted)
     ours = [field for field in wanted if field.name in COLUMNS]
     theirs = [field for field in wanted if field.name not in COLUMNS and field.name != ERROR]
     column = options.json_column

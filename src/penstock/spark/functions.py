@@ -158,10 +158,11 @@ def split(frame: DataFrame, column: str) -> tuple[DataFrame, DataFrame]:
 def dead_letters(frame: DataFrame, column: str, subject: str) -> DataFrame:
     """Give bad rows the columns that the sink writes: their payload and headers, and why and where from.
 
+    The reason is in a parsed column, or is the column `_error` of a read with the format json.
     The headers `Penstock-Error`, `Penstock-Stream`, `Penstock-Sequence` and `Penstock-Subject` are added.
     """
     facts = {
-        "Penstock-Error": F.col(column)["error"],
+        "Penstock-Error": F.col(column) if column == "_error" else F.col(column)["error"],
         "Penstock-Stream": F.col("stream"),
         "Penstock-Sequence": F.col("sequence").cast("string"),
         "Penstock-Subject": F.col("subject"),

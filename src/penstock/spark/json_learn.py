@@ -1,4 +1,4 @@
-"""Learn the columns of JSON payloads from a sample: one shape grows with every payload, and becomes DDL.
+"""Learn the columns of JSON payloads from a sample: a type grows with every payload, and becomes DDL.
 
 Whole numbers are BIGINT, with others DOUBLE; text is a STRING, or a TIMESTAMP or DATE if all of it is one. What is null
 everywhere, or of several kinds, is a STRING, which keeps any value as its JSON. An object with more keys than a person
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["MOST_KEYS", "Shape", "ddl"]
+__all__ = ["MOST_KEYS", "LearntType", "ddl"]
 
 MOST_KEYS = 200
 """An object with more different keys is a map."""
@@ -22,14 +22,14 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BIG = 2**63
 
 
-class Shape:
+class LearntType:
     """What was seen at one place of the payloads."""
 
     def __init__(self, depth: int = 0) -> None:
         self.depth = depth
         self.kinds: set[str] = set()
-        self.fields: dict[str, Shape] = {}
-        self.items: Shape | None = None
+        self.fields: dict[str, LearntType] = {}
+        self.items: LearntType | None = None
         self.is_map = False
 
     def see(self, value: Any) -> None:
@@ -52,32 +52,36 @@ class Shape:
         if not self.is_map:
             for name, item in value.items():
                 if name not in self.fields:
-                    self.fields[name] = Shape(self.depth + 1)
+                    self.fields[name] = LearntType(self.depth + 1)
                 self.fields[name].see(item)
             if len(self.fields) <= MOST_KEYS:
                 return
-            # They are no names, but keys: their values share one shape from here on.
-            self.is_map = True
-            for shape in self.fields.values():
-                self._of_items().join(shape)
-            self.fields.clear()
+            self._become_map()
         else:
             for item in value.values():
                 self._of_items().see(item)
 
-    def _of_items(self) -> Shape:
+    def _become_map(self) -> None:
+        """Take names for keys: their values share one type from here on."""
+        self.is_map = True
+        for learnt in self.fields.values():
+            self._of_items().join(learnt)
+        self.fields.clear()
+
+    def _of_items(self) -> LearntType:
         if self.items is None:
-            self.items = Shape(self.depth + 1)
+            self.items = LearntType(self.depth + 1)
         return self.items
 
-    def join(self, other: Shape) -> None:
-        """Take into account what another shape saw."""
+    def join(self, other: LearntType) -> None:
+        """Take into account what another one saw."""
         self.kinds |= other.kinds
-        self.is_map |= other.is_map
         if other.items is not None:
             self._of_items().join(other.items)
-        for name, shape in other.fields.items():
-            self.fields.setdefault(name, Shape(self.depth + 1)).join(shape)
+        for name, learnt in other.fields.items():
+            self.fields.setdefault(name, LearntType(self.depth + 1)).join(learnt)
+        if self.is_map or other.is_map or len(self.fields) > MOST_KEYS:
+            self._become_map()
 
     def type(self) -> Any:
         """Give the type, as Spark's JSON form of a schema has it."""
@@ -105,8 +109,8 @@ class Shape:
     def struct(self) -> dict[str, Any]:
         """Give the fields, as Spark's JSON form of a schema has them."""
         fields = [
-            {"name": name, "type": shape.type(), "nullable": True, "metadata": {}}
-            for name, shape in self.fields.items()
+            {"name": name, "type": learnt.type(), "nullable": True, "metadata": {}}
+            for name, learnt in self.fields.items()
         ]
         return {"type": "struct", "fields": fields}
 
@@ -125,9 +129,9 @@ def _kind(value: Any) -> str:
     return "date" if _DATE.fullmatch(value) else "text"
 
 
-def ddl(shape: Shape) -> str:
+def ddl(learnt: LearntType) -> str:
     """Give the schema as DDL, a field a line."""
-    return ",\n".join(f"{_name(field['name'])} {_ddl(field['type'])}" for field in shape.struct()["fields"])
+    return ",\n".join(f"{_name(field['name'])} {_ddl(field['type'])}" for field in learnt.struct()["fields"])
 
 
 _WORDS = {"long": "BIGINT"}

@@ -101,9 +101,11 @@ def _by_columns(payloads: pa.BinaryArray, schema: pa.Schema, faster: pa.Schema) 
         trimmed = pc.ascii_trim_whitespace(texts)
         if not pc.all(pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}"))).as_py():
             return None
-        if pc.any(pc.match_substring(texts, '"0000-')).as_py() or _is_deep(texts):
-            return None  # the year 0, which Arrow takes for a date, and depths that only Arrow follows
+        if _is_deep(texts):
+            return None
         everything = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "\n")[0].as_buffer()
+        if b'"0000-' in everything.to_pybytes():
+            return None  # the year 0, which Arrow takes for a date, and nobody else does
         found = arrow_json.read_json(
             pa.BufferReader(everything),
             arrow_json.ReadOptions(use_threads=False, block_size=everything.size + 1),
@@ -118,6 +120,8 @@ def _by_columns(payloads: pa.BinaryArray, schema: pa.Schema, faster: pa.Schema) 
 
 def _is_deep(texts: pa.StringArray) -> bool:
     """Tell whether a payload may be nested deeper than the rule follows; brackets in strings count, too."""
+    long = pc.greater(pc.binary_length(texts), 2 * DEEPEST)  # each bracket is closed, too
+    texts = texts.filter(long)
     opened = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
     for row in pc.indices_nonzero(pc.greater(opened, DEEPEST)).to_pylist():
         found = np.frombuffer(texts[row].as_buffer(), np.uint8)

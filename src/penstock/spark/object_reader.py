@@ -20,7 +20,7 @@ from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.spark.bucket_entries import is_same, overwritten
 from penstock.spark.connections import TaskConnection, borrow
-from penstock.spark.object_survey import ObjectSurvey, Piece, check_size, describe, runs
+from penstock.spark.object_survey import ObjectSurvey, Piece, bundles, check_size, describe
 from penstock.spark.schema import arrow_schema, check_schema, known_columns
 from penstock.spark.source_options import SourceOptions
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["ObjectPartition", "ObjectReader"]
+__all__ = ["ObjectPartition", "ObjectReader", "Objects", "bytes_wanted", "to_batches"]
 
 TRIES = 5  # that an object is read which is replaced again and again
 BATCH_BYTES = 16 * 2**20  # of content in one Arrow batch, and one object or chunk more
@@ -47,6 +47,8 @@ class ObjectPartition(InputPartition):
     held: str
     """The bucket whose subjects the objects have: another one if this is its mirror."""
     pieces: tuple[Piece, ...]
+    later: bool = False
+    """Whether an object that was replaced is left out, because it comes again, newer."""
 
 
 class ObjectReader(DataSourceReader):
@@ -54,8 +56,7 @@ class ObjectReader(DataSourceReader):
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
         check_schema(schema, known_columns(options))
-        # A schema without the bytes is how a query says that it does not need them.
-        self.options = options if "content" in schema.names else replace(options, content="none")
+        self.options = bytes_wanted(options, schema)
         self.connection = connection
         self.wanted = schema
 
@@ -71,10 +72,15 @@ class ObjectReader(DataSourceReader):
         if isinstance(partition, ObjectPartition):  # Spark has a stand-in where a plan has no tasks
             with borrow(self.connection, self.options.patience) as bulk:
                 bulk.patience = self.options.patience
-                yield from _batches(_Objects(bulk, partition, self.options).rows(), arrow_schema(self.wanted))
+                yield from to_batches(Objects(bulk, partition, self.options).rows(), arrow_schema(self.wanted))
 
 
-def _batches(rows: Iterable[Row], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def bytes_wanted(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """Leave the bytes out if the schema does: that is how a query says that it does not need them."""
+    return options if "content" in schema.names else replace(options, content="none")
+
+
+def to_batches(rows: Iterable[Row], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Gather rows into batches that are not too large."""
     gathered: list[Row] = []
     size = 0
@@ -96,7 +102,7 @@ def _batch(rows: list[Row], wanted: pa.Schema) -> pa.RecordBatch:
     )
 
 
-class _Objects:
+class Objects:
     """What a task reads."""
 
     def __init__(self, bulk: TaskConnection, partition: ObjectPartition, options: SourceOptions) -> None:
@@ -108,9 +114,9 @@ class _Objects:
         self.info = self.bulk.stream_info(task.stream, task.created, task.end)
         if not is_same(self.info, task.stream, task.created, task.end, self.options):
             return
-        for run in runs(task.pieces) if self.options.content == "binary" else [[piece] for piece in task.pieces]:
-            together = self._together(run) if len(run) > 1 else {}
-            for piece in run:
+        for bundle in bundles(task.pieces) if self.options.content == "binary" else [[piece] for piece in task.pieces]:
+            together = self._together(bundle) if len(bundle) > 1 else {}
+            for piece in bundle:
                 if self.options.content == "none" or not _has_bytes(piece.info):
                     yield _row(piece.info)
                 elif self.options.content == "binary":
@@ -118,10 +124,10 @@ class _Objects:
                 else:
                     yield from self._chunks(piece)
 
-    def _together(self, run: list[Piece]) -> dict[str, bytes]:
+    def _together(self, bundle: list[Piece]) -> dict[str, bytes]:
         """Read small objects that lie side by side at once, by their nuids; some may lack bytes."""
-        found: dict[str, list[bytes]] = {piece.info.nuid: [] for piece in run}
-        start, end = min(piece.start for piece in run), max(piece.end for piece in run)
+        found: dict[str, list[bytes]] = {piece.info.nuid: [] for piece in bundle}
+        start, end = min(piece.start for piece in bundle), max(piece.end for piece in bundle)
         for batch in self._read(start, end, chunk_subjects(self.task.held)):
             for subject, payload in zip(*(batch.column(name).to_pylist() for name in ("subject", "data")), strict=True):
                 if (nuid := subject.rpartition(".")[2]) in found:
@@ -144,7 +150,7 @@ class _Objects:
             if newer.sequence == info.sequence:
                 self._lose(info, fault)
                 return
-            if newer.deleted and not self.options.include_deleted:
+            if self.task.later or (newer.deleted and not self.options.include_deleted):
                 return
             if not _has_bytes(newer):
                 yield _row(newer)
@@ -180,6 +186,8 @@ class _Objects:
             return
         if not is_whole or offset > 0 or not tries:
             self._lose(info, "was replaced or deleted while it was being read; read it again")
+            return
+        if self.task.later:
             return
         if newer is not None and _has_bytes(newer):
             yield from self._chunks(Piece(newer, 1, newer.sequence or 0, size=newer.size), tries - 1)

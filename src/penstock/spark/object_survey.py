@@ -10,18 +10,19 @@ from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subjects, description_subjects, name_of, stream_of_objects
 from penstock.errors import InputError, RemoteProtocolError
 from penstock.spark.bucket_entries import overwritten
+from penstock.spark.bucket_survey import OverwrittenSurvey
 from penstock.spark.connections import TaskConnection
+from penstock.spark.offsets import Mark
 from penstock.spark.planning import ROW_BYTES
 from penstock.spark.source_options import SourceOptions
-from penstock.spark.survey import Survey
 from penstock.times import parse_time
 from penstock.wire.jetstream.direct import Found
 from penstock.wire.jetstream.names import MSG_SIZE
 
-__all__ = ["ObjectSurvey", "Piece", "check_size", "describe", "runs"]
+__all__ = ["ObjectSurvey", "Piece", "bundles", "check_size", "describe", "described_rows"]
 
 SCAN_ROWS = 65_536
-RUN_BYTES = 8 * 2**20  # of objects that are read together
+BUNDLE_BYTES = 8 * 2**20  # of objects that are read together
 
 Chunk = tuple[int, int]  # its sequence, and how many bytes it has
 
@@ -41,16 +42,18 @@ class Piece:
     """How many bytes it has."""
 
 
-class ObjectSurvey(Survey):
+class ObjectSurvey(OverwrittenSurvey):
     """The stream of an object bucket as the server described it, and what its objects are."""
 
-    def __init__(self, bulk: TaskConnection, options: SourceOptions) -> None:
+    def __init__(self, bulk: TaskConnection, options: SourceOptions, mark: Mark | None = None) -> None:
         self.bucket = options.objects or ""
-        super().__init__(bulk, stream_of_objects(self.bucket), None)
+        super().__init__(bulk, stream_of_objects(self.bucket), None, mark)
         self.patience = options.patience
         origin = (self.config.get("mirror") or {}).get("name")
         self.held = str(origin).removeprefix("OBJ_") if origin else self.bucket
         """The bucket whose subjects the objects have."""
+        self.subjects = (description_subjects(self.held),)
+        self.data_subjects, self.hides, self.first = None, False, self.head
         subjects = self.config.get("subjects") or []
         if not origin and not self.config.get("sources") and description_subjects(self.bucket) not in subjects:
             raise InputError(
@@ -67,11 +70,8 @@ class ObjectSurvey(Survey):
         """Give every object that is described, in the order of the descriptions; each once, whatever is written."""
         subjects, found = description_subjects(self.held), dict[str, ObjectInfo]()
         for batch in self._read(subjects, payloads=True):
-            for row in batch.select(["subject", "data", "sequence", "time"]).to_pylist():
-                name = _name(self.held, row["subject"])
-                found[name] = ObjectInfo.from_message(
-                    self.bucket, name, row["data"], time=row["time"], sequence=row["sequence"]
-                )
+            for one in described_rows(self.bucket, self.held, batch):
+                found[one.name] = one
         info = self.bulk.stream_info(self.name, self.created, self.next)
         if info["state"]["last_seq"] + 1 > self.next:
             # Whoever is not among them was replaced before it was looked at, or came since.
@@ -156,20 +156,20 @@ def _grouped(pieces: list[Piece], most: int, records: int | None) -> Iterator[tu
         yield tuple(gathered)
 
 
-def runs(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def bundles(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Gather objects that are worth reading together: small ones, with little of others between them."""
-    run: list[Piece] = []
+    bundle: list[Piece] = []
     start, end, size, chunks = 0, 0, 0, 0
     for piece in pieces:
-        low, high = (min(start, piece.start), max(end, piece.end)) if run else (piece.start, piece.end)
+        low, high = (min(start, piece.start), max(end, piece.end)) if bundle else (piece.start, piece.end)
         size, chunks = size + piece.size, chunks + piece.info.chunks
-        if run and (size > RUN_BYTES or high - low > 100 + 4 * chunks):
-            yield run
-            run, low, high, size, chunks = [], piece.start, piece.end, piece.size, piece.info.chunks
-        run.append(piece)
+        if bundle and (size > BUNDLE_BYTES or high - low > 100 + 4 * chunks):
+            yield bundle
+            bundle, low, high, size, chunks = [], piece.start, piece.end, piece.size, piece.info.chunks
+        bundle.append(piece)
         start, end = low, high
-    if run:
-        yield run
+    if bundle:
+        yield bundle
 
 
 def check_size(info: ObjectInfo, options: SourceOptions) -> None:
@@ -189,6 +189,13 @@ def _name(held: str, subject: str) -> str:
             remedy="Purge that subject of the bucket's stream.",
         )
     return name
+
+
+def described_rows(bucket: str, held: str, batch: Any) -> Iterator[ObjectInfo]:
+    """Read messages that describe objects, as the wire read them."""
+    for row in batch.select(["subject", "data", "sequence", "time"]).to_pylist():
+        name = _name(held, row["subject"])
+        yield ObjectInfo.from_message(bucket, name, row["data"], time=row["time"], sequence=row["sequence"])
 
 
 def describe(bucket: str, held: str, found: Found) -> ObjectInfo:

@@ -111,6 +111,10 @@ class NatsDataSource(DataSource):
             from penstock.spark.bucket_stream import BucketStreamReader
 
             return BucketStreamReader(connection, source, schema)
+        if source.objects is not None:
+            from penstock.spark.object_stream import ObjectStreamReader
+
+            return ObjectStreamReader(connection, source, schema)
         return NatsStreamReader(connection, source, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -73,7 +73,9 @@ class SourceOptions(Options):
     keys: tuple[str, ...] | None = option(
         key_list, "With `bucket`: only these keys, separated by commas; * is one token of a key, > all the rest."
     )
-    objects: str | None = option(bucket_name, "The object bucket to read: a row for each object. Batch only.")
+    objects: str | None = option(
+        bucket_name, "The object bucket to read: a row for each object, or in a stream for each that is put or deleted."
+    )
     content: str = option(
         choice("none", "binary", "chunks"),
         "With `objects`: no bytes; all bytes of an object in its row; or a row for each chunk, for large ones.",
@@ -194,7 +196,8 @@ class SourceOptions(Options):
         self.misplaced("end", "A stream has no end: leave it out, or use spark.read.")
         for name in ("backup", "store"):
             self.misplaced(name, "A stream that no server holds does not go on: use spark.read.")
-        self.misplaced("objects", "Objects are read in batch: use spark.read.")
+        if self.objects is not None:
+            self.misplaced("max_bytes_per_trigger", "Use maxMessagesPerTrigger: so many objects.")
         self.misplaced("include_deleted", "A stream has a row for each deletion: leave it out.")
 
     @property

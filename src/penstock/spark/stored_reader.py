@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.errors import DataLossError, InputError
+from penstock.spark.filters import PushFilters
 from penstock.spark.formats import check_columns, needs_payloads, shaping
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.partition import pick, without_markers
@@ -56,10 +57,9 @@ class StoredReader(DataSourceReader):
         self.options = options
         self.wanted = schema
         self.pushed = Pushed(subjects=options.subjects)
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]  # as in NatsReader
+        self.pushFilters = PushFilters(options.push_down, self._take)  # type: ignore[method-assign]  # as it says
 
-    def take(self, filters: list[Filter]) -> None:
-        """Narrow what is read by the filters of a query."""
+    def _take(self, filters: list[Filter]) -> None:
         given, found = self.options.subjects, push(Pushed(), filters)
         subjects = given if found.subjects is None else narrow(given, found.subjects)
         self.pushed = replace(found, subjects=subjects)
@@ -84,19 +84,6 @@ class StoredReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, StoredPartition):  # Spark has a stand-in where a plan has no tasks
             yield from read_stored(partition, self.options, self.wanted)
-
-
-class _PushFilters:
-    """What Spark calls with the filters of a query; see `NatsReader.__init__` for why it is an object."""
-
-    def __init__(self, reader: StoredReader) -> None:
-        self.reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        if self.reader.options.push_down:
-            self.reader.take(filters)
-        return filters  # Spark applies them all the same
 
 
 def open_stored(options: SourceOptions) -> Past:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import stream_of_bucket
+from penstock.buckets.object_wire import stream_of_objects
 from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, is_marker
@@ -47,6 +48,8 @@ def stream_names(bulk: TaskConnection, options: SourceOptions) -> list[str]:
         return [options.stream]
     if options.bucket is not None:
         return [stream_of_bucket(options.bucket)]
+    if options.objects is not None:
+        return [stream_of_objects(options.objects)]
     if options.channel is not None:
         from penstock.channels.names import stream_name  # the package brings the whole gateway with it
 

@@ -27,8 +27,11 @@ OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
 # Spark adds the provider of a table to its properties, and repeats each of the OPTIONS behind this prefix.
 PROVIDER, PREFIX = "provider", "option."
 KEY: Final = "penstock.options"
-# Whoever names one of these says what is read or written, and means no table.
-SUBJECTS: Final = ("stream", "streams", "channel", "backup", "store", "bucket", "objects")
+# Whoever names one of these says what is read or written, or where, and means no table: a frame may bring along the
+# metadata of any table, or of a file from elsewhere, and must not decide where a login is sent.
+TARGETS: Final = {"stream", "streams", "channel", "backup", "store", "bucket", "objects"} | {
+    option.name.lower() for option in CONNECTION
+}
 LONGEST_SHOWN = 80
 SECRET: Final = ("user", "password", "token", "nkey", "jwt", "credentials", "tlskey")
 
@@ -69,7 +72,7 @@ def of_table(
     A frame that was read from a table has the table's metadata, too: whoever writes it somewhere else says so.
     """
     own = dict(given)
-    if {name.lower() for name in own} & set(SUBJECTS):
+    if {name.lower() for name in own} & TARGETS:
         return own
     for field in schema.fields:
         if isinstance(kept := (field.metadata or {}).get(KEY), str):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import sys
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -21,6 +23,7 @@ from penstock.errors import (
     JetStreamError,
     NoRespondersError,
     NotFoundError,
+    PenstockError,
     RemoteProtocolError,
 )
 from penstock.jetstream import assets
@@ -292,6 +295,50 @@ async def test_a_stream_that_takes_chunks_elsewhere(nc: Connection, unique: Call
     with pytest.raises(JetStreamError, match=f"Stream {name}_2 stored the message"):
         await ObjectStore(nc, name).put("x", b"1")
     assert await ObjectStore(nc, name).list() == []
+
+
+async def test_a_bucket_that_is_replaced_while_an_object_is_put(store: ObjectStore, nc: Connection) -> None:
+    """Another bucket of the name takes no half of an object: the put is told, and nothing is described there."""
+    replaced = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield LARGE
+        await ObjectStore.delete_bucket(nc, store.bucket)
+        await ObjectStore.create_bucket(nc, store.bucket, storage="memory")
+        replaced.set()
+        yield LARGE
+
+    with pytest.raises(PenstockError):
+        await store.put("y", pieces())
+    assert replaced.is_set()
+    assert await store.list(deleted=True) == []
+    assert await chunks(store, nc) == {}
+
+
+async def test_a_writer_that_is_killed_leaves_whole_objects(server: Server, store: ObjectStore) -> None:
+    """Whenever it is killed, what is there is one of the objects that it put, whole."""
+    program = (
+        "import asyncio, sys, penstock\n"
+        "from penstock.buckets import ObjectStore\n"
+        "async def main():\n"
+        "    async with await penstock.connect(sys.argv[1]) as nc:\n"
+        "        store = await ObjectStore.open(nc, sys.argv[2])\n"
+        "        while True:\n"
+        "            for letter in b'abc':\n"
+        "                await store.put('x', bytes([letter]) * 3_000_000)\n"
+        "asyncio.run(main())\n"
+    )
+    writer = await asyncio.create_subprocess_exec(sys.executable, "-c", program, server.url, store.bucket)
+    contents = [letter * 3_000_000 for letter in (b"a", b"b", b"c")]
+    async with store.watch(updates_only=True) as watch:
+        for _ in range(5):
+            assert (await asyncio.wait_for(anext(watch), 30)).size == 3_000_000
+        await asyncio.sleep(random.random() / 50)
+        writer.kill()
+        await writer.wait()
+    assert await store.fetch("x") in contents
+    await store.put("x", b"after")
+    assert await store.fetch("x") == b"after"
 
 
 USERS = """

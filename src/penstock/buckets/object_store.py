@@ -44,10 +44,10 @@ _HOPS = 16  # links that are followed
 class ObjectStore:
     """The objects of one bucket. `create_bucket` makes one, `open` looks whether there is one.
 
-    `timeout` is how many seconds the server may take over a part of a write.
+    `timeout` is how many seconds the server may take to store a megabyte, or a description.
     """
 
-    def __init__(self, nc: Connection, bucket: str, *, timeout: float = 30.0) -> None:
+    def __init__(self, nc: Connection, bucket: str, *, timeout: float = 10.0) -> None:
         self.stream = stream_of_objects(bucket)
         """The stream that holds the bucket."""
         self.bucket = bucket

@@ -30,7 +30,9 @@ log = logging.getLogger("penstock.buckets")
 GROUP = 1024 * 1024
 """Bytes that are sent in one piece."""
 _GROUPS = 6  # that may wait for their acks
-_SETTLE = 5.0  # seconds that a write which is given up waits for what is on its way, before it purges
+_UNDER_WAY = 1.0  # seconds that a write which is given up waits for acks that are on their way
+_PURGING = 15.0  # for a leader that is being chosen
+_SETTLE = 5.0  # and for the server to have taken all that was sent, before it purges
 
 
 class ChunkWriter:
@@ -111,7 +113,7 @@ class ChunkWriter:
     async def purge(self) -> None:
         """Remove what was stored, once nothing is on its way any more; what cannot be removed is logged."""
         try:
-            async with asyncio.timeout(_SETTLE):
+            async with asyncio.timeout(_UNDER_WAY):
                 await asyncio.gather(*self._under_way, return_exceptions=True)
         except TimeoutError:
             pass
@@ -132,7 +134,7 @@ async def purge_chunks(nc: Connection, stream: str, subject: str) -> None:
     A failure is logged and not raised: the object itself is as it should be, and only the room is lost.
     """
     try:
-        await api_request(nc, names.stream_purge(stream), {"filter": subject}, again=True, patience=_SETTLE)
+        await api_request(nc, names.stream_purge(stream), {"filter": subject}, again=True, patience=_PURGING)
     except PenstockError as error:
         what = "The chunks on %s in stream %s, which no object has, could not be removed: %s"
         log.warning(what, subject, stream, error)

@@ -11,6 +11,7 @@ from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subject, description_subject, name_of, stream_of_objects
 from penstock.buckets.object_writing import purge_chunks
 from penstock.connection import stored
+from penstock.connection.asking import insist
 from penstock.errors import (
     ConditionError,
     DeniedError,
@@ -21,7 +22,7 @@ from penstock.errors import (
     RemoteProtocolError,
 )
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.acked import meant
+from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.direct import question
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 from penstock.wire.patience import Patience
@@ -124,11 +125,35 @@ class Descriptions:
         except PenstockError as error:
             # If nobody knows, it may still come, and would be without its bytes.
             if chunks and not doubts and judge(error) is not Verdict.UNKNOWN:
-                await purge_chunks(self._nc, self._stream, chunks_of(info))
+                await self.purge(info)
             raise
-        if chunks and seen.info is not None and seen.is_object and not seen.info.is_link:
-            await purge_chunks(self._nc, self._stream, chunks_of(seen.info))
-        return info.changed(sequence=sequence, time=datetime.now(UTC))
+        time = await self._check_there(info.name, sequence)
+        if chunks and seen.info is not None and seen.is_object:
+            await self.purge(seen.info)
+        return info.changed(sequence=sequence, time=time)
+
+    async def _check_there(self, name: str, sequence: int) -> datetime:
+        """See to it that a description is where others look for it, and give its time."""
+        there = await self._last(name)
+        if there is None or (there.sequence or 0) < sequence:
+            subject = description_subject(self._bucket, name)
+            raise JetStreamError(
+                f"Stream {self._stream} acknowledged the description of object {name!r}, and does not hold it on "
+                f"{subject}: it was purged, or is stored under another subject.",
+                remedy="Look at the limits and the subject transform of the stream, and the mappings of the account.",
+            )
+        return there.time if there.time is not None and there.sequence == sequence else datetime.now(UTC)
+
+    async def purge(self, info: ObjectInfo) -> None:
+        """Remove the chunks of an object that nobody describes any more; a link, or one that names none, has none."""
+        if info.is_link:
+            return
+        try:
+            subject = chunks_of(info)
+        except RemoteProtocolError as error:
+            log.warning("%s", error.what)
+            return
+        await purge_chunks(self._nc, self._stream, subject)
 
     async def _publish(self, info: ObjectInfo, expected: int, doubts: list[PenstockError]) -> int:
         """Publish a description behind the one that is expected, and give its sequence.
@@ -140,12 +165,12 @@ class Descriptions:
         patience = Patience(self._timeout)
         while True:
             try:
-                ack = await self._nc.jetstream().publish(subject, payload, headers=headers)
-                return meant(ack, self._stream, self._nc.options.domain).sequence
+                reply = await insist(self._nc, subject, payload, self._timeout, headers)
+                return confirm(reply.data, reply.status, self._stream, self._nc.options.domain).sequence
             except PenstockError as error:
                 if isinstance(error, ConditionError):
                     # An attempt whose ack was lost may have been stored: then this one could not be.
-                    there = await self._last(info.name) if doubts else None
+                    there = await self._last(info.name)
                     if there is not None and there.data == payload:
                         return there.sequence or 0
                     raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.buckets import BucketStatus, Entry, KeyValue, bucket_source
+from penstock.buckets import BucketStatus, Entry, KeyValue, bucket_source, many
 from penstock.connection import Connection, connect
 from penstock.errors import (
     ConditionError,
@@ -21,6 +21,7 @@ from penstock.errors import (
 from penstock.jetstream import assets
 from penstock.model import Republish, Stream
 from penstock.server import Server
+from tests.live.cable import relay
 from tests.live.connecting import free_port
 from tests.support import eventually
 
@@ -135,6 +136,26 @@ async def test_many_values_at_a_time(new_bucket: NewBucket):
         [item async for item in kv.put_all([("good", b"1"), ("bad key", b"2")])]
     with pytest.raises(InputError, match="no pair"):
         [item async for item in kv.put_all(["k"])]  # type: ignore[list-item]
+
+
+async def test_many_values_over_a_wire_that_breaks(
+    server: Server, new_bucket: NewBucket, monkeypatch: pytest.MonkeyPatch
+):
+    """What has no ack is sent again, each value is stored once, and those of one key in their order."""
+    monkeypatch.setattr(many, "ACK_TIMEOUT", 0.5)
+    kv = await new_bucket(history=64)
+    async with relay(server) as wire, await connect(wire.url, reconnect_wait=0.05) as client:
+        there = await KeyValue.open(client, kv.bucket)
+        wire.cut_up_at = wire.up + 20_000
+        done = []
+        async for item in there.put_all((f"k{number % 20}", b"%d" % number) for number in range(600)):
+            done.append(item)
+            if wire.cuts < 3 and wire.cut_up_at is None:
+                wire.cut_up_at = wire.up + 15_000
+    assert wire.cuts >= 2
+    assert len(done) == (await kv.status()).values == 600
+    for key in range(20):
+        assert [int(entry.value) for entry in await kv.history(f"k{key}")] == list(range(key, 600, 20))
 
 
 async def test_keys_end_by_themselves_and_say_so(new_bucket: NewBucket):

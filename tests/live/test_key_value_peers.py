@@ -29,11 +29,11 @@ async def pair(request: Any, nc: Connection, js: Any, unique: Callable[..., str]
     """One bucket, opened by both, made by one of them: the other could have made it as well."""
     name = unique("b")
     if request.param == "ours":
-        ours = await KeyValue.create_bucket(nc, name, history=5, description="both", marker_ttl=2)
+        ours = await KeyValue.create_bucket(nc, name, history=5, description="both", marker_ttl=1)
         return ours, await js.key_value(name)
-    config = KeyValueConfig(name, history=5, description="both", limit_marker_ttl=2)
+    config = KeyValueConfig(name, history=5, description="both", limit_marker_ttl=1)
     theirs = await js.create_key_value(config)
-    await KeyValue.create_bucket(nc, name, history=5, description="both", marker_ttl=2)  # no error: it is the same
+    await KeyValue.create_bucket(nc, name, history=5, description="both", marker_ttl=1)  # no error: it is the same
     return await KeyValue.open(nc, name), theirs
 
 
@@ -107,8 +107,8 @@ async def test_times_to_live(pair: tuple[KeyValue, Any]):
     """A key that one side gave a time to live ends for both."""
     ours, theirs = pair
     async with ours.watch() as watch:
-        await theirs.create("t", b"1", msg_ttl=2)
-        await ours.create("o", b"1", ttl=2)
+        await theirs.create("t", b"1", msg_ttl=1)
+        await ours.create("o", b"1", ttl=1)
         found = [await anext(watch) for _ in range(4)]
     assert {(one.key, one.operation, one.reason) for one in found[2:]} == {
         ("t", "PURGE", "MaxAge"),

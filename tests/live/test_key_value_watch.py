@@ -13,7 +13,7 @@ import pytest
 from penstock.buckets import Entry, KeyValue, Watch
 from penstock.buckets import watch as watch_module
 from penstock.connection import Connection, api_request, connect
-from penstock.errors import DataLossError, DeniedError, DisconnectedError, NotFoundError
+from penstock.errors import DataLossError, DeniedError, DisconnectedError, InputError, NotFoundError
 from penstock.jetstream import assets, ordered
 from penstock.jetstream.ordered import OrderedRead
 from penstock.model import Stream
@@ -102,6 +102,8 @@ async def test_a_watch_leaves_nothing_behind(kv: KeyValue, nc: Connection):
     await watch.open()
     waiting = asyncio.ensure_future(took(watch, 4))
     await eventually(lambda: watch.is_current, "the current state")
+    with pytest.raises(InputError, match="Somebody else waits"):
+        await anext(watch)
     await watch.close()
     with pytest.raises(DisconnectedError):
         await waiting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import RemoteProtocolError
-from penstock.wire.jetstream.ordered import Order, Said, StoredMessage
+from penstock.wire.jetstream.ordered import Numbering, OrderedMessage, Said
 
 
 def delivery(sequence: int, number: int, pending: int = 0, where: str = "S.c") -> tuple[bytes, bytes, bytes, None]:
@@ -18,16 +18,16 @@ def status(text: str, reply: bytes = b"") -> tuple[bytes, bytes, bytes, bytes]:
 
 def test_messages_in_order_are_given_with_what_is_known_of_them():
     """Sequences may have gaps, numbers may not; the reply subject of a domain has two tokens more."""
-    order = Order()
-    assert order.hear(*delivery(3, 1, 7)) == StoredMessage(b"s.x", 3, 1_700_000_000_000_000_001, 7, b"data", None)
-    assert isinstance(order.hear(*delivery(9, 2, where="hub.acc.S.c")), StoredMessage)
+    order = Numbering()
+    assert order.hear(*delivery(3, 1, 7)) == OrderedMessage(b"s.x", 3, 1_700_000_000_000_000_001, 7, b"data", None)
+    assert isinstance(order.hear(*delivery(9, 2, where="hub.acc.S.c")), OrderedMessage)
     assert (order.came, order.sequence) == (2, 9)
 
 
 @pytest.mark.parametrize("next_one", [delivery(9, 3), delivery(9, 1), delivery(3, 2)])
 def test_a_number_that_is_not_the_next_is_a_loss(next_one: tuple[bytes, bytes, bytes, None]):
     """So is a sequence that was there before; what was counted stays as it was."""
-    order = Order()
+    order = Numbering()
     order.hear(*delivery(3, 1))
     assert order.hear(*next_one) is Said.LOST
     assert (order.came, order.sequence) == (1, 3)
@@ -35,7 +35,7 @@ def test_a_number_that_is_not_the_next_is_a_loss(next_one: tuple[bytes, bytes, b
 
 def test_a_heartbeat_tells_of_a_loss_at_the_end():
     """It says how many messages were sent."""
-    order = Order()
+    order = Numbering()
     order.hear(*delivery(3, 1))
     assert order.hear(*status("100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Last-Stream: 3")) is Said.ALIVE
     assert order.hear(*status("100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\nNats-Last-Stream: 4")) is Said.LOST
@@ -43,7 +43,7 @@ def test_a_heartbeat_tells_of_a_loss_at_the_end():
 
 def test_a_server_that_waits_wants_an_answer():
     """Its question is the reply subject of a flow control request, or stands in a heartbeat."""
-    order = Order()
+    order = Numbering()
     assert order.hear(*status("100 FlowControl Request", b"$JS.FC.S.c.x")) is Said.WAITS
     assert order.question == b"$JS.FC.S.c.x"
     stalled = "100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\nNats-Consumer-Stalled: $JS.FC.S.c.y"
@@ -53,13 +53,13 @@ def test_a_server_that_waits_wants_an_answer():
 
 def test_any_other_status_is_the_end_of_the_consumer():
     """A consumer that was deleted, or whose server stops, is replaced."""
-    assert Order().hear(*status("409 Consumer Deleted")) is Said.LOST
-    assert Order().hear(b"inbox", b"", b"nonsense", None) is Said.LOST
+    assert Numbering().hear(*status("409 Consumer Deleted")) is Said.LOST
+    assert Numbering().hear(b"inbox", b"", b"nonsense", None) is Said.LOST
 
 
 def test_a_reply_subject_that_is_none_is_the_servers_fault():
     """It is an error, and not taken for a message."""
     with pytest.raises(RemoteProtocolError):
-        Order().hear(b"s", b"$JS.ACK.S.c.1.x.1.1.1", b"", None)
+        Numbering().hear(b"s", b"$JS.ACK.S.c.1.x.1.1.1", b"", None)
     with pytest.raises(RemoteProtocolError):
-        Order().hear(b"s", b"$JS.ACK.S.c", b"", None)
+        Numbering().hear(b"s", b"$JS.ACK.S.c", b"", None)

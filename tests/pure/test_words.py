@@ -12,6 +12,7 @@ PAGE = (ROOT / "docs" / "why" / "words.md").read_text()
 # Names that classes of several rooms have because they are one word for one kind of thing; every other name is unique.
 SHARED = {
     "Group": "members that share a position in a channel; typer's word for a command that has commands",
+    "Entry": "what a bucket says of a key; a command in the tree of commands",
     "Limits": "the most that a gateway, or an assembler, may hold",
     "Message": "a message: of the wire, of a stream, of a channel",
     "Publisher": "puts messages into a stream, payloads in chunks onto a subject",

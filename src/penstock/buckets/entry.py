@@ -8,18 +8,20 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.buckets.key_wire import KV_OPERATION, PUT, Operation, marker_reason, operation_of
+from penstock.errors import RemoteProtocolError
 from penstock.times import format_time
 from penstock.wire.jetstream.direct import read_headers
 from penstock.wire.jetstream.names import MARKER_REASON
 
 if TYPE_CHECKING:
     from penstock.model import Message
-    from penstock.wire.jetstream.ordered import StoredMessage
+    from penstock.wire.jetstream.direct import Found
+    from penstock.wire.jetstream.ordered import OrderedMessage
 
-__all__ = ["Entry", "entry_of_message", "entry_of_stored"]
+__all__ = ["Entry", "entry_of_found", "entry_of_message", "entry_of_ordered"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TELLING = (KV_OPERATION.encode(), MARKER_REASON.encode())
+_OPERATION, _REASON = KV_OPERATION.encode(), MARKER_REASON.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ class Entry:
         return self.operation != PUT
 
 
+def entry_of_found(bucket: str, key: str, found: Found) -> Entry:
+    """Read a message as a stream gives it; what a direct get adds to its headers says nothing of the key."""
+    try:
+        time = datetime.fromisoformat(found.time)
+    except ValueError:
+        raise RemoteProtocolError(f"Revision {found.sequence} has the time {found.time[:40]!r}.") from None
+    operation, reason = _told(found.header)
+    return Entry(bucket, key, found.payload, found.sequence, time, operation, reason=reason)
+
+
 def entry_of_message(bucket: str, key: str, message: Message) -> Entry:
     """Read a stored message of a key."""
     return Entry(
@@ -73,12 +85,16 @@ def entry_of_message(bucket: str, key: str, message: Message) -> Entry:
     )
 
 
-def entry_of_stored(bucket: str, key: str, message: StoredMessage) -> Entry:
+def entry_of_ordered(bucket: str, key: str, message: OrderedMessage) -> Entry:
     """Read a message of an ordered read."""
     time = _EPOCH + timedelta(microseconds=message.nanoseconds // 1000)
-    block = message.header_block
-    if block is None or not any(name in block for name in _TELLING):
-        return Entry(bucket, key, message.data, message.sequence, time, PUT, message.pending)
-    headers = read_headers(block)
-    operation, reason = operation_of(headers), marker_reason(headers)
+    operation, reason = _told(message.header_block)
     return Entry(bucket, key, message.data, message.sequence, time, operation, message.pending, reason)
+
+
+def _told(block: bytes | None) -> tuple[Operation, str | None]:
+    """Say what a message did to its key, and why the server did it; most have no such headers."""
+    if block is None or not (_OPERATION in block or _REASON in block):
+        return PUT, None
+    headers = read_headers(block)
+    return operation_of(headers), marker_reason(headers)

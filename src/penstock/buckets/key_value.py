@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.buckets.entry import Entry, entry_of_message
+from penstock.buckets.entry import Entry, entry_of_found, entry_of_message
 from penstock.buckets.key_stream import addresses_of, bucket_of, bucket_stream, check_is_bucket
 from penstock.buckets.key_wire import DELETE, KV_OPERATION, PURGE, check_key, check_key_filter, stream_of_bucket
 from penstock.buckets.status import BucketStatus
@@ -22,13 +22,14 @@ from penstock.connection import stored
 from penstock.durations import format_duration, parse_duration
 from penstock.errors import ConditionError, InputError, JetStreamError, NoRespondersError, NotFoundError
 from penstock.jetstream import assets
-from penstock.jetstream.changes import stream_step
+from penstock.jetstream.changes import own_metadata, stream_step
 from penstock.jetstream.schedule import written_ttl
 from penstock.wire.jetstream import names
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.info import StreamInfo
+    from penstock.model import Stream
 
 __all__ = ["KeyValue"]
 
@@ -60,22 +61,13 @@ class KeyValue:
         wanted = bucket_stream(bucket, **fields)
         try:
             info = await assets.add_stream(client, wanted)
+            said = f"Bucket {bucket} was made, but the server does not know all that was asked for"
         except JetStreamError as error:
             if error.err_code != _IN_USE:
                 raise
             info = await _info(client, bucket)
-            changes = stream_step(wanted, info).changes
-            if others := [change for change in changes if change.field not in _TAKEN_AS_THEY_ARE]:
-                raise JetStreamError(
-                    f"There is a bucket {bucket}, and it is configured otherwise: {'; '.join(map(str, others))}.",
-                    remedy="Open it, or edit it.",
-                    **error.facts,
-                ) from None
-        if bool(wanted.subject_delete_marker_ttl) != bool(info.config.subject_delete_marker_ttl):
-            raise JetStreamError(
-                f"Bucket {bucket} was made, but the server does not know markers for keys that end.",
-                remedy="It is older than 2.11: leave marker_ttl out, or update it.",
-            )
+            said = f"There is a bucket {bucket}, and it is configured otherwise"
+        _check_same(said, wanted, info)
         return cls(client, bucket, info)
 
     @classmethod
@@ -88,8 +80,10 @@ class KeyValue:
         """Change the fields of a bucket that are given, named as in `bucket_stream`; all others stay as they are."""
         info = await _info(client, bucket)
         check_is_bucket(bucket, info.config)
-        wanted = edited(bucket, info, fields)
-        return cls(client, bucket, await assets.edit_stream(client, wanted))
+        wanted = _edited(bucket, info, fields)
+        info = await assets.edit_stream(client, wanted)
+        _check_same(f"Bucket {bucket} was changed, but the server does not know all that was asked for", wanted, info)
+        return cls(client, bucket, info)
 
     @classmethod
     async def delete_bucket(cls, client: Connection, bucket: str) -> None:
@@ -137,11 +131,12 @@ class KeyValue:
             what = f"Bucket {self.bucket} mirrors one of another domain, whose leader cannot be asked from here."
             raise InputError(what, remedy="Connect with that domain, and open the bucket there.")
         stream = place.origin if current else place.stream
-        body = stored.wanted(revision, None if revision is not None else subject)
+        direct = self._config.allow_direct and not current
         try:
-            message = await stored.get(
-                self._client, stream, body, self._config.allow_direct and not current, None, named=True
-            )
+            if revision is None:
+                found = await stored.find_last(self._client, stream, subject, direct=direct)
+                return None if found is None else entry_of_found(self.bucket, key, found)
+            message = await stored.get(self._client, stream, stored.wanted(revision, None), direct, None)
         except NotFoundError as error:
             if error.err_code != names.NO_MESSAGE:
                 raise _missing(self.bucket, error) from None
@@ -331,7 +326,7 @@ class KeyValue:
         return ConditionError(f"{what}: nothing was stored.", remedy=remedy, **error.facts)
 
 
-def edited(bucket: str, info: StreamInfo, fields: Mapping[str, Any]) -> Any:
+def _edited(bucket: str, info: StreamInfo, fields: Mapping[str, Any]) -> Stream:
     """Give the stream of a bucket with some fields changed, named as `bucket_stream` has them."""
     # What a field becomes in the stream is said in one place: a bucket that has nothing else.
     changed = bucket_stream(bucket, **{name: value for name, value in fields.items() if name != "mirror"})
@@ -363,6 +358,14 @@ _STREAM_FIELDS: Mapping[str, tuple[str, ...]] = {
     "storage": ("storage",),
     "mirror": (),
 }
+
+
+def _check_same(said: str, wanted: Stream, info: StreamInfo) -> None:
+    """Raise if the server's answer is not what was asked for: an older one passes over what it does not know."""
+    asked = wanted.model_copy(update={"metadata": own_metadata(wanted.metadata)})
+    others = [change for change in stream_step(asked, info).changes if change.field not in _TAKEN_AS_THEY_ARE]
+    if others:
+        raise JetStreamError(f"{said}: {'; '.join(map(str, others))}.", remedy="Open it as it is, or edit it.")
 
 
 def _revision(revision: int | None, *, optional: bool = False) -> int | None:

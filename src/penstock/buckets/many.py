@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["put_all"]
 
+ACK_TIMEOUT = 5.0  # seconds after which an ack counts as lost, and its value is sent again
 _IN_FLIGHT = 256
 
 
@@ -47,7 +48,8 @@ async def put_all(
         return key, ack.sequence
 
     # Nothing orders the messages of one publisher that are on their way, so a key has one of them.
-    async with Publisher(client, addresses.origin, order="sent", in_flight=_IN_FLIGHT) as publisher:
+    sending = Publisher(client, addresses.origin, order="sent", in_flight=_IN_FLIGHT, ack_timeout=ACK_TIMEOUT)
+    async with sending as publisher:
         async for key, value in _each(pairs):
             subject = f"{addresses.written}{check_key(key)}"
             while key in last or len(waiting) >= _IN_FLIGHT or (waiting and waiting[0][1].done()):

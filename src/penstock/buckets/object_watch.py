@@ -20,7 +20,7 @@ from penstock.jetstream.ordered import OrderedRead
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
-    from penstock.wire.jetstream.ordered import StoredMessage
+    from penstock.wire.jetstream.ordered import OrderedMessage
 
 __all__ = ["ObjectWatch"]
 
@@ -93,7 +93,7 @@ class ObjectWatch:
             if not (self._ignore_deletes and info.deleted):
                 yield info
 
-    def _info(self, message: StoredMessage) -> ObjectInfo:
+    def _info(self, message: OrderedMessage) -> ObjectInfo:
         name = name_of(self._held, message.subject.decode("utf-8", "replace"))
         time = _EPOCH + timedelta(microseconds=message.nanoseconds // 1000)
         # One that names no object describes none, whatever it says.

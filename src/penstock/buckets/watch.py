@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Self
 
-from penstock.buckets.entry import Entry, entry_of_stored
+from penstock.buckets.entry import Entry, entry_of_ordered
 from penstock.buckets.key_stream import Addresses
 from penstock.connection.tasks import end
 from penstock.errors import DataLossError, InputError, NotFoundError, PenstockError
@@ -23,7 +23,7 @@ from penstock.wire.jetstream.verdicts import may_ask_again
 if TYPE_CHECKING:
     from penstock.connection import Connection
     from penstock.model import Stream
-    from penstock.wire.jetstream.ordered import StoredMessage
+    from penstock.wire.jetstream.ordered import OrderedMessage
 
 __all__ = ["Watch"]
 
@@ -121,11 +121,11 @@ class Watch:
         except NotFoundError as error:
             raise self._gone(error) from None
 
-    def _entry(self, message: StoredMessage) -> Entry | None:
+    def _entry(self, message: OrderedMessage) -> Entry | None:
         subject = message.subject
         if not subject.startswith(self._kept):
             return None  # a stream may have been given other subjects, too
-        entry = entry_of_stored(self._bucket, subject[len(self._kept) :].decode("utf-8", "replace"), message)
+        entry = entry_of_ordered(self._bucket, subject[len(self._kept) :].decode("utf-8", "replace"), message)
         if not entry.is_deleted:
             self._canary = (subject, message.sequence)
         elif self._canary is not None and self._canary[0] == subject:
@@ -142,11 +142,11 @@ class Watch:
 
     async def _look(self) -> None:
         """Notice that what was given last is gone, and that nothing came in its place."""
-        suspected: tuple[bytes, int] | None = None
+        suspected: tuple[tuple[bytes, int], int, int] | None = None  # of which value, and how far things were then
         while True:
             await asyncio.sleep(_LOOK)
-            canary, behind = self._canary, self._read.waiting
-            if canary is None or behind:
+            canary = self._canary
+            if canary is None or self._read.waiting:
                 continue
             try:
                 there = await assets.stream_info(self._client, self._read.stream)
@@ -155,10 +155,12 @@ class Watch:
                     continue  # the read finds out
                 self._read.fail(error)
                 return
-            if there.first_sequence <= canary[1] or self._canary != canary:
+            if there.first_sequence <= canary[1] or self._canary != canary or not _keeps(there.config):
                 suspected = None
-            elif suspected != canary:
-                suspected = canary  # what took its place may be on its way
+            elif suspected is None or suspected[0] != canary:
+                suspected = (canary, there.last_sequence, self._read.idle)
+            elif self._read.last < suspected[1] and self._read.idle == suspected[2]:
+                continue  # what took its place may be on its way
             else:
                 self._read.fail(
                     DataLossError(

@@ -125,9 +125,9 @@ def fields_from(flags: StreamFlags, base: Stream | None = None) -> dict[str, Any
     if flags.tag is not None or flags.cluster is not None:
         fields["placement"] = placement_from(flags.cluster, flags.tag, None if base is None else base.placement)
     _pair(fields, "subject_transform", "transform", flags.transform_source, flags.transform_destination)
-    republish = republish_from(flags.republish_source, flags.republish_destination, bool(flags.republish_headers))
-    if republish is not None:
-        fields["republish"] = republish
+    _pair(fields, "republish", "republish", flags.republish_source, flags.republish_destination)
+    if flags.republish_headers and "republish" in fields:
+        fields["republish"]["headers_only"] = True
     limits: dict[str, int] = {}
     if flags.limit_consumer_inactive is not None:
         seconds = parse_duration(flags.limit_consumer_inactive, option="--limit-consumer-inactive")

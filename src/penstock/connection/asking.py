@@ -75,21 +75,18 @@ async def api_request(
 
 
 async def direct_get(
-    connection: Connection, stream: str, body: Mapping[str, Any], timeout: float | None = None, *, named: bool = False
+    connection: Connection, stream: str, body: Mapping[str, Any], timeout: float | None = None
 ) -> list[tuple[bytes, bytes | None]]:
     """Read messages of a stream from any replica: those that there are, in order, each a payload and a header block.
 
     `body` is a question of `wire.jetstream.direct`. If a mirror answers for the stream, or nothing is there, the leader
-    is asked: it alone knows. DisconnectedError where the connection breaks meanwhile. `named` asks for the last message
-    of a subject with that subject in the method, as other clients do for buckets, so that permissions can see it.
+    is asked: it alone knows. DisconnectedError where the connection breaks meanwhile.
     """
     getting = DirectGet(stream, body)
-    subject, asked = f"{connection.options.js_prefix}.{names.direct_get(stream)}", getting.payload
-    if named and list(body) == ["last_by_subj"]:
-        subject, asked = f"{subject}.{body['last_by_subj']}", b""
+    subject = f"{connection.options.js_prefix}.{names.direct_get(stream)}"
 
     def make(reply: bytes) -> bytes:
-        return protocol.publish(subject, asked, reply.decode())
+        return protocol.publish(subject, getting.payload, reply.decode())
 
     await connection.exchange(make, getting.hear, (subject,), timeout)
     found = getting.result()

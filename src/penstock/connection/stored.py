@@ -7,10 +7,12 @@ means. So an answer counts if it is of the stream that was asked, and nothing is
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import api_request, direct_get
 from penstock.errors import (
+    DeadlineError,
     DisconnectedError,
     InputError,
     JetStreamError,
@@ -32,12 +34,13 @@ from penstock.wire.jetstream.direct import (
     read_headers,
     read_message,
 )
+from penstock.wire.jetstream.questions import AGAIN
 from penstock.wire.subjects import is_literal, subject_fault
 
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["get", "last_of_each", "stored_message", "wanted"]
+__all__ = ["find_last", "get", "last_of_each", "stored_message", "wanted"]
 
 _MOST = 1000  # subjects, or messages, of one request; the server gives up at 1,024
 _MOST_BYTES = 256 * 1024  # of subjects in one request
@@ -62,18 +65,12 @@ def wanted(seq: int | None, subject: str | None, next: bool = False) -> dict[str
 
 
 async def get(
-    connection: Connection,
-    stream: str,
-    body: Mapping[str, Any],
-    direct: bool,
-    timeout: float | None,
-    *,
-    named: bool = False,
+    connection: Connection, stream: str, body: Mapping[str, Any], direct: bool, timeout: float | None
 ) -> Message:
-    """Read one message; NotFoundError if the stream has no such. `named` as in `direct_get`."""
+    """Read one message; NotFoundError if the stream has no such."""
     if direct:
         try:
-            answers = await direct_get(connection, stream, body, timeout, named=named)
+            answers = await direct_get(connection, stream, body, timeout)
         except (NoRespondersError, DisconnectedError):
             pass  # no direct get is allowed, or the connection broke: the leader is asked, on a new one if need be
         else:
@@ -86,6 +83,27 @@ async def get(
                 )
             return _message(stream, read_found(*answers[0]), published_headers(answers[0][1] or b""))
     return stored_message(stream, await api_request(connection, names.message_get(stream), body, timeout=timeout))
+
+
+async def find_last(connection: Connection, stream: str, subject: str, *, direct: bool) -> Found | None:
+    """Give the last message of one subject; None if there is none, as the leader knows.
+
+    With `direct` any replica may give it, in one quick request that has the subject in its method, as other clients ask
+    for the values of buckets: permissions can see it. A mirror that answers for the stream is not believed.
+    """
+    prefix = connection.options.js_prefix
+    if direct:
+        with suppress(DeadlineError, DisconnectedError):  # nobody gives messages so, or an answer was lost: the leader
+            asked = f"{prefix}.{names.direct_get(stream)}.{subject}"
+            _, _, payload, block = await connection.ask(asked, b"", min(AGAIN, connection.options.request_timeout))
+            if block is not None and block[8:9] == b"\r" and answers_for(block) == stream:
+                return read_found(payload, block)
+    try:
+        return read_message(await api_request(connection, names.message_get(stream), question(last=subject)))
+    except NotFoundError as error:
+        if error.err_code != names.NO_MESSAGE:
+            raise
+        return None
 
 
 def stored_message(stream: str, answer: dict[str, Any]) -> Message:

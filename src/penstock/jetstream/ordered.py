@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.jetstream import assets
 from penstock.model import Consumer
-from penstock.wire.jetstream.ordered import Order, Said, StoredMessage
+from penstock.wire.jetstream.ordered import Numbering, OrderedMessage, Said
 
 if TYPE_CHECKING:
     from penstock.connection import Connection, Subscription
@@ -89,8 +89,10 @@ class OrderedRead:
         """Whether everything has been given that was there when the read began."""
         self.last = 0
         """The last sequence that came."""
-        self._queue: deque[StoredMessage | bytes | _Current] = deque()
-        self._order: Order | None = None  # of the consumer that is read now; None if it must be replaced
+        self.idle = 0
+        """How often the server said that it has sent all there is."""
+        self._queue: deque[OrderedMessage | bytes | _Current] = deque()
+        self._order: Numbering | None = None  # of the consumer that is read now; None if it must be replaced
         self._initial: int | None = None  # how many messages it had to begin with
         self._marked = False  # whether _CURRENT stands in the queue, or stood there
         self._asked = b""  # the question of the server that waits in the queue
@@ -129,6 +131,7 @@ class OrderedRead:
             await self._leave()
             raise
         self._task = asyncio.ensure_future(self._watch())
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Stop reading; nothing is left at the server."""
@@ -153,7 +156,7 @@ class OrderedRead:
     async def _make(self) -> None:
         """Make a consumer that begins behind the last message that came, and read it."""
         await self._leave()
-        order, inbox = Order(self.last), self._client.new_inbox()
+        order, inbox = Numbering(self.last), self._client.new_inbox()
         self._order, self._initial, self._asked, self._heard_at = order, None, b"", self._loop.time()
 
         def heard(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
@@ -191,14 +194,14 @@ class OrderedRead:
 
     # -- hearing -----------------------------------------------------------------------------------
 
-    def _hear(self, order: Order, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+    def _hear(self, order: Numbering, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         try:
             said = order.hear(subject, reply, payload, block)
         except RemoteProtocolError as error:
             self.fail(error)
             return
         self._heard_at = self._loop.time()
-        if isinstance(said, StoredMessage):
+        if isinstance(said, OrderedMessage):
             self.last = said.sequence
             self._queue.append(said)
             if not self._marked and (not said.pending or order.came == self._initial):
@@ -211,6 +214,7 @@ class OrderedRead:
         elif said is Said.WAITS:
             self._question(order.question)
         else:
+            self.idle += 1
             self._mark()  # messages that were counted may have been removed since, and nothing else comes
         self._wake()
 
@@ -250,25 +254,25 @@ class OrderedRead:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> StoredMessage:
+    async def __anext__(self) -> OrderedMessage:
         while True:
             if (found := await self._next()) is not None:
                 return found
 
-    async def current(self) -> AsyncIterator[StoredMessage]:
+    async def current(self) -> AsyncIterator[OrderedMessage]:
         """Give what was there when the read began; the iteration ends when all of it was given."""
         while not self.is_current:
             if (found := await self._next()) is None:
                 return
             yield found
 
-    async def _next(self) -> StoredMessage | None:
+    async def _next(self) -> OrderedMessage | None:
         """Give the next message; None once, when all has been given that was there when the read began."""
         queue = self._queue
         while True:
             while queue:
                 item = queue.popleft()
-                if isinstance(item, StoredMessage):
+                if isinstance(item, OrderedMessage):
                     if queue and queue[0] is _CURRENT:
                         queue.popleft()
                         self.is_current = True
@@ -282,6 +286,8 @@ class OrderedRead:
                 raise self._error
             if self._task is None:
                 raise InputError("This read is not open.", remedy="Use it with `async with`.")
+            if self._waiter is not None:
+                raise InputError("Somebody else waits for the next message of this read.", remedy="Read it once.")
             self._waiter = self._loop.create_future()
             try:
                 await self._waiter
@@ -305,6 +311,11 @@ class OrderedRead:
                     await self._again()
                 except PenstockError as error:
                     self.fail(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A fault of ours must not leave anybody waiting for ever.
+            self.fail(PenstockError(f"The read of stream {self.stream} failed: {error!r}."))
 
     def _broke(self, _: object) -> None:
         self._alarm.set()

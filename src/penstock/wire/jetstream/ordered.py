@@ -20,14 +20,14 @@ from penstock.errors import RemoteProtocolError
 from penstock.wire.jetstream.direct import value, whole
 from penstock.wire.jetstream.names import ACK, CONSUMER_STALLED, LAST_CONSUMER
 
-__all__ = ["Order", "Said", "StoredMessage"]
+__all__ = ["Numbering", "OrderedMessage", "Said"]
 
 _ACK = f"{ACK}.".encode()
 _LAST_CONSUMER, _STALLED = (f"\r\n{name}:".encode() for name in (LAST_CONSUMER, CONSUMER_STALLED))
 _HEARTBEAT = b"NATS/1.0 100"
 
 
-class StoredMessage(NamedTuple):
+class OrderedMessage(NamedTuple):
     """A message as an ordered read gives it."""
 
     subject: bytes
@@ -51,7 +51,7 @@ class Said(enum.Enum):
     """It sent something that did not come, or that is no part of this read."""
 
 
-class Order:
+class Numbering:
     """The messages of one consumer, checked for order."""
 
     __slots__ = ("came", "question", "sequence")
@@ -64,7 +64,7 @@ class Order:
         self.question = b""
         """The subject that wants an empty answer, once all before it is read."""
 
-    def hear(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> StoredMessage | Said:
+    def hear(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> OrderedMessage | Said:
         """Take what came: give the message, or what was said instead."""
         if not reply.startswith(_ACK):
             return self._status(reply, block or b"")
@@ -77,7 +77,7 @@ class Order:
         if number != self.came + 1 or sequence <= self.sequence:
             return Said.LOST
         self.came, self.sequence = number, sequence
-        return StoredMessage(subject, sequence, nanoseconds, pending, payload, block)
+        return OrderedMessage(subject, sequence, nanoseconds, pending, payload, block)
 
     def _status(self, reply: bytes, block: bytes) -> Said:
         if not block.startswith(_HEARTBEAT):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subject, description_subject, name_of, stream_of_objects
 from penstock.buckets.object_writing import purge_chunks
-from penstock.connection import stored
 from penstock.connection.asking import insist
+from penstock.connection.stored import find_last
 from penstock.errors import (
     ConditionError,
     DeniedError,
@@ -21,15 +21,15 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
+from penstock.times import parse_time
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.direct import question
+from penstock.wire.jetstream.direct import Found
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 from penstock.wire.patience import Patience
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
-    from penstock.model import Message
 
 __all__ = ["Descriptions", "Seen", "chunks_of", "no_bucket"]
 
@@ -60,46 +60,44 @@ class Descriptions:
 
     async def get(self, name: str) -> ObjectInfo | None:
         """Ask the leader how an object is described; None if it is not. RemoteProtocolError for a broken one."""
-        message = await self._last(name)
-        return None if message is None else self.read(message)
+        found = await self._last(name)
+        return None if found is None else self.read(found.subject, found.payload, _time(found), found.sequence)
 
     async def look(self, name: str) -> Seen:
         """Look at what a description would replace."""
-        message = await self._last(name)
-        if message is None:
+        found = await self._last(name)
+        if found is None:
             return Seen(None, 0)
         try:
-            return Seen(self.read(message), message.sequence or 0)
+            return Seen(self.read(found.subject, found.payload, _time(found), found.sequence), found.sequence)
         except RemoteProtocolError as error:
             log.warning("%s", error.what)
-            return Seen(None, message.sequence or 0)
+            return Seen(None, found.sequence)
 
-    async def _last(self, name: str) -> Message | None:
-        wanted = question(last=description_subject(self.held, name))
+    async def _last(self, name: str) -> Found | None:
+        subject = description_subject(self.held, name)
         try:
             if not self._denied:
                 try:
-                    return await stored.get(self._nc, self._stream, wanted, False, None)
+                    return await find_last(self._nc, self._stream, subject, direct=False)
                 except DeniedError:
                     self._denied = True  # other clients ask any replica, and permissions may be made for them
             try:
-                return await stored.get(self._nc, self._stream, wanted, True, None, named=True)
+                return await find_last(self._nc, self._stream, subject, direct=True)
             except DeniedError as error:
                 if error.subject is not None and names.message_get(self._stream) in error.subject:
                     return None  # a replica knows of none, and nobody else may be asked
                 raise
         except NotFoundError as error:
-            if error.err_code != names.NO_MESSAGE:
-                raise no_bucket(self._bucket, error) from None
-            return None
+            raise no_bucket(self._bucket, error) from None
 
-    def read(self, message: Message) -> ObjectInfo:
+    def read(self, subject: str, payload: bytes, time: datetime | None, sequence: int | None) -> ObjectInfo:
         """Read a message that describes an object."""
-        name = name_of(self.held, message.subject)
+        name = name_of(self.held, subject)
         if name is None:
-            what = f"Bucket {self._bucket} describes an object on {message.subject}, which is the subject of none."
+            what = f"Bucket {self._bucket} describes an object on {subject}, which is the subject of none."
             raise RemoteProtocolError(what, remedy=f"Purge that subject of stream {self._stream}.")
-        return ObjectInfo.from_message(self._bucket, name, message.data, time=message.time, sequence=message.sequence)
+        return ObjectInfo.from_message(self._bucket, name, payload, time=time, sequence=sequence)
 
     async def replace(
         self, info: ObjectInfo, seen: Seen, *, expected: int | None = None, chunks: bool = False
@@ -135,14 +133,14 @@ class Descriptions:
     async def _check_there(self, name: str, sequence: int) -> datetime:
         """See to it that a description is where others look for it, and give its time."""
         there = await self._last(name)
-        if there is None or (there.sequence or 0) < sequence:
+        if there is None or there.sequence < sequence:
             subject = description_subject(self._bucket, name)
             raise JetStreamError(
                 f"Stream {self._stream} acknowledged the description of object {name!r}, and does not hold it on "
                 f"{subject}: it was purged, or is stored under another subject.",
                 remedy="Look at the limits and the subject transform of the stream, and the mappings of the account.",
             )
-        return there.time if there.time is not None and there.sequence == sequence else datetime.now(UTC)
+        return (_time(there) if there.sequence == sequence else None) or datetime.now(UTC)
 
     async def purge(self, info: ObjectInfo) -> None:
         """Remove the chunks of an object that nobody describes any more; a link, or one that names none, has none."""
@@ -171,8 +169,8 @@ class Descriptions:
                 if isinstance(error, ConditionError):
                     # An attempt whose ack was lost may have been stored: then this one could not be.
                     there = await self._last(info.name)
-                    if there is not None and there.data == payload:
-                        return there.sequence or 0
+                    if there is not None and there.payload == payload:
+                        return there.sequence
                     raise
                 if judge(error) is Verdict.UNKNOWN:
                     doubts.append(error)
@@ -191,6 +189,13 @@ class Descriptions:
             expected=expected,
             actual=actual,
         )
+
+
+def _time(found: Found) -> datetime | None:
+    try:
+        return parse_time(found.time) if found.time else None
+    except InputError:
+        raise RemoteProtocolError(f"Message {found.sequence} has the time {found.time[:40]!r}.") from None
 
 
 def chunks_of(info: ObjectInfo, held: str | None = None) -> str:

@@ -150,7 +150,8 @@ class ObjectStore:
         pattern = description_subjects(self._descriptions.held)
         try:
             async for message in self._nc.jetstream().get_last_msgs(self.stream, pattern):
-                found.append(self._descriptions.read(message))
+                info = self._descriptions.read(message.subject, message.data, message.time, message.sequence)
+                found.append(info)
         except NotFoundError as error:
             raise no_bucket(self.bucket, error) from None
         return sorted((info for info in found if deleted or not info.deleted), key=lambda info: info.name)

@@ -7,9 +7,13 @@ import os
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 import penstock
+from penstock.buckets import ObjectStore
 from penstock.chunks import Archive, Publisher
 from penstock.connection import Connection, api_request
+from penstock.connection.asking import patiently
 from penstock.errors import ConflictError, PenstockError
 from penstock.server import Server
 from tests.support import eventually
@@ -26,10 +30,42 @@ async def kill_leader(nc: Connection, server: Server, stream: str) -> None:
     await asyncio.to_thread(node.start)
 
 
+async def move_leader(nc: Connection, server: Server, stream: str) -> None:
+    """Have another node lead a stream."""
+    await api_request(nc, f"STREAM.LEADER.STEPDOWN.{stream}")
+
+
+async def object_with_another_leader(nc: Connection, server: Server, change: Any) -> None:
+    """Put an object while its bucket gets another leader, and read it while it gets one once more."""
+    store = await ObjectStore.create_bucket(nc, "DOCS", replicas=3)
+    await store.put("x", b"before")
+    killing: list[asyncio.Task[Any]] = []
+
+    def progress(sent: int) -> None:
+        if sent > len(DATA) // 3 and not killing:
+            killing.append(asyncio.ensure_future(change(nc, server, store.stream)))
+
+    try:
+        await store.put("x", DATA, progress=progress)
+    except PenstockError:  # told: a put is begun anew a few times, and an election may take longer
+        await killing[0]
+        assert await patiently(lambda: store.fetch("x"), 30, nc, nobody=True) == b"before"
+        await patiently(lambda: store.put("x", DATA), 60, nc, nobody=True)
+    await killing[0]
+    async with store.get("x") as stored:
+        got = bytearray(await stored.read(1024 * 1024))
+        again = asyncio.ensure_future(change(nc, server, store.stream))
+        async for piece in stored:
+            got += piece
+        await again
+    assert got == DATA
+
+
 async def test_a_leader_that_dies_costs_time_and_nothing_else() -> None:
     """Storing goes on with the next leader, each chunk once; reading gets every byte, whoever answers.
 
-    Of two writers of one id one is refused, and a consumer goes on when stream and consumer have other leaders.
+    Of two writers of one id one is refused, and a consumer goes on when stream and consumer have other leaders. An
+    object is put and read so, too.
     """
     with Server(nodes=3, sync="2m") as server:
         async with await penstock.connect(server.url, reconnect_wait=0.1) as nc:
@@ -74,3 +110,12 @@ async def test_a_leader_that_dies_costs_time_and_nothing_else() -> None:
                     )
                 await eventually(lambda: len(delivered) == 5, "all of them", timeout=60)
             assert sorted(delivered) == ["m", "m0", "m1", "m2", "m3"]
+            await object_with_another_leader(nc, server, move_leader)
+
+
+@pytest.mark.heavy
+async def test_an_object_outlives_leaders_that_die() -> None:
+    """A put is begun anew, or told and nothing changed; reading goes on with the next leader."""
+    with Server(nodes=3, sync="2m") as server:
+        async with await penstock.connect(server.url, reconnect_wait=0.1) as nc:
+            await object_with_another_leader(nc, server, kill_leader)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import sys
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -21,10 +23,11 @@ from penstock.errors import (
     JetStreamError,
     NoRespondersError,
     NotFoundError,
+    PenstockError,
     RemoteProtocolError,
 )
 from penstock.jetstream import assets
-from penstock.model import StreamSource
+from penstock.model import StreamSource, SubjectTransform
 from penstock.server import Server
 from tests.live.cable import relay
 
@@ -218,18 +221,16 @@ async def test_a_connection_that_breaks_while_an_object_is_read(server: Server, 
 
 async def test_a_description_whose_ack_is_lost(server: Server, store: ObjectStore, nc: Connection) -> None:
     """It is stored once, and known to be ours: the put succeeds, and the chunks that it replaced are gone."""
-    async with relay(server) as wire, await connect(wire.url, reconnect_wait=0.02, request_timeout=2.0) as far:
-        there = ObjectStore(far, store.bucket)
-        before = (await store.info("x")).sequence
-        putting = asyncio.ensure_future(there.put("x", b"other"))
-        # The second answer of the leader is the ack of the chunk, the third that of the description.
-        while (await store.info("x")).sequence == before:
-            if wire.flows.is_set() and len(await chunks(store, nc)) == 2:
-                wire.flows.clear()
-            await asyncio.sleep(0)
-        wire.cut()
-        wire.flows.set()
+    described = await nc.subscribe(f"$O.{store.bucket}.M.>")
+    async with relay(server) as wire, await connect(wire.url, reconnect_wait=0.02) as far:
+        wire.delay = 0.1
+        putting = asyncio.ensure_future(ObjectStore(far, store.bucket).put("x", b"other"))
+        await described.next_msg(timeout=30)
+        wire.cut()  # the ack is on its way
+        wire.delay = 0.0
         put = await putting
+        assert wire.cuts == 1
+    assert described.pending_msgs == 1  # it was tried again, and refused
     assert put.sequence == (await store.info("x")).sequence
     assert await store.fetch("x") == b"other"
     assert list(await chunks(store, nc)) == [chunk_subject(store.bucket, put.nuid)]
@@ -292,6 +293,50 @@ async def test_a_stream_that_takes_chunks_elsewhere(nc: Connection, unique: Call
     with pytest.raises(JetStreamError, match=f"Stream {name}_2 stored the message"):
         await ObjectStore(nc, name).put("x", b"1")
     assert await ObjectStore(nc, name).list() == []
+
+
+async def test_a_bucket_that_is_replaced_while_an_object_is_put(store: ObjectStore, nc: Connection) -> None:
+    """Another bucket of the name takes no half of an object: the put is told, and nothing is described there."""
+    replaced = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield LARGE
+        await ObjectStore.delete_bucket(nc, store.bucket)
+        await ObjectStore.create_bucket(nc, store.bucket, storage="memory")
+        replaced.set()
+        yield LARGE
+
+    with pytest.raises(PenstockError):
+        await store.put("y", pieces())
+    assert replaced.is_set()
+    assert await store.list(deleted=True) == []
+    assert await chunks(store, nc) == {}
+
+
+async def test_a_writer_that_is_killed_leaves_whole_objects(server: Server, store: ObjectStore) -> None:
+    """Whenever it is killed, what is there is one of the objects that it put, whole."""
+    program = (
+        "import asyncio, sys, penstock\n"
+        "from penstock.buckets import ObjectStore\n"
+        "async def main():\n"
+        "    async with await penstock.connect(sys.argv[1]) as nc:\n"
+        "        store = await ObjectStore.open(nc, sys.argv[2])\n"
+        "        while True:\n"
+        "            for letter in b'abc':\n"
+        "                await store.put('x', bytes([letter]) * 3_000_000)\n"
+        "asyncio.run(main())\n"
+    )
+    writer = await asyncio.create_subprocess_exec(sys.executable, "-c", program, server.url, store.bucket)
+    contents = [letter * 3_000_000 for letter in (b"a", b"b", b"c")]
+    async with store.watch(updates_only=True) as watch:
+        for _ in range(5):
+            assert (await asyncio.wait_for(anext(watch), 30)).size == 3_000_000
+        await asyncio.sleep(random.random() / 50)
+        writer.kill()
+        await writer.wait()
+    assert await store.fetch("x") in contents
+    await store.put("x", b"after")
+    assert await store.fetch("x") == b"after"
 
 
 USERS = """
@@ -366,3 +411,34 @@ async def test_a_write_over_a_description_that_is_written_all_the_time(store: Ob
         pass
     assert isinstance(await store.info("x", deleted=True), ObjectInfo)
     assert sum((await chunks(store, store._nc)).values()) <= 1
+
+
+async def test_a_bucket_that_stores_elsewhere_than_it_says(nc: Connection, unique: Callable[..., str]) -> None:
+    """A stream that renames chunks or descriptions, or keeps fewer, acknowledged them all: that is not enough."""
+    name = unique("B")
+    for part, fields in (
+        ("C", {"subject_transform": SubjectTransform(src=f"$O.{name}.C.*", dest=f"$O.{name}.C.x.{{{{wildcard(1)}}}}")}),
+        ("M", {"subject_transform": SubjectTransform(src=f"$O.{name}.M.*", dest=f"$O.{name}.M.x.{{{{wildcard(1)}}}}")}),
+        ("C", {"max_msgs_per_subject": 3}),
+    ):
+        store = await ObjectStore.create_bucket(nc, name, storage="memory")
+        config = (await store.status()).stream.config
+        await assets.edit_stream(nc, config.changed(discard="old", **fields))
+        with pytest.raises(JetStreamError, match=rf"acknowledged .*\$O\.{name}\.{part}\."):
+            await store.put("x", DATA, chunk_size=CHUNK)
+        await ObjectStore.delete_bucket(nc, name)
+
+
+async def test_a_stream_that_only_has_the_name_of_a_bucket(nc: Connection, unique: Callable[..., str]) -> None:
+    """It is not taken for an empty one."""
+    name = unique("B")
+    await nc.jetstream().add_stream(penstock.Stream(name=f"OBJ_{name}", subjects=[name], storage="memory"))
+    with pytest.raises(InputError, match="is no object bucket"):
+        await ObjectStore.open(nc, name)
+
+
+async def test_many_small_chunks(store: ObjectStore) -> None:
+    """A chunk for each byte is slow, and right."""
+    await store.put("y", DATA[:3000], chunk_size=1)
+    assert (await store.info("y")).chunks == 3000
+    assert await store.fetch("y") == DATA[:3000]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.buckets.object_info import ObjectInfo
 from penstock.buckets.object_wire import chunk_subject, description_subject, name_of, stream_of_objects
 from penstock.buckets.object_writing import purge_chunks
-from penstock.connection import stored
+from penstock.connection.asking import insist
+from penstock.connection.stored import find_last
 from penstock.errors import (
     ConditionError,
     DeniedError,
@@ -20,15 +21,14 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
+from penstock.times import parse_time
 from penstock.wire.jetstream import names
-from penstock.wire.jetstream.acked import meant
+from penstock.wire.jetstream.direct import Found
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 from penstock.wire.patience import Patience
 
 if TYPE_CHECKING:
     from penstock.connection import Connection
-    from penstock.model import Message
-    from penstock.wire.jetstream.direct import Found
 
 __all__ = ["Descriptions", "Seen", "chunks_of", "no_bucket"]
 
@@ -59,30 +59,30 @@ class Descriptions:
 
     async def get(self, name: str) -> ObjectInfo | None:
         """Ask the leader how an object is described; None if it is not. RemoteProtocolError for a broken one."""
-        message = await self._last(name)
-        return None if message is None else self.read(message)
+        found = await self._last(name)
+        return None if found is None else self.read(found.subject, found.payload, _time(found), found.sequence)
 
     async def look(self, name: str) -> Seen:
         """Look at what a description would replace."""
-        message = await self._last(name)
-        if message is None:
+        found = await self._last(name)
+        if found is None:
             return Seen(None, 0)
         try:
-            return Seen(self.read(message), message.sequence or 0)
+            return Seen(self.read(found.subject, found.payload, _time(found), found.sequence), found.sequence)
         except RemoteProtocolError as error:
             log.warning("%s", error.what)
-            return Seen(None, message.sequence or 0)
+            return Seen(None, found.sequence)
 
-    async def _last(self, name: str) -> Message | None:
+    async def _last(self, name: str) -> Found | None:
         subject = description_subject(self.held, name)
         try:
             if not self._denied:
                 try:
-                    return self._message(await stored.find_last(self._nc, self._stream, subject, direct=False))
+                    return await find_last(self._nc, self._stream, subject, direct=False)
                 except DeniedError:
                     self._denied = True  # other clients ask any replica, and permissions may be made for them
             try:
-                return self._message(await stored.find_last(self._nc, self._stream, subject, direct=True))
+                return await find_last(self._nc, self._stream, subject, direct=True)
             except DeniedError as error:
                 if error.subject is not None and names.message_get(self._stream) in error.subject:
                     return None  # a replica knows of none, and nobody else may be asked
@@ -90,16 +90,13 @@ class Descriptions:
         except NotFoundError as error:
             raise no_bucket(self._bucket, error) from None
 
-    def _message(self, found: Found | None) -> Message | None:
-        return None if found is None else stored.as_message(self._stream, found, {})
-
-    def read(self, message: Message) -> ObjectInfo:
+    def read(self, subject: str, payload: bytes, time: datetime | None, sequence: int | None) -> ObjectInfo:
         """Read a message that describes an object."""
-        name = name_of(self.held, message.subject)
+        name = name_of(self.held, subject)
         if name is None:
-            what = f"Bucket {self._bucket} describes an object on {message.subject}, which is the subject of none."
+            what = f"Bucket {self._bucket} describes an object on {subject}, which is the subject of none."
             raise RemoteProtocolError(what, remedy=f"Purge that subject of stream {self._stream}.")
-        return ObjectInfo.from_message(self._bucket, name, message.data, time=message.time, sequence=message.sequence)
+        return ObjectInfo.from_message(self._bucket, name, payload, time=time, sequence=sequence)
 
     async def replace(
         self, info: ObjectInfo, seen: Seen, *, expected: int | None = None, chunks: bool = False
@@ -125,11 +122,35 @@ class Descriptions:
         except PenstockError as error:
             # If nobody knows, it may still come, and would be without its bytes.
             if chunks and not doubts and judge(error) is not Verdict.UNKNOWN:
-                await purge_chunks(self._nc, self._stream, chunks_of(info))
+                await self.purge(info)
             raise
-        if chunks and seen.info is not None and seen.is_object and not seen.info.is_link:
-            await purge_chunks(self._nc, self._stream, chunks_of(seen.info))
-        return info.changed(sequence=sequence, time=datetime.now(UTC))
+        time = await self._check_there(info.name, sequence)
+        if chunks and seen.info is not None and seen.is_object:
+            await self.purge(seen.info)
+        return info.changed(sequence=sequence, time=time)
+
+    async def _check_there(self, name: str, sequence: int) -> datetime:
+        """See to it that a description is where others look for it, and give its time."""
+        there = await self._last(name)
+        if there is None or there.sequence < sequence:
+            subject = description_subject(self._bucket, name)
+            raise JetStreamError(
+                f"Stream {self._stream} acknowledged the description of object {name!r}, and does not hold it on "
+                f"{subject}: it was purged, or is stored under another subject.",
+                remedy="Look at the limits and the subject transform of the stream, and the mappings of the account.",
+            )
+        return (_time(there) if there.sequence == sequence else None) or datetime.now(UTC)
+
+    async def purge(self, info: ObjectInfo) -> None:
+        """Remove the chunks of an object that nobody describes any more; a link, or one that names none, has none."""
+        if info.is_link:
+            return
+        try:
+            subject = chunks_of(info)
+        except RemoteProtocolError as error:
+            log.warning("%s", error.what)
+            return
+        await purge_chunks(self._nc, self._stream, subject)
 
     async def _publish(self, info: ObjectInfo, expected: int, doubts: list[PenstockError]) -> int:
         """Publish a description behind the one that is expected, and give its sequence.
@@ -141,14 +162,14 @@ class Descriptions:
         patience = Patience(self._timeout)
         while True:
             try:
-                ack = await self._nc.jetstream().publish(subject, payload, headers=headers)
-                return meant(ack, self._stream, self._nc.options.domain).sequence
+                reply = await insist(self._nc, subject, payload, self._timeout, headers)
+                return confirm(reply.data, reply.status, self._stream, self._nc.options.domain).sequence
             except PenstockError as error:
                 if isinstance(error, ConditionError):
                     # An attempt whose ack was lost may have been stored: then this one could not be.
-                    there = await self._last(info.name) if doubts else None
-                    if there is not None and there.data == payload:
-                        return there.sequence or 0
+                    there = await self._last(info.name)
+                    if there is not None and there.payload == payload:
+                        return there.sequence
                     raise
                 if judge(error) is Verdict.UNKNOWN:
                     doubts.append(error)
@@ -167,6 +188,13 @@ class Descriptions:
             expected=expected,
             actual=actual,
         )
+
+
+def _time(found: Found) -> datetime | None:
+    try:
+        return parse_time(found.time) if found.time else None
+    except InputError:
+        raise RemoteProtocolError(f"Message {found.sequence} has the time {found.time[:40]!r}.") from None
 
 
 def chunks_of(info: ObjectInfo, held: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 from collections.abc import Callable
@@ -93,7 +94,7 @@ async def _attempt(
         await writer.finish()
     except BaseException:
         # Also if it is cancelled: what nobody describes would stay for ever.
-        await asyncio.shield(_purged(writer))
+        await asyncio.shield(writer.purge())
         raise
     finally:
         await writer.close()
@@ -101,16 +102,12 @@ async def _attempt(
     return info.changed(nuid=nuid, size=writer.size, chunks=writer.chunks, digest=said)
 
 
-async def _purged(writer: ChunkWriter) -> None:
-    await writer.purge()
-
-
 def _rewinding(source: Any) -> Callable[[], None] | None:
     """Give what sets a source to where it began; None if it can be read only once."""
     if isinstance(source, bytes | bytearray | memoryview | os.PathLike | list | tuple):
         return lambda: None
     try:
-        if hasattr(source, "read") and source.seekable():
+        if hasattr(source, "read") and not inspect.iscoroutinefunction(source.read) and source.seekable():
             place = source.tell()
             return lambda: source.seek(place) and None
     except (AttributeError, OSError, TypeError):

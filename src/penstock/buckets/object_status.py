@@ -112,6 +112,12 @@ class ObjectStoreStatus:
         return {name: value for name, value in found.items() if not name.startswith(_SERVER_METADATA)}
 
     @property
+    def is_bucket(self) -> bool:
+        """Whether the stream holds objects, and does not only have the name of one that does."""
+        copies = self._config.get("mirror") or self._config.get("sources")
+        return bool(copies) or description_subjects(self.bucket) in (self._config.get("subjects") or [])
+
+    @property
     def mirror(self) -> str | None:
         """The bucket that it copies, if it is a mirror."""
         origin = (self._config.get("mirror") or {}).get("name")

@@ -22,7 +22,6 @@ from penstock.buckets.object_reading import StoredObject
 from penstock.buckets.object_status import ObjectStoreStatus, changes_of, is_object_stream, object_stream
 from penstock.buckets.object_watch import ObjectWatch
 from penstock.buckets.object_wire import CHUNK_SIZE, check_object, description_subjects, new_nuid, stream_of_objects
-from penstock.buckets.object_writing import purge_chunks
 from penstock.connection.connecting import check_connection
 from penstock.durations import parse_duration
 from penstock.errors import AssemblyError, ConditionError, InputError, JetStreamError, NotFoundError
@@ -38,16 +37,17 @@ __all__ = ["ObjectStore"]
 _NAME_TAKEN = 10058
 _TOGETHER = 1024 * 1024  # bytes that are written to a file at a time: each way to a thread costs
 _WINDOW = 120.0  # seconds that a server remembers message ids for
+_TIMES = 20  # that an object which others change all the time is tried
 _HOPS = 16  # links that are followed
 
 
 class ObjectStore:
     """The objects of one bucket. `create_bucket` makes one, `open` looks whether there is one.
 
-    `timeout` is how many seconds the server may take over a part of a write.
+    `timeout` is how many seconds the server may take to store a megabyte, or a description.
     """
 
-    def __init__(self, nc: Connection, bucket: str, *, timeout: float = 30.0) -> None:
+    def __init__(self, nc: Connection, bucket: str, *, timeout: float = 10.0) -> None:
         self.stream = stream_of_objects(bucket)
         """The stream that holds the bucket."""
         self.bucket = bucket
@@ -88,6 +88,9 @@ class ObjectStore:
         status = await store.status()
         if status.mirror is not None:
             store._descriptions.held = status.mirror
+        elif not status.is_bucket:
+            what = f"The stream {store.stream} is no object bucket: it does not take {description_subjects(bucket)}."
+            raise InputError(what, remedy="Use it as a stream, or choose another bucket.")
         return store
 
     @classmethod
@@ -147,7 +150,8 @@ class ObjectStore:
         pattern = description_subjects(self._descriptions.held)
         try:
             async for message in self._nc.jetstream().get_last_msgs(self.stream, pattern):
-                found.append(self._descriptions.read(message))
+                info = self._descriptions.read(message.subject, message.data, message.time, message.sequence)
+                found.append(info)
         except NotFoundError as error:
             raise no_bucket(self.bucket, error) from None
         return sorted((info for info in found if deleted or not info.deleted), key=lambda info: info.name)
@@ -200,15 +204,16 @@ class ObjectStore:
 
     async def fetch(self, name: str) -> bytes:
         """Give the bytes of an object, whole."""
-        while True:
+        for attempt in range(1, _TIMES + 1):
             try:
                 async with self.get(name) as stored:
                     return await stored.read()
             except AssemblyError as error:
                 # One that was replaced meanwhile is read anew: nobody has seen anything of it yet.
                 now = (await self._resolved(name))[1]
-                if now.nuid == error.message_id:
+                if now.nuid == error.message_id or attempt == _TIMES:
                     raise
+        raise AssertionError("unreachable")
 
     async def save(
         self, name: str, target: Path | IO[bytes], *, overwrite: bool = False, progress: Progress = None
@@ -311,7 +316,7 @@ class ObjectStore:
     async def delete(self, name: str) -> None:
         """Delete an object, or a link; what a link leads to stays. NotFoundError if there is none."""
         self._check_writable()
-        while True:
+        for attempt in range(1, _TIMES + 1):
             seen = await self._descriptions.look(name)
             if not seen.is_object:
                 raise self._no_object(name, "It was deleted." if seen.sequence else "")
@@ -320,9 +325,10 @@ class ObjectStore:
             try:
                 await self._descriptions.replace(gone, seen, expected=seen.sequence)
             except ConditionError:
+                if attempt == _TIMES:
+                    raise
                 continue  # somebody put it anew: that is what is to be deleted, then
-            if not found.is_link:
-                await purge_chunks(self._nc, self.stream, chunks_of(found))
+            await self._descriptions.purge(found)
             return
 
     async def update(

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from penstock.connection.asking import api_request, store_frames
 from penstock.connection.tasks import end
-from penstock.errors import DataLossError, PenstockError
+from penstock.errors import DataLossError, DeniedError, JetStreamError, PenstockError
 from penstock.wire.jetstream import names
 from penstock.wire.jetstream.acked import meant
+from penstock.wire.jetstream.answers import part
 from penstock.wire.protocol import encode_headers
 
 if TYPE_CHECKING:
@@ -29,8 +30,12 @@ log = logging.getLogger("penstock.buckets")
 
 GROUP = 1024 * 1024
 """Bytes that are sent in one piece."""
+_MOST = 250  # chunks that are, if they are small: a server holds thousands before it refuses more
 _GROUPS = 6  # that may wait for their acks
-_SETTLE = 5.0  # seconds that a write which is given up waits for what is on its way, before it purges
+_UNDER_WAY = 1.0  # seconds that a write which is given up waits for acks that are on their way
+_LATE = 0.2  # seconds for what was sent on a connection that is gone
+_PURGING = 15.0  # for a leader that is being chosen
+_SETTLE = 5.0  # and for the server to have taken all that was sent, before it purges
 
 
 class ChunkWriter:
@@ -43,6 +48,7 @@ class ChunkWriter:
         self._size = 0  # bytes of what waits to be sent
         self._under_way: deque[asyncio.Task[None]] = deque()
         self._last = 0  # the sequence of the last chunk that was acknowledged
+        self._stretch = nc.stretch
         self.chunks = 0
         """How many chunks were given to it."""
         self.size = 0
@@ -58,17 +64,31 @@ class ChunkWriter:
         self._size += len(body)
         self.size += len(body)
         self.chunks += 1
-        if self._size >= GROUP:
+        if self._size >= GROUP or len(self._waiting) >= _MOST:
             self._send()
             while len(self._under_way) >= _GROUPS or (self._under_way and self._under_way[0].done()):
                 await self._settle_first()
 
     async def finish(self) -> None:
-        """Send what is left, and wait until all is stored."""
+        """Send what is left, wait until all is stored, and see to it that all of it is where it belongs."""
         if self._waiting:
             self._send()
         while self._under_way:
             await self._settle_first()
+        if not self.chunks:
+            return
+        body = {"subjects_filter": self._subject}
+        try:
+            info = await api_request(self._nc, names.stream_info(self._stream), body, timeout=self._timeout)
+        except DeniedError:
+            return  # every chunk has its ack
+        held = part(info, "state").get("subjects") or {}
+        if held.get(self._subject) != self.chunks:
+            raise JetStreamError(
+                f"Stream {self._stream} acknowledged {self.chunks:,} chunks, and holds {held.get(self._subject, 0)} on "
+                f"{self._subject}: a limit or a purge took some, or they are stored under another subject.",
+                remedy="Look at the limits and the subject transform of the stream, and the mappings of the account.",
+            )
 
     async def _settle_first(self) -> None:
         await asyncio.shield(self._under_way[0])
@@ -111,7 +131,7 @@ class ChunkWriter:
     async def purge(self) -> None:
         """Remove what was stored, once nothing is on its way any more; what cannot be removed is logged."""
         try:
-            async with asyncio.timeout(_SETTLE):
+            async with asyncio.timeout(_UNDER_WAY):
                 await asyncio.gather(*self._under_way, return_exceptions=True)
         except TimeoutError:
             pass
@@ -119,6 +139,9 @@ class ChunkWriter:
         if not self.chunks:
             return
         try:
+            if self._nc.stretch != self._stretch or not self._nc.is_connected:
+                await self._nc.standing(_SETTLE)
+                await asyncio.sleep(_LATE)  # what an old connection had sent the server may read now
             # Behind everything that this connection sent: once it has an answer, nothing of ours comes after it.
             await self._nc.jetstream(timeout=_SETTLE).publish(self._subject)
         except PenstockError as error:
@@ -132,7 +155,7 @@ async def purge_chunks(nc: Connection, stream: str, subject: str) -> None:
     A failure is logged and not raised: the object itself is as it should be, and only the room is lost.
     """
     try:
-        await api_request(nc, names.stream_purge(stream), {"filter": subject}, again=True, patience=_SETTLE)
+        await api_request(nc, names.stream_purge(stream), {"filter": subject}, again=True, patience=_PURGING)
     except PenstockError as error:
         what = "The chunks on %s in stream %s, which no object has, could not be removed: %s"
         log.warning(what, subject, stream, error)

@@ -40,7 +40,7 @@ from penstock.wire.subjects import is_literal, subject_fault
 if TYPE_CHECKING:
     from penstock.connection.connection import Connection
 
-__all__ = ["as_message", "find_last", "get", "last_of_each", "stored_message", "wanted"]
+__all__ = ["find_last", "get", "last_of_each", "stored_message", "wanted"]
 
 _MOST = 1000  # subjects, or messages, of one request; the server gives up at 1,024
 _MOST_BYTES = 256 * 1024  # of subjects in one request
@@ -81,7 +81,7 @@ async def get(
                     code=404,
                     err_code=names.NO_MESSAGE,
                 )
-            return as_message(stream, read_found(*answers[0]), published_headers(answers[0][1] or b""))
+            return _message(stream, read_found(*answers[0]), published_headers(answers[0][1] or b""))
     return stored_message(stream, await api_request(connection, names.message_get(stream), body, timeout=timeout))
 
 
@@ -109,11 +109,10 @@ async def find_last(connection: Connection, stream: str, subject: str, *, direct
 def stored_message(stream: str, answer: dict[str, Any]) -> Message:
     """Read a message as STREAM.MSG.GET gives it."""
     found = read_message(answer)
-    return as_message(stream, found, read_headers(found.header))
+    return _message(stream, found, read_headers(found.header))
 
 
-def as_message(stream: str, found: Found, headers: dict[str, list[str]]) -> Message:
-    """Give a message that was found, with the headers that are of interest."""
+def _message(stream: str, found: Found, headers: dict[str, list[str]]) -> Message:
     facts: dict[str, Any] = {"sequence": found.sequence, "time": found.time or None, "stream": stream}
     try:
         return Message(subject=found.subject, data=found.payload, headers=headers, **facts)
@@ -163,7 +162,7 @@ class _LastOfEach:
                 continue
             while found:
                 for item in found:
-                    yield as_message(self._stream, item, published_headers(item.header, many=True))
+                    yield _message(self._stream, item, published_headers(item.header, many=True))
                 found = await self._page(some, found[-1].sequence + 1) if found[-1].pending else None
 
     async def _page(self, subjects: Sequence[str], start: int) -> list[Found] | None:

@@ -362,6 +362,31 @@ def spark_source() -> str:
         "stream": "The stream that holds it.",
     }
     columns = [(f"`{name}`", f"`{kind.simpleString()}`", meanings[name]) for name, kind in schema.COLUMNS.items()]
+    of_keys = {
+        "key": "The key.",
+        "value": "Its value; null if `operation` is not `PUT`.",
+        "revision": "The sequence of the value in the stream of the bucket.",
+        "time": "When the server stored it.",
+        "operation": "`PUT`; `DEL` if the key was deleted, `PURGE` if its values were, too, or expired.",
+    }
+    of_objects = {
+        "name": "The name of the object.",
+        "size": "How many bytes it has.",
+        "digest": "The SHA-256 of its bytes, as `SHA-256=<base64>`; null for links and deleted objects.",
+        "time": "When it was described as it is now.",
+        "description": "What somebody wrote about it.",
+        "metadata": "Further facts by name.",
+        "headers": "The headers of the object, each with all its values.",
+        "link": "Where it leads if it is a link: `bucket/name`, or a bucket.",
+        "deleted": "Whether it was deleted.",
+        "revision": "The sequence of its description in the stream of the bucket.",
+        "chunk": "With `content` at `chunks`: the number of the chunk, from 0.",
+        "offset": "With `content` at `chunks`: how many bytes of the object lie before the chunk.",
+        "content": "The bytes, or those of the chunk; not there with `content` at `none`, null for links.",
+    }
+    keys = [(f"`{name}`", f"`{kind.simpleString()}`", of_keys[name]) for name, kind in schema.BUCKET_COLUMNS.items()]
+    known = schema.OBJECT_COLUMNS | schema.CONTENT_COLUMNS["chunks"]
+    objects = [(f"`{name}`", f"`{kind.simpleString()}`", of_objects[name]) for name, kind in known.items()]
     form = textwrap.dedent((offsets.__doc__ or "").partition("::\n")[2].partition("\n\nThe offset before")[0])
     return "\n".join(
         [
@@ -378,6 +403,14 @@ def spark_source() -> str:
             "",
             'A schema of your own, `.schema("sequence bigint, time timestamp")`, names the columns that you want.',
             "Without `data` and `headers` no payload leaves the server.",
+            "",
+            "With `bucket`, the columns are those of a key ([how to read buckets](../howto/spark-buckets.md)):",
+            "",
+            _table(("column", "type", "meaning"), keys),
+            "",
+            "With `objects`, they are those of an object:",
+            "",
+            _table(("column", "type", "meaning"), objects),
             "",
             "## Options",
             "",

@@ -14,6 +14,7 @@ from penstock.connection import Connection, connect
 from penstock.jetstream import assets
 from penstock.model import Stream
 from penstock.server import Server
+from tests.live.bucketing import buckets  # noqa: F401  # a fixture for the tests of buckets in Spark
 from tests.live.bus_pair import bus_connections, bus_pair  # noqa: F401  # fixtures for the tests of the bus
 from tests.live.chunks import archive  # noqa: F401  # a fixture for the tests of stored chunks
 from tests.live.inprocess import Peer

@@ -14,6 +14,7 @@ from penstock.spark.connections import TaskConnection
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream.direct import answers_for
 from penstock.wire.patience import Deadline
+from tests.live.bucketing import Buckets, Changes, brief, bucket_reader, rows_of
 from tests.live.querying import Query, read, reader_of
 from tests.live.relay import relayed
 from tests.spark.conftest import Streams
@@ -121,6 +122,30 @@ def test_a_stream_that_was_restored(restored, unique):
     finally:
         running.stop()
         other.stop()
+
+
+def test_a_bucket_that_was_restored(restored, unique):
+    """A bucket set back to an older copy is told to its query, also after others were written in place of its keys."""
+    made, name = Buckets(restored.server.url), unique("back")
+    made.make(name)
+    made.put(name, a=b"1", b=b"2")
+    restored.keep()
+    made.put(name, a=b"3")
+    running = Changes(restored.server.url, bucket=name)
+    reader = bucket_reader(restored.server.url, bucket=name)
+    try:
+        assert brief(running.batch()) == [("b", b"2", 2), ("a", b"3", 3)]
+        tasks = reader.partitions()
+        restored.set_back()
+        with pytest.raises(DataLossError, match="ends with 2, before 4"):
+            running.batch()
+        with pytest.raises(DataLossError, match="was set back and ends with 2"):
+            rows_of(reader, tasks)
+        made.put(name, b=b"4", c=b"5")
+        with pytest.raises(DataLossError, match="was set back"):
+            running.batch()
+    finally:
+        running.stop()
 
 
 def test_a_replay_on_a_restored_stream(restored, unique):

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 
-from penstock.spark.pushdown import Pushed, narrow, prefix_to_subject, push, without_overlap
+from penstock.spark.pushdown import (
+    Pushed,
+    by_sequence,
+    by_subject,
+    narrow,
+    prefix_to_subject,
+    push,
+    without_overlap,
+)
 from penstock.wire.subjects import covers, overlaps
 
 SEQUENCE, TIME, SUBJECT, STREAM = ("sequence",), ("time",), ("subject",), ("stream",)
@@ -61,6 +69,15 @@ def matches(pattern: str, subject: str) -> bool:
 def test_filters_narrow_the_read(filters, expected):
     """What is understood narrows the read; what is not changes nothing."""
     assert push(Pushed(), filters) == expected
+
+
+def test_columns_of_another_reader():
+    """A bucket's keys are subjects behind its own tokens, and its revisions are sequences."""
+    rules = {"revision": by_sequence, "key": by_subject("$KV.PRICES.")}
+    filters = [ds.GreaterThan(("revision",), 7), ds.In(("key",), ("eu", "us.a")), ds.EqualTo(SEQUENCE, 1)]
+    assert push(Pushed(), filters, rules) == Pushed(start=8, subjects=("$KV.PRICES.eu", "$KV.PRICES.us.a"))
+    starts = [ds.StringStartsWith(("key",), "e"), ds.EqualTo(("key",), "no key")]
+    assert push(Pushed(), starts, rules) == Pushed(subjects=("$KV.PRICES.>",))
 
 
 def test_a_prefix_covers_all_that_begins_with_it():

@@ -6,6 +6,9 @@ from datetime import UTC, timedelta
 
 import pytest
 
+from penstock.spark.filters import scans_are_apart
+from tests.spark.conftest import sequences
+
 CONF = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -81,7 +84,37 @@ def test_reading_needs_no_setting(spark, read, name):
 
 
 def test_a_frame_that_is_used_again_has_all_its_rows(pushed, read, name):
-    """Without the option nothing is pushed down, and so a later query of the same frame misses nothing."""
+    """Whatever a query of a frame pushes down, every other query of the frame finds what it finds without push-down."""
     frame = read(name)
-    assert scanned(frame.where("sequence = 500")) == ([500], 1000)
+    assert scanned(frame.where("sequence = 500"))[0] == [500]
     assert frame.count() == 1000
+    assert scanned(frame.where("sequence = 7"))[0] == [7]
+
+
+def test_one_frame_several_times_in_one_query(pushed, spark, read, name):
+    """Unions and joins of a frame with itself, under other filters or none, miss nothing; nor do views and caches."""
+    frame = read(name)
+    low, high = frame.where("sequence < 3"), frame.where("sequence > 998")
+    assert sequences(low.union(high)) == [1, 2, 999, 1000]
+    assert low.union(frame).count() == 1002
+    joined = frame.where(f"subject = '{name}.a.2'").alias("a").join(frame.alias("b"), "sequence")
+    assert joined.count() == 100
+    other = low.select("sequence").join(high.select((high.sequence - 998).alias("sequence")), "sequence")
+    assert other.count() == 2
+    frame.createOrReplaceTempView("pushed_view")
+    both = "SELECT * FROM pushed_view WHERE sequence = 5 UNION ALL SELECT * FROM pushed_view WHERE subject LIKE '%.a.0'"
+    assert spark.sql(both).count() == 101
+    cached = frame.where("sequence <= 10").cache()
+    try:
+        assert (cached.count(), cached.where("sequence = 3").count(), frame.count()) == (10, 1, 1000)
+    finally:
+        cached.unpersist()
+
+
+def test_it_is_on_where_spark_keeps_filters_to_their_query(pushed, read, name):
+    """Push-down is on by default if, and only if, a query leaves nothing behind for the next one of the same frame."""
+    frame = read(name, pushDown="true")
+    assert frame.where("sequence = 500").count() == 1
+    keeps_apart = frame.count() == 1000
+    assert scans_are_apart() == keeps_apart
+    assert scanned(read(name).where("sequence = 500")) == ([500], 1 if keeps_apart else 1000)

@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.buckets import ObjectStore
 from penstock.buckets.key_stream import bucket_stream
 from penstock.buckets.object_status import object_stream
+from penstock.connection import Connection
+from tests.live.bucketing import buckets  # noqa: F401  # a fixture
 from tests.spark.java import ROOT
 
 
@@ -54,6 +57,43 @@ def test_the_page_on_writing_buckets(run_page, streams):
     assert run_page("docs/howto/spark-buckets-write.md") == 5
     last = streams.api("STREAM.MSG.GET.KV_TOTALS", {"last_by_subj": "$KV.TOTALS.c1"})["message"]
     assert b64decode(last["data"]) == b"25"
+
+
+def test_the_page_on_buckets(run_page, streams, buckets):  # noqa: F811  # the fixture of that name
+    """Every program in the page runs as it stands; what the page takes for granted is given here."""
+    buckets.make("PRICES", max_msgs_per_subject=5)
+    buckets.write("PRICES", ("eu.milk", b"1"), ("ch.milk", b"9"), ("eu.bread", b"3"), ("us.milk", b"4"))
+    buckets.put("PRICES", eu__milk=b"2", ch__milk=b"1")
+    buckets.delete("PRICES", "ch.milk")
+    streams.make("ORDERS", subjects=["orders.>"])
+    streams.fill("orders", [("x", b"eu.milk"), ("x", b"ch.milk")])
+
+    async def put(nc: Connection) -> None:
+        store = await ObjectStore.create_bucket(nc, "DOCS")
+        await store.put("report.pdf", b"x" * 300_000, metadata={"kind": "pdf"})
+
+    buckets.call(put)
+    buckets.made.append("OBJ_DOCS")
+    assert run_page("docs/howto/spark-buckets.md") >= 7
+
+
+def test_the_page_on_sql(run_page, streams):
+    """Every program in the page runs as it stands; what the page takes for granted is given here."""
+    streams.make("ORDERS", subjects=["orders.>"])
+    streams.fill("orders", [("eu.a" if number % 2 else "us", b"x") for number in range(100)])
+    streams.make("NOTES", subjects=["notes.>"])
+    streams.make("PRICES", subjects=["prices.>"])
+    assert run_page("docs/howto/sql.md") == 4
+
+
+def test_the_page_on_json(run_page, streams):
+    """Every program in the page runs as it stands; what the page takes for granted is given here."""
+    streams.make("ORDERS", subjects=["orders.>"])
+    rows = [f'{{"id": {number}, "price": 1.5}}'.encode() for number in range(99)]
+    streams.fill("orders", [("eu", row) for row in (*rows, b"not JSON")])
+    streams.make("DEAD", subjects=["dead.>"])
+    streams.make("PRICES", subjects=["prices.>"])
+    assert run_page("docs/howto/json.md") == 5
 
 
 def test_the_readme(run_page, read, streams):

@@ -142,6 +142,7 @@ COMMANDS: dict[str, Entry | Group] = {
             "stream": "add copy edit seal rm purge",
             "stream_look": "info state ls report find subjects size",
             "stream_messages": "view get rmm gaps",
+            "stream_schema": "schema",
             "backup": "backup restore",
         },
         {

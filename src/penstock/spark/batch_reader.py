@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import TaskConnection
+from penstock.spark.filters import PushFilters
 from penstock.spark.offsets import Range
 from penstock.spark.partition import NatsPartition, PartitionReader
 from penstock.spark.pushdown import Pushed, narrow, push
@@ -29,10 +30,12 @@ class NatsReader(PartitionReader, DataSourceReader):
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
         super().__init__(connection, options, schema)
         self.pushed = Pushed(subjects=options.subjects)
-        # Spark refuses a reader whose class implements pushFilters while its push-down is switched off, which it is
-        # unless spark.sql.python.filterPushdown.enabled is set. It asks whose function `reader.pushFilters` is: this
-        # object says "the base class's", so a plain read works either way, and it is called where push-down is on.
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]  # see above
+        self.pushFilters = PushFilters(options.push_down, self._take)  # type: ignore[method-assign]  # as it says
+
+    def _take(self, filters: list[Filter]) -> None:
+        given, found = self.options.subjects, push(Pushed(), filters)
+        subjects = given if found.subjects is None else narrow(given, found.subjects)
+        self.pushed = replace(found, subjects=subjects)
 
     def partitions(self) -> Sequence[InputPartition]:
         with TaskConnection(self.connection, self.options.patience) as bulk:
@@ -57,22 +60,3 @@ class NatsReader(PartitionReader, DataSourceReader):
             wanted = Range(stream.name, start, end)
             stream.check_there(wanted, self.options)
             yield from stream.tasks(wanted, self.options)
-
-
-class _PushFilters:
-    """What Spark calls with the filters of a query; see `NatsReader.__init__` for why it is an object."""
-
-    def __init__(self, reader: NatsReader) -> None:
-        self.reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        if not self.reader.options.push_down:
-            # Spark 4.3 plans a loaded frame once and keeps the plan, filters and all, for every later query of the
-            # same frame, which would then miss rows in silence. So only a caller who knows gets it.
-            return filters
-        reader, given = self.reader, self.reader.options.subjects
-        found = push(Pushed(), filters)
-        subjects = given if found.subjects is None else narrow(given, found.subjects)
-        reader.pushed = replace(found, subjects=subjects)
-        return filters  # Spark applies them all the same

@@ -22,8 +22,9 @@ from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
 from penstock.wire.jetstream import atomic, names
 from penstock.wire.jetstream.acked import confirm
-from penstock.wire.jetstream.answers import number
+from penstock.wire.jetstream.answers import number, read_answer
 from penstock.wire.jetstream.direct import Found, question, read_message
+from penstock.wire.jetstream.questions import Question
 from penstock.wire.patience import Deadline, Patience
 
 __all__ = ["TaskConnection", "borrow", "close_idle"]
@@ -31,6 +32,8 @@ __all__ = ["TaskConnection", "borrow", "close_idle"]
 log = logging.getLogger("penstock.spark")
 
 KEPT = 4  # connections of a process that wait for the next task
+AT_A_TIME = 256  # questions of one connection that wait for their answers
+STEP_BACK = 1_000  # subjects by which a page of them is taken again if others before it went away
 LEARN = 10.0  # seconds that a leader which was just chosen gets to apply all that is stored
 
 _idle: dict[tuple[int, ConnectionOptions], TaskConnection] = {}
@@ -92,6 +95,25 @@ class TaskConnection(BulkConnection):
             if not found or len(listed) >= answer.get("total", 0):
                 return listed
 
+    def totals(self, stream: str, subject: str) -> dict[str, int]:
+        """Give the subjects of a stream that match one, and how many messages each has, as the leader knows it.
+
+        It gives them in order and in pages, which move if subjects go away meanwhile: each must begin within the last.
+        """
+        found: dict[str, int] = {}
+        offset, edge = 0, ""
+        while True:
+            answer = self.ask(names.stream_info(stream), {"subjects_filter": subject, "offset": offset})
+            page: dict[str, int] = answer["state"].get("subjects") or {}
+            if offset and (not page or min(page) > edge):
+                offset = max(0, offset - STEP_BACK)
+                continue
+            found |= page
+            if not page or offset + len(page) >= answer.get("total", 0):
+                return found
+            edge = max(page)
+            offset += len(page) - 1
+
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def at(self, stream: str, sequence: int) -> Found | None:
@@ -105,6 +127,34 @@ class TaskConnection(BulkConnection):
     def last(self, stream: str, subject: str) -> Found | None:
         """Give the last message of a subject, as the leader has it; None if there is none."""
         return self._get(stream, question(last=subject))
+
+    def lasts(self, stream: str, subjects: Sequence[str]) -> list[Found | None]:
+        """Give the last message of each of many subjects, as the leader has it; many are asked for at a time."""
+        found: list[Found | None] = []
+        for place in range(0, len(subjects), AT_A_TIME):
+            wanted = subjects[place : place + AT_A_TIME]
+            found += self.patiently(lambda: self._lasts(stream, wanted), self.patience)  # noqa: B023  # called at once
+        return found
+
+    def _lasts(self, stream: str, subjects: Sequence[str]) -> list[Found | None]:
+        deadline = Deadline(self.options.request_timeout)
+        self.connect(deadline)
+        method = names.message_get(stream)
+        address, found = f"{self.options.js_prefix}.{method}", list[Found | None]()
+        asked = [Question(method, question(last=subject)).payload for subject in subjects]
+        replies = [self.send_request(address, payload, deadline) for payload in asked]
+        try:
+            for reply in replies:
+                try:
+                    found.append(read_message(read_answer(self.answer([reply], deadline, address).payload)))
+                except NotFoundError as error:
+                    if error.err_code != names.NO_MESSAGE:
+                        raise
+                    found.append(None)
+        except PenstockError:
+            self.forget_requests()  # the answers to the others
+            raise
+        return found
 
     def following(self, stream: str, subject: str, sequence: int) -> Found | None:
         """Give the first message from `sequence` on that matches `subject`, as the leader has it."""

@@ -1,4 +1,4 @@
-"""Payloads in a query: decompress, parse, and set aside what cannot be parsed, while the query goes on.
+"""Payloads in a query: decompress, parse, and set aside what cannot be parsed; and values of a bucket for its rows.
 
 Every parser gives a column of two fields: `value`, and `error`, which is null where parsing worked. `split` makes two
 frames of that, and `dead_letters` gives the bad rows the form that the sink writes::
@@ -28,7 +28,7 @@ from penstock.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["dead_letters", "decompress", "header", "parse_json", "parse_protobuf", "split"]
+__all__ = ["dead_letters", "decompress", "header", "lookup", "parse_json", "parse_protobuf", "split"]
 
 Codec = Literal["gzip", "zstd", "auto"]
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -42,6 +42,17 @@ def _column(given: Column | str) -> Column:
 def header(name: str, column: Column | str = "headers") -> Column:
     """Give the first value of a header, null where there is none."""
     return F.try_element_at(F.try_element_at(_column(column), F.lit(name)), F.lit(1))
+
+
+def lookup(key: Column | str, bucket: str, **options: str) -> Column:
+    """Look up keys in a key-value bucket while rows pass: `value`, `revision` and `time`, or null.
+
+    The options are those of the connection, and `patience`, as the source has them. A row gets what the bucket holds
+    when the row is processed, also in a streaming query; what a replayed micro-batch gets may be newer.
+    """
+    from penstock.spark.bucket_lookup import lookup_column
+
+    return lookup_column(_column(key), bucket, options)
 
 
 def decompress(column: Column | str, codec: Codec = "auto", limit: int = 64 * 2**20) -> Column:
@@ -147,10 +158,11 @@ def split(frame: DataFrame, column: str) -> tuple[DataFrame, DataFrame]:
 def dead_letters(frame: DataFrame, column: str, subject: str) -> DataFrame:
     """Give bad rows the columns that the sink writes: their payload and headers, and why and where from.
 
+    The reason is in a parsed column, or is the column `_error` of a read with the format json.
     The headers `Penstock-Error`, `Penstock-Stream`, `Penstock-Sequence` and `Penstock-Subject` are added.
     """
     facts = {
-        "Penstock-Error": F.col(column)["error"],
+        "Penstock-Error": F.col(column) if column == "_error" else F.col(column)["error"],
         "Penstock-Stream": F.col("stream"),
         "Penstock-Sequence": F.col("sequence").cast("string"),
         "Penstock-Subject": F.col("subject"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import InputError, RowError
 from penstock.spark.digests import digest
+from penstock.spark.json_rows import encode_rows
 from penstock.spark.markers import is_marker
 from penstock.spark.options import refuse
 from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
@@ -27,6 +28,7 @@ __all__ = ["Messages", "Shape", "SinkStream", "Wrong", "as_kind", "check_columns
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
+ERROR = "_error"  # what the source says of a payload that is not JSON
 KNOWN_SUBJECTS = 100_000  # how many checked subjects a task remembers
 _TOKEN = re.compile(r"[^\s*>.\x00-\x20\x7f]+")
 _SUBJECT = re.compile(rf"{_TOKEN.pattern}(\.{_TOKEN.pattern})*")
@@ -106,10 +108,12 @@ def _lines(entries: Sequence[tuple[str, list[str]]]) -> str:
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Refuse a DataFrame that cannot be written, by the names and Spark's types of its columns."""
-    if "data" not in columns:
+    if options.format == "json":
+        _check_fields(columns, options)
+    elif "data" not in columns:
         raise InputError(
             f"The DataFrame has no column data, only {', '.join(columns)}.",
-            remedy="Select the payload as data, for instance to_json(struct('*')).alias('data').",
+            remedy="Select the payload as data, or let the columns become JSON with the option format=json.",
         )
     kinds = {
         "data": ("binary", "string"),
@@ -136,10 +140,33 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
         if option == "subject" and columns[name].startswith(("struct", "array", "map", "binary")):
             refuse(option, None, "Use columns of simple types.", f"names {shown}, whose type is {columns[name]}.")
     used = {"subject", "data", "headers", *SOURCE_COLUMNS, *(name for _, name in named)}
+    if options.format == "json":
+        used.update(payload_columns(columns, options), (ERROR,))
     if lost := [name for name in columns if name not in used]:
         raise InputError(
             f"Nothing of column {lost[0]} would be written.",
             remedy="Drop it, put it into data, name it in the option subject, or name it in idColumn or ttlColumn.",
+        )
+
+
+def payload_columns(columns: Iterable[str], options: SinkOptions) -> list[str]:
+    """Give the columns that become fields of a JSON payload."""
+    if options.json_column is not None:
+        return [options.json_column]
+    return [name for name in columns if name not in ("subject", "data", "headers", ERROR, *SOURCE_COLUMNS)]
+
+
+def _check_fields(columns: Mapping[str, str], options: SinkOptions) -> None:
+    found = payload_columns(columns, options)
+    if not found:
+        what = f"The DataFrame has no column that could become JSON, only {', '.join(columns)}."
+        raise InputError(what, remedy="Select columns, or write the column data with the format raw.")
+    if (name := options.json_column) is not None and not columns.get(name, "").startswith("struct<"):
+        refuse(
+            "jsonColumn",
+            name,
+            f"The columns are {', '.join(columns)}.",
+            f"is {name!r}, and no such column is a struct.",
         )
 
 
@@ -180,9 +207,24 @@ class Shape:
         return Messages(subjects, data, headers).filter(mask), self.dead_letters(subjects, data, wrong)
 
     def _data(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
-        data = as_kind(batch.column("data"), pa.binary())
+        data = self._payloads(batch, wrong)
         note_nulls(wrong, "data", data)
         return data
+
+    def _payloads(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
+        if self.options.format != "json":
+            return as_kind(batch.column("data"), pa.binary())
+        # A row that was read from JSON has its payload, too: nobody could say which of the two is meant.
+        for name in ("data", ERROR):
+            if name in batch.schema.names and batch.column(name).null_count < batch.num_rows:
+                given = np.flatnonzero(batch.column(name).is_valid().to_numpy(zero_copy_only=False))
+                wrong.update(dict.fromkeys(given.tolist(), (name, "is given, and the payload is made of the others")))
+        fields = {name: batch.column(name) for name in payload_columns(batch.schema.names, self.options)}
+        if (column := self.options.json_column) is not None:
+            whole = fields[column]
+            fields = {field.name: whole.field(at) for at, field in enumerate(whole.type)}
+            note_nulls(wrong, column, whole)
+        return encode_rows(fields)
 
     # -- subjects -------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from itertools import combinations
 from typing import Any, Final, NoReturn, Self
 
 from penstock.asset_names import NAME
+from penstock.buckets.key_wire import check_bucket, check_key_filter
 from penstock.durations import parse_duration
-from penstock.errors import OptionError
+from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 from penstock.spark.positions import Position, parse_position
 from penstock.spark.pushdown import without_overlap
@@ -151,6 +152,24 @@ def subject_list(name: str, value: str) -> tuple[str, ...]:
             what = f"holds {one!r} and {other!r}, which overlap: some subjects match both."
             refuse(name, value, "Name subjects of which none matches two.", what)
     return found
+
+
+def key_list(name: str, value: str) -> tuple[str, ...]:
+    """Read patterns of keys; those that another one holds are left out."""
+    for item in names(name, value):
+        try:
+            check_key_filter(item)
+        except InputError as error:
+            refuse(name, value, error.remedy or "", f"holds {item!r}, which matches no key.")
+    return subject_list(name, value)
+
+
+def bucket_name(name: str, value: str) -> str:
+    """Read the name of one bucket."""
+    try:
+        return check_bucket(value.strip())
+    except InputError as error:
+        refuse(name, value, error.remedy or "", f"is {value!r}, which is no name of a bucket.")
 
 
 def stream_name(name: str, value: str) -> str:
@@ -289,7 +308,11 @@ class Options:
             raise OptionError(f"The option {name} cannot be used here.", remedy=remedy, option=name)
 
 
-# The source and the sink have it both.
+# The source and the sink have them both.
+NO_STREAM: Final = (
+    'Name one: .option("stream", "ORDERS"). A table has its OPTIONS if it was created without a list of columns and '
+    "without AS SELECT; Spark does not pass them on otherwise."
+)
 PATIENCE: Final = (
     "How long a query and its tasks go on trying while NATS is away: a node that restarts, a leader being chosen."
 )

@@ -12,9 +12,9 @@ from pyspark.sql.datasource import InputPartition
 from penstock.errors import DataLossError
 from penstock.options import ConnectionOptions
 from penstock.spark.connections import borrow
+from penstock.spark.formats import check_columns, needs_payloads, shaping
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.pipeline_replay import PipelineReplay
-from penstock.spark.schema import arrow_schema, check_schema, conform
 from penstock.spark.source_options import SourceOptions
 from penstock.wire.subjects import covers
 
@@ -46,7 +46,7 @@ class PartitionReader:
     """What reading a batch and reading a stream share. Made on the driver, carried to the tasks."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema)
+        check_columns(schema, options)
         self.connection = connection
         self.options = options
         self.wanted = schema
@@ -55,7 +55,8 @@ class PartitionReader:
         """Read a task's range: exactly the messages that are there, in order, once each."""
         if not isinstance(partition, NatsPartition):  # Spark's stand-in where a plan has no tasks
             return
-        options, wanted, subjects = self.options, arrow_schema(self.wanted), partition.subjects
+        options, subjects, names = self.options, partition.subjects, self.wanted.names
+        shaped = shaping(options, self.wanted)
         if (replay := PipelineReplay.current()) is not None:  # a driver that is elsewhere may not know of it
             replay.check_release(options.ack)
         with borrow(self.connection, options.patience) as bulk:
@@ -73,9 +74,9 @@ class PartitionReader:
                 None if picks else subjects,
                 batch_rows=options.batch_rows,
                 window_bytes=options.window_bytes,
-                headers="headers" in wanted.names,
+                headers="headers" in names,
                 # Without payloads the server adds a header of its own, which nobody sent.
-                payloads="data" in wanted.names or "headers" in wanted.names,
+                payloads="headers" in names or needs_payloads(self.wanted),
                 timeout=options.patience,
                 on_loss=_ignore if partition.held else options.lose,
                 info=info,
@@ -85,7 +86,7 @@ class PartitionReader:
                     batch = pick(batch, subjects or ())
                 if partition.hides:
                     batch = without_markers(batch)
-                yield conform(batch, wanted)
+                yield shaped(batch)
 
 
 def _made_anew(partition: NatsPartition, info: dict[str, Any]) -> DataLossError:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
@@ -26,6 +27,7 @@ from penstock.spark.options import CONNECTION, connection_fields, refuse_unknown
 from penstock.spark.pipeline_replay import PipelineReplay
 from penstock.spark.sink_options import SINK, SinkOptions
 from penstock.spark.source_options import SOURCE, SourceOptions
+from penstock.spark.tables import of_statement, of_table, remember, without_others, without_spark
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -34,8 +36,6 @@ __all__ = ["NatsDataSource", "connection_options"]
 
 # Every option of reading and of writing: an unknown name is refused before Spark says which of the two it wants.
 KNOWN = (*CONNECTION, *SOURCE, *SINK)
-# What Spark itself adds to the options, or takes from them.
-OF_SPARK = ("path", "checkpointlocation", "queryname")
 
 
 class NatsDataSource(DataSource):
@@ -48,55 +48,85 @@ class NatsDataSource(DataSource):
                 "The format nats needs pyarrow, and this Python does not have it.",
                 remedy="Run: pip install 'penstock[spark]', on the driver and on every executor.",
             )
-        refuse_unknown(renamed(self._own()), KNOWN)
-        connection_fields(options)
+        self.created = of_statement(options)
+        if self.created is not None:
+            self.options = CaseInsensitiveDict(self.created)
+        refuse_unknown(renamed(without_spark(self.options)), KNOWN)
+        connection_fields(self.options)
 
     @classmethod
     def name(cls) -> str:
         return "nats"
 
     def schema(self) -> StructType:
-        from penstock.spark.schema import source_schema
+        from penstock.spark.formats import columns_of
 
-        return source_schema(SourceOptions.parse(self.options))
+        if self.created is None:
+            return columns_of(SourceOptions.parse(self.options))
+        if "stream" in self.created:  # then it can be written to
+            SinkOptions.parse(without_others(self.created, SINK, SOURCE))
+        source = SourceOptions.parse(without_others(self.created, SOURCE, SINK))
+        return remember(columns_of(source), self.created)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.spark.batch_reader import NatsReader
 
-        source = SourceOptions.parse(self.options)
+        given = self._reading(schema)
+        source = SourceOptions.parse(given)
         source.check_batch()
         if source.is_stored:
             from penstock.spark.stored_reader import StoredReader
 
             return StoredReader(source, schema)
-        return NatsReader(connection_options(self.options, "penstock-spark-read"), source, schema)
+        if source.bucket is not None:
+            from penstock.spark.bucket_reader import BucketReader
+
+            return BucketReader(connection_options(given, "penstock-spark-read"), source, schema)
+        if source.objects is not None:
+            from penstock.spark.object_reader import ObjectReader
+
+            return ObjectReader(connection_options(given, "penstock-spark-read"), source, schema)
+        return NatsReader(connection_options(given, "penstock-spark-read"), source, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.spark.stream_reader import NatsStreamReader
 
-        source = SourceOptions.parse(self.options)
+        given = self._reading(schema)
+        source = SourceOptions.parse(given)
         source.check_stream()
         if (replay := PipelineReplay.current()) is not None:
             replay.check_release(source.ack)
-        return NatsStreamReader(connection_options(self.options, "penstock-spark-stream"), source, schema)
+        connection = connection_options(given, "penstock-spark-stream")
+        if source.bucket is not None:
+            from penstock.spark.bucket_stream import BucketStreamReader
+
+            return BucketStreamReader(connection, source, schema)
+        if source.objects is not None:
+            from penstock.spark.object_stream import ObjectStreamReader
+
+            return ObjectStreamReader(connection, source, schema)
+        return NatsStreamReader(connection, source, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.spark.writers import NatsWriter
 
-        return NatsWriter(self._write_connection(), SinkOptions.parse(self._own()), schema, overwrite)
+        given = self._writing(schema)
+        connection = connection_options(given, "penstock-spark-write")
+        return NatsWriter(connection, SinkOptions.parse(given), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.spark.writers import NatsStreamWriter
 
-        sink = SinkOptions.parse(self._own())
+        given = self._writing(schema)
+        sink = SinkOptions.parse(given)
         sink.check_stream()
-        return NatsStreamWriter(self._write_connection(), sink, schema, overwrite)
+        return NatsStreamWriter(connection_options(given, "penstock-spark-write"), sink, schema, overwrite)
 
-    def _own(self) -> dict[str, str]:
-        return {name: value for name, value in self.options.items() if name.lower() not in OF_SPARK}
+    def _reading(self, schema: StructType) -> dict[str, str]:
+        return of_table(self.options, schema, SOURCE, SINK)
 
-    def _write_connection(self) -> ConnectionOptions:
-        return connection_options(self.options, "penstock-spark-write")
+    def _writing(self, schema: StructType) -> dict[str, str]:
+        return of_table(without_spark(self.options), schema, SINK, SOURCE)
 
 
 def connection_options(given: Mapping[str, str], name: str) -> ConnectionOptions:

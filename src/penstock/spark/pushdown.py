@@ -7,14 +7,26 @@ Pure: filters in, a `Pushed` out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from penstock.wire.subjects import covers, overlaps, subject_fault
 
-__all__ = ["Pushed", "narrow", "prefix_to_subject", "push", "without_overlap"]
+__all__ = [
+    "STREAM_COLUMNS",
+    "Pushed",
+    "Rule",
+    "by_sequence",
+    "by_stream",
+    "by_subject",
+    "by_time",
+    "narrow",
+    "prefix_to_subject",
+    "push",
+    "without_overlap",
+]
 
 
 @dataclass(frozen=True)
@@ -35,11 +47,20 @@ class Pushed:
     """The only streams that can pass."""
 
 
-def push(pushed: Pushed, filters: Iterable[Any]) -> Pushed:
-    """Take filters of Spark (`pyspark.sql.datasource`) into account; all of them hold together."""
+Rule = Callable[[Pushed, str, Any], Pushed]
+"""What a filter on one column adds: what is known so far, the name of the filter's class, and its value."""
+
+
+def push(pushed: Pushed, filters: Iterable[Any], columns: Mapping[str, Rule] | None = None) -> Pushed:
+    """Take filters of Spark (`pyspark.sql.datasource`) into account; all of them hold together.
+
+    `columns` are the rules of a reader whose columns are others than a stream's: a revision is a sequence, and a key is
+    a subject behind the bucket's own tokens (`by_subject`).
+    """
+    rules = STREAM_COLUMNS if columns is None else columns
     for item in filters:
         column: tuple[str, ...] = getattr(item, "attribute", ())
-        if len(column) == 1 and (apply := _COLUMNS.get(column[0])):
+        if len(column) == 1 and (apply := rules.get(column[0])):
             pushed = apply(pushed, type(item).__name__, getattr(item, "value", None))
     return pushed
 
@@ -56,7 +77,7 @@ def _bounds(kind: str, value: Any, fits: Callable[[Any], bool]) -> tuple[Any, An
     return low, max(values) if kind in (*_EQUAL, "LessThan", "LessThanOrEqual") else None
 
 
-def _sequence(pushed: Pushed, kind: str, value: Any) -> Pushed:
+def by_sequence(pushed: Pushed, kind: str, value: Any) -> Pushed:
     low, high = _bounds(kind, value, lambda item: type(item) is int)
     if low is not None:
         pushed = replace(pushed, start=max(pushed.start, low + (kind == "GreaterThan")))
@@ -66,7 +87,7 @@ def _sequence(pushed: Pushed, kind: str, value: Any) -> Pushed:
     return pushed
 
 
-def _time(pushed: Pushed, kind: str, value: Any) -> Pushed:
+def by_time(pushed: Pushed, kind: str, value: Any) -> Pushed:
     low, high = _bounds(kind, value, lambda item: isinstance(item, datetime) and item.tzinfo is not None)
     if low is not None:
         pushed = replace(pushed, since=low if pushed.since is None else max(pushed.since, low))
@@ -81,23 +102,33 @@ def _words(kind: str, value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values)) if kind in _EQUAL and all(isinstance(item, str) for item in values) else ()
 
 
-def _subject(pushed: Pushed, kind: str, value: Any) -> Pushed:
-    if kind == "StringStartsWith" and isinstance(value, str):
-        return replace(pushed, subjects=narrow(pushed.subjects, tuple(prefix_to_subject(value))))
-    subjects = _words(kind, value)
-    # A backslash may stand for a byte that is not UTF-8, which no question to a server can hold.
-    if subjects and not any("\\" in item or subject_fault(item, literal=True) for item in subjects):
-        return replace(pushed, subjects=narrow(pushed.subjects, subjects))
-    return pushed
+def by_subject(before: str = "") -> Rule:
+    """Give the rule for a column of subjects, or of what stands in them behind some tokens, such as `$KV.PRICES.`."""
+
+    def rule(pushed: Pushed, kind: str, value: Any) -> Pushed:
+        if kind == "StringStartsWith" and isinstance(value, str):
+            return replace(pushed, subjects=narrow(pushed.subjects, tuple(prefix_to_subject(before + value))))
+        subjects = tuple(before + item for item in _words(kind, value))
+        # A backslash may stand for a byte that is not UTF-8, which no question to a server can hold.
+        if subjects and not any("\\" in item or subject_fault(item, literal=True) for item in subjects):
+            return replace(pushed, subjects=narrow(pushed.subjects, subjects))
+        return pushed
+
+    return rule
 
 
-def _stream(pushed: Pushed, kind: str, value: Any) -> Pushed:
+def by_stream(pushed: Pushed, kind: str, value: Any) -> Pushed:
     if not (streams := _words(kind, value)):
         return pushed
     return replace(pushed, streams=tuple(item for item in streams if pushed.streams is None or item in pushed.streams))
 
 
-_COLUMNS = {"sequence": _sequence, "time": _time, "subject": _subject, "stream": _stream}
+STREAM_COLUMNS: Final[Mapping[str, Rule]] = {
+    "sequence": by_sequence,
+    "time": by_time,
+    "subject": by_subject(),
+    "stream": by_stream,
+}
 
 
 def prefix_to_subject(prefix: str) -> list[str]:

@@ -6,11 +6,13 @@ says that it needs no payloads, because Spark tells a Python source nothing abou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     LongType,
     MapType,
@@ -27,7 +29,18 @@ from penstock.wire.jetstream.names import BATCH_PREFIX
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "arrow_schema", "check_schema", "conform", "source_schema", "without_batch_headers"]
+__all__ = [
+    "BUCKET_COLUMNS",
+    "COLUMNS",
+    "CONTENT_COLUMNS",
+    "OBJECT_COLUMNS",
+    "arrow_schema",
+    "check_schema",
+    "conform",
+    "known_columns",
+    "source_schema",
+    "without_batch_headers",
+]
 
 COLUMNS: dict[str, DataType] = {
     "subject": StringType(),
@@ -39,28 +52,66 @@ COLUMNS: dict[str, DataType] = {
 }
 """Every column with its type, in order; the same for reading and writing."""
 
+BUCKET_COLUMNS: dict[str, DataType] = {
+    "key": StringType(),
+    "value": BinaryType(),
+    "revision": LongType(),
+    "time": TimestampType(),
+    "operation": StringType(),
+}
+"""The columns of a key-value bucket."""
+
+OBJECT_COLUMNS: dict[str, DataType] = {
+    "name": StringType(),
+    "size": LongType(),
+    "digest": StringType(),
+    "time": TimestampType(),
+    "description": StringType(),
+    "metadata": MapType(StringType(), StringType()),
+    "headers": MapType(StringType(), ArrayType(StringType())),
+    "link": StringType(),
+    "deleted": BooleanType(),
+    "revision": LongType(),
+}
+"""The columns of an object bucket, without those of its bytes."""
+
+CONTENT_COLUMNS: dict[str, dict[str, DataType]] = {
+    "none": {},
+    "binary": {"content": BinaryType()},
+    "chunks": {"chunk": LongType(), "offset": LongType(), "content": BinaryType()},
+}
+"""The columns of an object's bytes, by the option `content`."""
+
+
+def known_columns(options: SourceOptions) -> dict[str, DataType]:
+    """Give every column that a read may have."""
+    if options.objects is not None:
+        return OBJECT_COLUMNS | CONTENT_COLUMNS[options.content]
+    return COLUMNS if options.bucket is None else BUCKET_COLUMNS
+
 
 def source_schema(options: SourceOptions) -> StructType:
     """Give the columns of a read where the user gives no schema."""
-    names = [name for name in COLUMNS if name != "headers" or options.include_headers]
-    return StructType([StructField(name, COLUMNS[name]) for name in names])
+    columns = known_columns(options)
+    names = [name for name in columns if name != "headers" or options.include_headers]
+    return StructType([StructField(name, columns[name]) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, columns: Mapping[str, DataType] = COLUMNS) -> None:
     """Refuse a schema of the user that names other columns or other types than the source has."""
     if not schema.fields:
-        raise InputError("The schema is empty.", remedy=f"Name some of {', '.join(COLUMNS)}, or give no schema.")
+        raise InputError("The schema is empty.", remedy=f"Name some of {', '.join(columns)}, or give no schema.")
     for field in schema.fields:
-        if field.name not in COLUMNS:
+        if field.name not in columns:
             raise InputError(
                 f"The schema names a column {field.name!r}, which the format nats does not have.",
-                remedy=f"Its columns are {', '.join(COLUMNS)}; parse the payload in the query, for instance with "
-                "from_json(col('data').cast('string'), schema).",
+                remedy=f"Its columns are {', '.join(columns)}; the fields of JSON payloads are columns with the option "
+                "format=json.",
             )
-        if field.dataType != COLUMNS[field.name]:
+        if field.dataType != columns[field.name]:
             raise InputError(
                 f"The schema gives {field.name} the type {field.dataType.simpleString()}.",
-                remedy=f"It is {COLUMNS[field.name].simpleString()}; cast it in the query.",
+                remedy=f"It is {columns[field.name].simpleString()}; cast it in the query.",
             )
 
 

@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.buckets.key_wire import check_bucket, stream_of_bucket
+from penstock.buckets.key_wire import stream_of_bucket
 from penstock.buckets.object_wire import stream_of_objects
 from penstock.durations import format_duration, parse_duration
-from penstock.errors import InputError, OptionError
+from penstock.errors import OptionError
 from penstock.spark.markers import is_marker
 from penstock.spark.options import (
+    NO_STREAM,
     PATIENCE,
     Options,
+    bucket_name,
     choice,
     count,
     duration,
@@ -48,14 +50,6 @@ def read_ttl(name: str, value: str) -> str:
     return format_duration(seconds)
 
 
-def bucket_name(name: str, value: str) -> str:
-    """Read the name of a bucket."""
-    try:
-        return check_bucket(value.strip())
-    except InputError as error:
-        refuse(name, value, error.remedy or "", f"is {value!r}, which is no name of a bucket.")
-
-
 @dataclass(frozen=True)
 class SinkOptions(Options):
     """Everything that writing needs to know, checked."""
@@ -75,6 +69,13 @@ class SinkOptions(Options):
         text,
         "The subject of rows whose column `subject` is missing or null; may hold columns, as `revenue.{region}`.",
     )
+    format: str = option(
+        choice("raw", "text", "json"),
+        "What becomes the payload: `raw` and `text`, the column `data`; `json`, an object of all columns that have no "
+        "other meaning. For `text` and `raw` it may be a string or bytes.",
+        "raw",
+    )
+    json_column: str | None = option(text, "With `format` json: the column, a struct, that becomes the payload.")
     guarantee: str = option(
         choice("exactly-once", "at-least-once"),
         "`exactly-once`: a replayed batch adds nothing, and a zombie task cannot write. `at-least-once`: nothing is "
@@ -169,7 +170,7 @@ class SinkOptions(Options):
             refuse("stream", self.stream, "Name the stream or the bucket.", f"is given beside {name}.")
         object.__setattr__(self, "stream", stream)
         of_keys = ("on_null_value", "revision_column", "ttl", "ttl_column")
-        for field in ("subject", "id_column", *(of_keys if name == "objects" else ())):
+        for field in ("subject", "id_column", "format", "json_column", *(of_keys if name == "objects" else ())):
             self.misplaced(field, f"It has no meaning with {name}.")
         if not self.exactly_once:
             remedy = "Leave the option out: a repeat could bring an old value back."
@@ -178,13 +179,11 @@ class SinkOptions(Options):
     def __post_init__(self) -> None:
         self._name_stream()
         if not self.stream:
-            raise OptionError(
-                "No stream is named.",
-                remedy='Name one: .option("stream", "ORDERS"); or a bucket: .option("bucket", "PRICES").',
-                option="stream",
-            )
+            raise OptionError("No stream is named.", remedy=NO_STREAM, option="stream")
         if self.atomic_rows > MOST_ROWS:
             refuse("atomicRows", self.atomic_rows, f"NATS stores at most 1,000 messages together: {MOST_ROWS}.")
+        if self.format != "json":
+            self.misplaced("json_column", "It belongs to format=json.")
         if not 2 <= self.in_flight <= 16:
             refuse("inFlight", self.in_flight, "Give a number from 2 to 16; a server takes 50 for a stream.")
         if self.patience <= 0:

@@ -10,11 +10,14 @@ from typing import Final, Self
 
 from penstock.errors import DataLossError, OptionError
 from penstock.spark.options import (
+    NO_STREAM,
     PATIENCE,
     Options,
+    bucket_name,
     choice,
     count,
     duration,
+    key_list,
     option,
     positions,
     refuse,
@@ -54,6 +57,26 @@ class SourceOptions(Options):
         "The store of a server that does not run, or a copy of one: a folder or its URI. `stream` says which stream of "
         "it. Batch only.",
     )
+    bucket: str | None = option(
+        bucket_name, "The key-value bucket to read: in batch its keys as they are, in a stream every change."
+    )
+    keys: tuple[str, ...] | None = option(
+        key_list, "With `bucket`: only these keys, separated by commas; * is one token of a key, > all the rest."
+    )
+    objects: str | None = option(
+        bucket_name, "The object bucket to read: a row for each object, or in a stream for each that is put or deleted."
+    )
+    content: str = option(
+        choice("none", "binary", "chunks"),
+        "With `objects`: no bytes; all bytes of an object in its row; or a row for each chunk, for large ones.",
+        "binary",
+    )
+    max_content_bytes: int = option(
+        size, "With `objects`: the largest object that `content` may put into one row.", 128 * 2**20, shown="128m"
+    )
+    include_deleted: bool = option(
+        truth, "With `bucket` or `objects`, in batch: whether what was deleted is a row, too.", False
+    )
     subjects: tuple[str, ...] | None = option(
         subject_list, "Only messages on these subjects, separated by commas; wildcards * and > allowed."
     )
@@ -82,11 +105,29 @@ class SourceOptions(Options):
         "error that names the message, or write each such byte as `\\xff`.",
         "error",
     )
-    push_down: bool = option(
+    format: str = option(
+        choice("raw", "text", "json"),
+        "What payloads become: `raw`, bytes in `data`; `text`, a string in `data`; `json`, columns beside the others, "
+        "which `jsonSchema`, `jsonSchemaFile` or the schema of the read name.",
+        "raw",
+    )
+    json_schema: str | None = option(text, "With `format` json: the fields of payloads, as DDL or as Spark's JSON.")
+    json_schema_file: str | None = option(text, "The same in a file on the driver.")
+    json_column: str | None = option(
+        text, "With `format` json: the column, a struct, that holds all fields; for names that clash with others."
+    )
+    on_bad_json: str | None = option(
+        choice("row", "fail"),
+        "What to do with a payload that is not JSON, or has a field of another type: `row`, a row with nulls and the "
+        "reason in the column `_error`; `fail`, stop. A schema without `_error` means `fail`.",
+        shown="row",
+    )
+    push_down: bool | None = option(
         truth,
-        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. Spark 4.3"
-        " keeps what one query pushed down for all later queries of the same loaded frame: load one for each query.",
-        False,
+        "Whether filters of a batch query reach the server, where Spark's push-down for Python sources is on. By "
+        "default they do if this Spark keeps them to their query; Spark up to 4.3 keeps what one query pushed down for "
+        "all later queries of the same loaded frame: load one for each query.",
+        shown="where it is safe",
     )
     fail_on_data_loss: bool = option(
         truth,
@@ -137,17 +178,27 @@ class SourceOptions(Options):
         for name in ("max_messages_per_trigger", "max_bytes_per_trigger", "min_messages_per_trigger"):
             self.misplaced(name, "A batch has no triggers: leave it out, or use spark.readStream.")
         self.misplaced("ack", "Spark does not tell a batch read when its rows are safe: use spark.readStream.")
+        if self.is_of_bucket:
+            self.misplaced("start", "A batch has what is there at `end`: use spark.readStream for changes since then.")
 
     def check_stream(self) -> None:
         """Refuse what only makes sense in a batch."""
         self.misplaced("end", "A stream has no end: leave it out, or use spark.read.")
         for name in ("backup", "store"):
             self.misplaced(name, "A stream that no server holds does not go on: use spark.read.")
+        if self.objects is not None:
+            self.misplaced("max_bytes_per_trigger", "Use maxMessagesPerTrigger: so many objects.")
+        self.misplaced("include_deleted", "A stream has a row for each deletion: leave it out.")
 
     @property
     def is_stored(self) -> bool:
         """Whether no server is asked."""
         return self.backup is not None or self.store is not None
+
+    @property
+    def is_of_bucket(self) -> bool:
+        """Whether rows are keys or objects, and not messages."""
+        return self.bucket is not None or self.objects is not None
 
     def position(self, name: str, stream: str, default: str) -> Position:
         """Give `start` or `end` of one stream."""
@@ -163,15 +214,18 @@ class SourceOptions(Options):
     def __post_init__(self) -> None:
         if self.backup is not None and self.store is not None:
             raise OptionError("backup and store are given together.", remedy="Leave one out.", option="backup")
-        ways = [name for name in ("stream", "streams", "channel") if getattr(self, name) is not None]
+        ways = [
+            name for name in ("stream", "streams", "channel", "bucket", "objects") if getattr(self, name) is not None
+        ]
         if self.is_stored and not (ways == ["stream"] or (not ways and self.backup is not None)):
             what = f"{' and '.join(ways)} cannot be read from a {'backup' if self.backup else 'store'}." if ways else ""
             remedy = 'Name one stream: .option("stream", "ORDERS").'
             raise OptionError(what or "No stream of the store is named.", remedy=remedy, option="stream")
         if len(ways) != 1 and not self.is_stored:
             what = f"{' and '.join(ways)} are given together." if ways else "No stream is named."
-            remedy = "Leave all but one out." if ways else 'Name one: .option("stream", "ORDERS").'
+            remedy = "Leave all but one out." if ways else NO_STREAM
             raise OptionError(what, remedy=remedy, option="stream")
+        self._check_buckets()
         for name in ("start", "end"):
             named = [item for item in getattr(self, name) or {} if item != "*" and not re.search(r"[*?]", item)]
             if self.stream and (strange := [item for item in named if item != self.stream]):
@@ -185,6 +239,11 @@ class SourceOptions(Options):
                 remedy='Give both, as .option("ack", "commit").option("consumer", "my-query"), or none.',
                 option="consumer",
             )
+        if self.format != "json":
+            for name in ("json_schema", "json_schema_file", "json_column", "on_bad_json"):
+                self.misplaced(name, "It belongs to format=json.")
+        if self.json_schema is not None and self.json_schema_file is not None:
+            raise OptionError("jsonSchema and jsonSchemaFile are given together.", remedy="Leave one out.")
         low, high = self.min_messages_per_trigger, self.max_messages_per_trigger
         if low is not None and high is not None and low > high:
             raise OptionError(
@@ -196,6 +255,25 @@ class SourceOptions(Options):
         for name in ("max_trigger_delay", "patience"):
             if getattr(self, name) <= 0:
                 self.misplaced(name, "Zero is no duration to wait: leave it out, or give one.")
+
+    def _check_buckets(self) -> None:
+        """Refuse options of buckets without one, and those of streams with one."""
+        if self.bucket is None:
+            self.misplaced("keys", "Keys are those of a bucket: name one.")
+        if self.objects is None:
+            for name in ("content", "max_content_bytes"):
+                self.misplaced(name, 'Name the object bucket that it speaks of: .option("objects", "DOCS").')
+        if not self.is_of_bucket:
+            self.misplaced("include_deleted", "Name a bucket.")
+            return
+        remedy = 'Leave it out, or read the stream of the bucket: .option("stream", "KV_PRICES").'
+        for name in ("subjects", "include_headers", "ack", "consumer", "start_strategy"):
+            self.misplaced(name, remedy)
+        self.misplaced("format", "Leave it out, and parse values in the query: penstock.spark.functions.parse_json.")
+        if any(name != "*" for place in (self.start, self.end) for name in place or {}):
+            refuse("start" if self.start else "end", None, "Give one place.", "is an object, and one bucket is read.")
+        if self.objects is not None:
+            self.misplaced("end", "An object that was replaced is gone: leave it out to read what is there.")
 
 
 SOURCE: Final = SourceOptions.table()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import DataLossError, InputError
+from penstock.spark.formats import check_columns, shaping
 from penstock.spark.markers import MARKER_ROOT
 from penstock.spark.partition import pick, without_markers
 from penstock.spark.positions import Position
-from penstock.spark.schema import arrow_schema, check_schema, conform
 from penstock.spark.source_options import SourceOptions
 from penstock.store.backups import Part
 from penstock.store.history import History, open_backup, open_store
@@ -43,7 +43,7 @@ class StoredReader(DataSourceReader):
     """Reads what a backup or a store holds between `start` and `end`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema)
+        check_columns(schema, options)
         self.options = options
         self.wanted = schema
 
@@ -104,14 +104,14 @@ def cut_history(history: History, start: int, end: int, options: SourceOptions) 
 
 def read_stored(partition: StoredPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Read a task's parts: exactly the messages that are alive in them, in order, once each."""
-    wanted = arrow_schema(schema)
+    shaped = shaping(options, schema)
     for part in partition.parts:
         try:
             for batch in part.batches(
                 partition.stream,
                 partition.start,
                 partition.end,
-                headers="headers" in wanted.names,
+                headers="headers" in schema.names,
                 escape=options.invalid_text == "escape",
                 max_rows=options.batch_rows,
             ):
@@ -119,7 +119,7 @@ def read_stored(partition: StoredPartition, options: SourceOptions, schema: Stru
                     batch = pick(batch, options.subjects)
                 if partition.hides:
                     batch = without_markers(batch)
-                yield conform(batch, wanted)
+                yield shaped(batch)
         except DataLossError as error:
             options.lose(error)
         except Broken as error:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from penstock.buckets.key_wire import stream_of_bucket
+from penstock.buckets.object_wire import stream_of_objects
 from penstock.errors import DataLossError, InputError, NotFoundError
 from penstock.spark.connections import TaskConnection
 from penstock.spark.markers import MARKER_ROOT, is_marker
@@ -41,6 +43,10 @@ def stream_names(bulk: TaskConnection, options: SourceOptions) -> list[str]:
     """Give the streams that the options name; those of a pattern are looked up."""
     if options.stream is not None:
         return [options.stream]
+    if options.bucket is not None:
+        return [stream_of_bucket(options.bucket)]
+    if options.objects is not None:
+        return [stream_of_objects(options.objects)]
     if options.channel is not None:
         from penstock.channels.names import stream_name  # the package brings the whole gateway with it
 
@@ -74,13 +80,7 @@ class Survey:
         try:
             info = bulk.stream_info(name, mark.created, mark.reach) if mark else bulk.stream_info(name)
         except NotFoundError:
-            known = bulk.list_names("STREAM.NAMES", "streams")
-            more = " …" if len(known) > 10 else ""
-            shown = f"There are {', '.join(known[:10])}{more}." if known else "There is none."
-            raise InputError(
-                f"The stream {name} does not exist at {bulk.options.url}.",
-                remedy=f"{shown} Check the name, the account and the domain.",
-            ) from None
+            raise self._absent(bulk, name) from None
         self.bulk = bulk
         self.name = name
         self.created: str = info["created"]
@@ -113,6 +113,18 @@ class Survey:
         if self.data_subjects and self.config.get("max_age") and self.messages:
             # A marker that never expires stands at the head, and says nothing about the data behind it.
             self.first = self._first_data()
+
+    def _absent(self, bulk: TaskConnection, name: str, noun: str = "stream", prefix: str = "") -> InputError:
+        """Say that there is no such stream, and which there are; of buckets only those of the kind."""
+        known = [
+            item.removeprefix(prefix) for item in bulk.list_names("STREAM.NAMES", "streams") if item.startswith(prefix)
+        ]
+        more = " …" if len(known) > 10 else ""
+        shown = f"There are {', '.join(known[:10])}{more}." if known else "There is none."
+        return InputError(
+            f"The {noun} {name.removeprefix(prefix)} does not exist at {bulk.options.url}.",
+            remedy=f"{shown} Check the name, the account and the domain.",
+        )
 
     @property
     def next(self) -> int:

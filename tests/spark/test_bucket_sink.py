@@ -75,6 +75,8 @@ def test_a_frame_is_put_and_nats_py_reads_it(spark, server, save, bulk, bucket):
     assert seen == everything
     assert keys == everything - {"k.0", "k.1"}
     assert (value, past) == (b"service", [b"v", b"w"])
+    found = spark.read.format("nats").options(url=server.url, bucket=bucket).load()
+    assert {row.key for row in found.select("key").collect()} == keys
 
 
 def test_what_cannot_be_written_is_refused(spark, save):

@@ -75,6 +75,8 @@ def test_a_frame_is_put_and_nats_py_reads_it(spark, server, save, bulk, bucket):
     assert seen == everything
     assert keys == everything - {"k.0", "k.1"}
     assert (value, past) == (b"service", [b"v", b"w"])
+    found = spark.read.format("nats").options(url=server.url, bucket=bucket).load()
+    assert {row.key for row in found.select("key").collect()} == keys
 
 
 def test_what_cannot_be_written_is_refused(spark, save):
@@ -110,7 +112,7 @@ def test_sums_in_update_mode_survive_restarts(spark, server, streams, bulk, buck
     name = streams.make(unique("SALES"))
 
     def run() -> None:
-        sales = spark.readStream.format("nats").options(url=server.url, stream=name, maxMessagesPerTrigger=40).load()
+        sales = spark.readStream.format("nats").options(url=server.url, stream=name, maxMessagesPerTrigger=100).load()
         key = F.substring_index("subject", ".", -1).alias("key")
         totals = sales.groupBy(key).agg(F.sum(F.col("data").cast("string").cast("long")).cast("string").alias("value"))
         writer = totals.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -138,7 +140,7 @@ def test_a_stream_is_kept_as_its_newest_values(spark, server, streams, bulk, buc
     """
     name = streams.make(unique("TICKS"))
     streams.fill(name, [(f"s{number % 7}", b"%d" % number) for number in range(100)])
-    ticks = spark.readStream.format("nats").options(url=server.url, stream=name, maxMessagesPerTrigger=30).load()
+    ticks = spark.readStream.format("nats").options(url=server.url, stream=name, maxMessagesPerTrigger=60).load()
     rows = ticks.select(F.substring_index("subject", ".", -1).alias("key"), F.col("data").alias("value")).coalesce(1)
 
     def start(frame: Any, mode: str) -> Any:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.buckets.key_stream import bucket_of
 from penstock.errors import InputError
 from penstock.spark.pipeline_replay import PipelineReplay
 
@@ -29,6 +28,8 @@ class Target:
     @property
     def bucket(self) -> str:
         """The key-value bucket whose stream this is; InputError if it is that of none."""
+        from penstock.buckets.key_stream import bucket_of  # loads more than most files of pipelines need
+
         found = bucket_of(self.stream)
         if found is None:
             what = f"{self.stream} is not the stream of a key-value bucket."

@@ -6,15 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.buckets.key_wire import check_bucket, stream_of_bucket
+from penstock.buckets.key_wire import stream_of_bucket
 from penstock.buckets.object_wire import stream_of_objects
 from penstock.durations import format_duration, parse_duration
-from penstock.errors import InputError, OptionError
+from penstock.errors import OptionError
 from penstock.spark.markers import is_marker
 from penstock.spark.options import (
     NO_STREAM,
     PATIENCE,
     Options,
+    bucket_name,
     choice,
     count,
     duration,
@@ -47,14 +48,6 @@ def read_ttl(name: str, value: str) -> str:
     if seconds < 1:
         refuse(name, value, "A message lives for a second at least, or for ever: never.")
     return format_duration(seconds)
-
-
-def bucket_name(name: str, value: str) -> str:
-    """Read the name of a bucket."""
-    try:
-        return check_bucket(value.strip())
-    except InputError as error:
-        refuse(name, value, error.remedy or "", f"is {value!r}, which is no name of a bucket.")
 
 
 @dataclass(frozen=True)
@@ -177,7 +170,7 @@ class SinkOptions(Options):
             refuse("stream", self.stream, "Name the stream or the bucket.", f"is given beside {name}.")
         object.__setattr__(self, "stream", stream)
         of_keys = ("on_null_value", "revision_column", "ttl", "ttl_column")
-        for field in ("subject", "id_column", *(of_keys if name == "objects" else ())):
+        for field in ("subject", "id_column", "format", "json_column", *(of_keys if name == "objects" else ())):
             self.misplaced(field, f"It has no meaning with {name}.")
         if not self.exactly_once:
             remedy = "Leave the option out: a repeat could bring an old value back."

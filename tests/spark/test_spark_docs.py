@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 
 import pytest
 
+from penstock import Server, connect
+from penstock.jetstream import snapshot
+from tests.live.store_worlds import fill, make
 from tests.spark.java import ROOT
 
 
@@ -39,6 +43,20 @@ def test_the_page_on_writing(run_page, streams):
     streams.make("REVENUE", subjects=["revenue.>"])
     streams.make("COPY", subjects=["copy.>"])
     assert run_page("docs/howto/spark-write.md") >= 6
+
+
+def test_the_page_on_backups_and_stores(run_page, tmp_path):
+    """Every program in the page runs as it stands, over the store and a backup of a server that was."""
+
+    async def work(url):
+        async with await connect(url) as nc:
+            await make(nc, "ORDERS")
+            await fill(nc, "ORDERS", 100)
+            await snapshot.backup(nc, "ORDERS", tmp_path / "backup")
+
+    with Server(store=tmp_path / "store", sync="2m") as own:
+        asyncio.run(work(own.url))
+    assert run_page("docs/howto/backfill.md") == 2
 
 
 def test_the_readme(run_page, read, streams):

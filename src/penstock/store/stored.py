@@ -262,8 +262,8 @@ def _rebuild(
 def _dead_before(index: Index, number: int, present: bytes) -> Iterator[int]:
     """Give those messages of a block that were dead when a stale index was written.
 
-    They are dead for good: before a server ever uses a sequence again, it removes the index. Itself it forgets them, and
-    after a crash has messages again that were purged.
+    They are dead for good: before a server ever uses a sequence again, it removes the index. It forgets them itself,
+    and after a crash has messages again that were purged.
     """
     block = next((each for each in index.blocks if each.number == number), None)
     graves = Graves(block.graves if block else b"")

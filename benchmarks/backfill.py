@@ -110,7 +110,7 @@ def stored(open_it: Callable[[], History]) -> int:
 
 def drain(spark: Any, count: int, **options: str) -> int:
     """Read a frame into nothing."""
-    reader = spark.read.format("nats")
+    reader = spark.read.format("nats").option("minPartitions", "4")  # two cores have something to do on every side
     for name, value in options.items():
         reader = reader.option(name, value)
     reader.load().write.format("noop").mode("overwrite").save()
@@ -175,11 +175,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--messages", type=int, help="another number of messages")
+    parser.add_argument("--rounds", type=int, help="another number of rounds")
     parser.add_argument("--no-spark", action="store_true", help="only without Spark")
     parser.add_argument("--output", type=Path, default=Path("artifacts/backfill.json"))
     given = parser.parse_args()
     count = given.messages or (1_000_000 if given.quick else 10_000_000)
-    rounds = 2 if given.quick else 3
+    rounds = given.rounds or (2 if given.quick else 3)
     result: dict[str, Any] = {"compiled": compiled, "cores": os.cpu_count(), "size": SIZE, "messages": count}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         held, store, backup = Path(folder, "held"), Path(folder, "store"), Path(folder, "backup")

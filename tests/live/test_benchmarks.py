@@ -42,3 +42,17 @@ def test_the_benchmark_of_objects(tmp_path: Path) -> None:
         assert {"ours", "nats_py"} <= set(found["mb_per_second"]), case
         assert found["ratios"]["nats_py"] > 0
         assert all(seconds > 0 for taken in found["seconds"].values() for seconds in taken)
+
+
+def test_the_benchmark_of_backfill(tmp_path: Path) -> None:
+    """Reading through the server, from a store and from a backup give the same count, with rates, ratios and memory."""
+    output = tmp_path / "backfill.json"
+    command = [sys.executable, "benchmarks/backfill.py", "--messages", "100000", "--rounds", "1", "--no-spark"]
+    done = subprocess.run(
+        [*command, "--output", str(output)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(output.read_text())["one process"]
+    assert set(found["rates"]) == {"through the server", "store", "backup"}
+    assert all(ratio["median"] > 0 and ratio["wanted"] == 3 for ratio in found["ratios"].values())
+    assert all(part["last third"] > 0 for part in found["MiB"].values())

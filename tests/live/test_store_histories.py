@@ -76,7 +76,12 @@ async def live(nc: Connection, name: str, chance: random.Random, ttls: list[str]
 
 
 def check(folder: Path, seed: int, streams: int, *, kill: bool, ttls: list[str], settle: float) -> None:
-    """Let streams live, end the server, and compare what their store holds with what the next server gives."""
+    """Let streams live, end the server, and compare what their store holds with what the server had given.
+
+    A server that is killed has not written down all that limits and purges removed: the next one has some of it again,
+    and may miss some that limits then remove. Here, nothing that was given is missing; what is there again is what the
+    next server has under that sequence, if it has it.
+    """
     names = [f"S{number}" for number in range(streams)]
 
     async def work(url: str) -> None:
@@ -90,6 +95,7 @@ def check(folder: Path, seed: int, streams: int, *, kill: bool, ttls: list[str],
     store, copy = folder / f"store{seed}", folder / f"copy{seed}"
     with Server(store=store, sync="2m") as server:
         asyncio.run(work(server.url))
+        given = {name: said(server.url, name) for name in names}
         if kill:
             for node in server.nodes:
                 node.kill()
@@ -98,14 +104,19 @@ def check(folder: Path, seed: int, streams: int, *, kill: bool, ttls: list[str],
         for name in names:
             history = open_store(copy, name)
             found = held(history)
-            assert found == said(server.url, name), (seed, name, kill)
+            if not kill:
+                assert found == given[name], (seed, name)
+            else:
+                before, again = ({row[3]: row for row in rows} for rows in (given[name], said(server.url, name)))
+                assert [row for row in found if row[3] in before] == given[name], (seed, name)
+                assert all(row == again.get(row[3], row) for row in found), (seed, name)
             assert history.messages == len(found), (seed, name)
             assert not history.damage, (seed, name)
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["in order", "killed"])
 def test_random_histories(tmp_path: Path, kill: bool) -> None:
-    """Whatever happened, the store of a server that ended, or was killed, holds what a server that starts on it has."""
+    """Whatever happened, the store of a server that ended, or was killed, holds what the server had given."""
     check(tmp_path, 1, 12, kill=kill, ttls=["1h", "never"], settle=0.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 import shutil
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import DataLossError, InputError, MessageError, StoreDamagedError
+from penstock.errors import DataLossError, InputError, JetStreamError, MessageError, StoreDamagedError
+from penstock.jetstream.snapshot import _check_tar
 from penstock.store.history import History, open_backup, open_store
 from penstock.store.s2 import Broken
+from tests.store_sets import BEGIN, piece
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "stores"
 VERSIONS = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -163,3 +166,19 @@ def test_a_changed_byte_of_a_backup_is_never_a_wrong_row(golden: Path, tmp_path:
                 found, is_told = outcome(lambda: open_backup(copy))
                 check(found, is_told, whole, (path.name, place, len(written)))
         path.write_bytes(content)
+
+
+def test_a_backup_that_the_server_broke_off_is_told(tmp_path: Path) -> None:
+    """An older server writes what went wrong into a file of the archive, and says nothing else: 2.10.25 did so."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, said in (("meta.inf", b"{}"), ("errors.txt", b"Could not decompress message block [1]")):
+            member = tarfile.TarInfo(name)
+            member.size = len(said)
+            archive.addfile(member, io.BytesIO(said))
+    (tmp_path / "backup.json").write_text('{"config": {"name": "X"}, "state": {}}')
+    (tmp_path / "stream.tar.s2").write_bytes(BEGIN + piece(content.getvalue()))
+    with pytest.raises(StoreDamagedError, match=r"broke it off and wrote errors\.txt"):
+        open_backup(tmp_path)
+    with pytest.raises(JetStreamError, match=r"backup of X is not whole"):
+        _check_tar(tmp_path / "stream.tar.s2", "X")

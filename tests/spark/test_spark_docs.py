@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import b64decode
 from collections.abc import Callable
 
 import pytest
 
+from penstock import Server, connect
 from penstock.buckets import ObjectStore
 from penstock.buckets.key_stream import bucket_stream
 from penstock.buckets.object_status import object_stream
 from penstock.connection import Connection
+from penstock.jetstream import snapshot
 from tests.live.backfilling import archive_once, back_up
 from tests.live.bucketing import buckets  # noqa: F401  # a fixture
+from tests.live.store_worlds import fill, make
 from tests.spark.java import ROOT
 
 
@@ -107,6 +111,20 @@ def test_the_page_on_json(run_page, streams):
     streams.make("DEAD", subjects=["dead.>"])
     streams.make("PRICES", subjects=["prices.>"])
     assert run_page("docs/howto/json.md") == 5
+
+
+def test_the_page_on_backups_and_stores(run_page, tmp_path):
+    """Every program in the page runs as it stands, over the store and a backup of a server that was."""
+
+    async def work(url):
+        async with await connect(url) as nc:
+            await make(nc, "ORDERS")
+            await fill(nc, "ORDERS", 100)
+            await snapshot.backup(nc, "ORDERS", tmp_path / "backup")
+
+    with Server(store=tmp_path / "store", sync="2m") as own:
+        asyncio.run(work(own.url))
+    assert run_page("docs/howto/backfill.md") == 2
 
 
 def test_the_readme(run_page, read, streams):

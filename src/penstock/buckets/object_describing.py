@@ -23,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.times import parse_time
 from penstock.wire.jetstream import names
+from penstock.wire.jetstream.acked import confirm
 from penstock.wire.jetstream.direct import Found
 from penstock.wire.jetstream.verdicts import Verdict, judge, may_ask_again
 from penstock.wire.patience import Patience

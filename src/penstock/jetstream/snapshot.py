@@ -100,10 +100,25 @@ def _finish(path: Path, meta: dict[str, Any]) -> None:
     """Name what the server sent by its form, whichever server of a cluster sent it, and say at last what it is."""
     with (path / _PART).open("rb") as file:
         is_archive = _MAGIC in file.read(64)
+    if not is_archive:
+        _check_tar(path / _PART, meta["config"]["name"])
     os.replace(path / _PART, path / (ARCHIVE if is_archive else TAR))
     part = path / f"{META}.part"
     part.write_text(json.dumps(meta, indent=2))
     os.replace(part, path / META)
+
+
+def _check_tar(path: Path, stream: str) -> None:
+    """Refuse what an older server broke off: it says so only in a file among the others."""
+    from penstock.store.s2 import Broken
+    from penstock.store.tar_files import Tar
+
+    try:
+        Tar.open(str(path))
+    except Broken as error:
+        raise JetStreamError(
+            f"The backup of {stream} is not whole: {error}.", remedy="The server's log says why; nothing of it is kept."
+        ) from None
 
 
 def _remove(path: Path, is_new: bool) -> None:

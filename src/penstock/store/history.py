@@ -12,11 +12,12 @@ from typing import Any
 from penstock.errors import InputError, StoreInUseError
 from penstock.server.neighbours import server_using
 from penstock.store import backups
-from penstock.store.backups import Contents, Part, Tar
+from penstock.store.backups import Contents, Part
 from penstock.store.entries import MAGIC
 from penstock.store.files import Folder, open_folder
 from penstock.store.opening import open_file
 from penstock.store.stored import Damage, Segment, StoredStream, open_stream, stream_folders
+from penstock.store.tar_files import Tar
 from penstock.store.unpacked import Unpacked
 
 __all__ = ["History", "open_backup", "open_store"]

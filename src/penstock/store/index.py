@@ -122,6 +122,8 @@ def read_index(content: bytes, stream: str) -> Index:
             if total > 1 or version >= 4:
                 reader.number()
     blocks = tuple(_read_block(reader, version) for _ in range(reader.number()))
+    if sum(block.messages for block in blocks) != messages:
+        raise Damaged("it does not agree with itself")
     return Index(
         messages, size, first, last, first_time, last_time, subjects, blocks, reader.number(), reader.take(_CHECKSUM)
     )

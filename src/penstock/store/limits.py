@@ -40,13 +40,17 @@ def beyond_limits(
         for sequence, subject, stored, time, lives in _rows(name, segment, ttl):
             if sequence in dead:
                 continue
-            messages += 1
-            total += stored
-            if 0 < most < messages or 0 < size < total or (age > 0 and time < newest - age) or time + lives < newest:
+            # What was removed for another reason was gone before the total counted it.
+            if (age > 0 and time < newest - age) or time + lives < newest:
                 yield sequence
                 continue
             of_subject[subject] += 1
             if 0 < per_subject < of_subject[subject]:
+                yield sequence
+                continue
+            messages += 1
+            total += stored
+            if 0 < most < messages or 0 < size < total:
                 yield sequence
 
 

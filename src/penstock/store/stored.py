@@ -3,7 +3,7 @@
 The index tells all of that if the server ended in order: then it names the last checksum of the last block. If it does
 not, or is missing, every block is looked through, as the server does at its next start: tombstones are collected, a
 record that is not whole ends the last block, and the limits of the stream are applied again, as of the time of the last
-message, because nothing else says what they had removed.
+message, because nothing else says what they had removed. What an older index says to be dead, stays dead.
 """
 
 from __future__ import annotations
@@ -184,8 +184,6 @@ def _by_index(name: str, meta: dict[str, Any], folder: Files, sizes: dict[int, i
         raise Damaged("messages came after it was written")
     if max(sizes, default=0) > index.last_block:
         raise Damaged("blocks came after it was written")
-    if sum(block.messages for block in index.blocks) != index.messages:
-        raise Damaged("it does not agree with itself")
     missing = [block.number for block in index.blocks if block.messages and block.number not in sizes]
     damage = tuple(Damage(folder.place(f"{number}.blk").shown, 0, "the file is missing") for number in missing)
     segments = tuple(
@@ -247,7 +245,7 @@ def _rebuild(
         what = f"the index knows messages up to {index.last}, the blocks only up to {last}"
         damage.append(Damage(folder.path("index.db"), 0, what))
         last = index.last
-    if index is not None and not all(each.torn for each in damage):  # tombstones may be lost with the rest
+    if index is not None:
         for segment, sequences in zip(segments, present, strict=True):
             dead.add(_dead_before(index, segment.number, sequences))
     dead.add(beyond_limits(name, meta, segments, dead, newest))
@@ -262,7 +260,11 @@ def _rebuild(
 
 
 def _dead_before(index: Index, number: int, present: bytes) -> Iterator[int]:
-    """Give those messages of a block that were dead when a stale index was written; they stayed so."""
+    """Give those messages of a block that were dead when a stale index was written.
+
+    They are dead for good: before a server ever uses a sequence again, it removes the index. It forgets them itself,
+    and after a crash has messages again that were purged.
+    """
     block = next((each for each in index.blocks if each.number == number), None)
     graves = Graves(block.graves if block else b"")
     for sequence in members(present, index.last + 1):

@@ -16,7 +16,7 @@ from penstock.spark.partition import pick, without_markers
 from penstock.spark.past import Past, PastPart
 from penstock.spark.positions import Position
 from penstock.spark.pushdown import Pushed, narrow, push
-from penstock.spark.schema import arrow_schema, check_schema, conform
+from penstock.spark.schema import COLUMNS, arrow_schema, check_schema, conform
 from penstock.spark.source_options import SourceOptions
 from penstock.store.history import open_backup, open_store
 from penstock.store.opening import arrow_path
@@ -244,7 +244,8 @@ def _columns(part: PastPart, names: Sequence[str]) -> dict[str, Any]:
     """Say what need not be read, to a part that can leave out columns."""
     from penstock.spark.archive_files import ArchivedFile
 
-    return {"data": "data" in names} if isinstance(part, ArchivedFile) else {}
+    wanted = "data" in names or not set(names) <= set(COLUMNS)  # other columns come out of the payload
+    return {"data": wanted} if isinstance(part, ArchivedFile) else {}
 
 
 def _lost(partition: StoredPartition, part: PastPart, what: str) -> DataLossError:

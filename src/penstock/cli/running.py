@@ -104,7 +104,7 @@ def until_signal() -> Iterator[asyncio.Event]:
 
 
 @contextmanager
-def stop_on_signal(continuous: bool, what: str = "update") -> Iterator[threading.Event]:
+def stop_on_signal(continuous: bool, what: str = "the update in hand") -> Iterator[threading.Event]:
     """Give an event that the first Ctrl-C or SIGTERM sets; the second one interrupts, as the first does elsewhere."""
     stop = threading.Event()
 
@@ -112,7 +112,7 @@ def stop_on_signal(continuous: bool, what: str = "update") -> Iterator[threading
         if not continuous or stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        typer.echo(f"Stopping after the {what} in hand; once more to stop at once.", err=True)
+        typer.echo(f"Stopping after {what}; once more to stop at once.", err=True)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +18,7 @@ from penstock.cli.flags import Json, StreamName, flag
 from penstock.cli.output import print_json, progress
 from penstock.cli.running import stop_on_signal
 from penstock.durations import parse_duration
-from penstock.errors import OptionError, PipelineError
+from penstock.errors import OptionError, PenstockError, PipelineError
 
 if TYPE_CHECKING:
     from penstock.spark.archive_run import Archiver
@@ -76,42 +78,75 @@ def _count(number: int, what: str) -> str:
 
 def _run(archiver: Archiver, every: float | None, master: str | None, advance: Callable[[int], None]) -> None:
     """Start Spark, and follow the query to its end."""
-    from penstock.pipelines.reasons import cause
+    with ExitStack() as held:
+        try:
+            spark = _spark(archiver, master, held)
+            # Behind the start of Spark, which has a way of its own with Ctrl-C.
+            stop = held.enter_context(stop_on_signal(every is not None, "the batch in hand"))
+            query = archiver.query(spark, every)
+            held.callback(_end, query)
+            _follow(query, stop, advance)
+            failure: Any = query.exception()
+        except PenstockError:
+            raise
+        except Exception as error:  # Spark does not start, or its Java is gone: it has many ways to say so
+            failure = error
+        if failure is not None:
+            from penstock.pipelines.reasons import cause
+
+            said = cause(str(failure)) or type(failure).__name__
+            remedy = f"Start it again to go on where it was. Spark's log is {archiver.log}."
+            raise PipelineError(f"The archiver stopped: {said.rstrip('.')}.", remedy=remedy, log=str(archiver.log))
+
+
+def _spark(archiver: Archiver, master: str | None, held: ExitStack) -> Any:
+    """Start Spark, which ends with the command; what it says goes into a file."""
     from penstock.spark.sessions import session
 
-    with ExitStack() as held:
-        log = archiver.log
-        conf: dict[str, Any] = {
-            "spark__ui__enabled": "false",
-            "spark__ui__showConsoleProgress": "false",
-            "spark__local__dir": str(archiver.scratch),
-            "spark__driver__extraJavaOptions": f'"-Djava.io.tmpdir={archiver.scratch}"',
-            "spark__sql__session__timeZone": "UTC",
-        }
-        if master is None or master.startswith("local"):
-            conf |= {"spark__driver__host": "127.0.0.1", "spark__driver__bindAddress": "127.0.0.1"}
-        with _stderr_to(log):
-            spark = session(f"penstock archive {archiver.order.stream}", master, **conf)
-        held.callback(spark.stop)
-        # Behind the start of Spark, which has a way of its own with Ctrl-C.
-        stop = held.enter_context(stop_on_signal(every is not None, "batch"))
-        query = archiver.query(spark, every)
-        held.callback(query.stop)
-        told = -1
-        while query.isActive:
-            for batch in query.recentProgress:
-                if batch.batchId > told:
-                    told = batch.batchId
-                    advance(batch.numInputRows)
-            if stop.is_set() and not query.status["isTriggerActive"]:
-                break
-            time.sleep(_LOOK)
-        if (failure := query.exception()) is not None:
-            raise PipelineError(
-                f"The archiver stopped: {cause(str(failure)).rstrip('.')}.",
-                remedy="Start it again to go on where it was.",
-                log=str(log),
-            )
+    conf: dict[str, Any] = {
+        "spark__ui__enabled": "false",
+        "spark__ui__showConsoleProgress": "false",
+        "spark__local__dir": str(archiver.scratch),
+        "spark__driver__extraJavaOptions": f'"-Djava.io.tmpdir={archiver.scratch}"',
+        "spark__sql__session__timeZone": "UTC",
+    }
+    if master is None or master.startswith("local"):
+        conf |= {"spark__driver__host": "127.0.0.1", "spark__driver__bindAddress": "127.0.0.1"}
+    before = _children()
+    with stop_on_signal(False):
+        try:
+            with _stderr_to(archiver.log):
+                spark = session(f"penstock archive {archiver.order.stream}", master, **conf)
+        except BaseException:
+            for pid in _children() - before:  # a Java whose start is broken off would outlive the command
+                os.kill(pid, signal.SIGKILL)
+            raise
+    held.callback(_end, spark)
+    return spark
+
+
+def _children() -> set[int]:
+    """Give the processes that this one has started, where the system says so."""
+    found = (path.read_text().split() for path in Path("/proc/self/task").glob("*/children"))
+    return {int(pid) for listed in found for pid in listed}
+
+
+def _end(item: Any) -> None:
+    with suppress(Exception):  # its Java may be gone, which was told
+        item.stop()
+
+
+def _follow(query: Any, stop: threading.Event, advance: Callable[[int], None]) -> None:
+    """Wait for the end of a query; when it is to stop, for the end of the micro-batch in hand."""
+    told = -1
+    while query.isActive:
+        for batch in query.recentProgress:
+            if batch.batchId > told:
+                told = batch.batchId
+                advance(batch.numInputRows)
+        if stop.is_set() and not query.status["isTriggerActive"]:
+            return
+        time.sleep(_LOOK)
 
 
 @contextmanager

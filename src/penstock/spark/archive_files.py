@@ -15,7 +15,7 @@ from penstock.spark.archive_folder import ArchiveFolder, Progress, read_identity
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Archive", "ArchivedFile", "archived_files", "name_of", "open_archive", "read_archived"]
+__all__ = ["ArchivedFile", "StreamArchive", "archived_files", "name_of", "open_archive", "read_archived"]
 
 _FILE = re.compile(r"day=([0-9]{4}-[0-9]{2}-[0-9]{2})/([0-9]{20})\.parquet")
 
@@ -184,7 +184,7 @@ def _check_each_once(uri: str, files: Sequence[ArchivedFile]) -> None:
 
 
 @dataclass(frozen=True)
-class Archive:
+class StreamArchive:
     """What an archive holds of a stream, with the face of any past."""
 
     name: str
@@ -215,14 +215,14 @@ class Archive:
                     return int(batch.column("sequence")[place].as_py())
         return None
 
-    def between(self, since: datetime | None, until: datetime | None) -> Archive:
+    def between(self, since: datetime | None, until: datetime | None) -> StreamArchive:
         """Leave out the files of days that are not wanted."""
         low = date.min if since is None else since.astimezone(UTC).date()
         high = date.max if until is None else until.astimezone(UTC).date()
         return replace(self, parts=tuple(part for part in self.parts if low <= part.day <= high))
 
 
-def open_archive(uri: str, stream: str | None = None) -> Archive:
+def open_archive(uri: str, stream: str | None = None) -> StreamArchive:
     """Say what an archive holds."""
     identity = read_identity(uri)
     if stream not in (None, identity.stream):
@@ -240,4 +240,4 @@ def open_archive(uri: str, stream: str | None = None) -> Archive:
     config: dict[str, Any] = {"Created": identity.created}
     if identity.subjects is not None:
         config["archived"] = identity.subjects
-    return Archive(identity.stream, uri, config, first, last, tuple(files), progress.lost if progress else ())
+    return StreamArchive(identity.stream, uri, config, first, last, tuple(files), progress.lost if progress else ())

@@ -22,7 +22,7 @@ from penstock import credentials
 from penstock.contexts import to_context
 from penstock.errors import DataLossError, InputError
 from penstock.options import ConnectionOptions
-from penstock.spark.archive_files import Archive, open_archive
+from penstock.spark.archive_files import StreamArchive, open_archive
 from penstock.spark.archive_folder import (
     IDENTITY,
     OWN,
@@ -265,7 +265,7 @@ def _gone(order: ArchiveOrder, start: int, stream: Survey) -> DataLossError:
     )
 
 
-def _check_there(archive: Archive, progress: Progress, stream: Survey) -> None:
+def _check_there(archive: StreamArchive, progress: Progress, stream: Survey) -> None:
     """Refuse a stream that was set back: what it gets now has sequences that the archive holds."""
     if (place := stream.set_back(progress.mark)) is not None:
         raise stream.lost_after(progress.mark, place)

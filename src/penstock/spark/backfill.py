@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import DataLossError, InputError
-from penstock.spark.archive_files import Archive
+from penstock.spark.archive_files import StreamArchive
 from penstock.spark.batch_reader import NatsReader
 from penstock.spark.connections import TaskConnection
 from penstock.spark.offsets import Mark, Range
@@ -163,7 +163,7 @@ class Backfilled(Survey):
         if not self.is_past(wanted.start):
             yield from super().tasks(wanted, options)
             return
-        for start, end in self.past.lost if isinstance(self.past, Archive) else ():
+        for start, end in self.past.lost if isinstance(self.past, StreamArchive) else ():
             if start < wanted.end and end > wanted.start:
                 options.lose(_lost_before(self.past, start, end))
         yield from cut_past(self.past, self.stamps, wanted.start, wanted.end, options, self.subjects)
@@ -213,7 +213,7 @@ class _Backfilling(PartitionReader):
 
 def _opened(options: SourceOptions) -> Past:
     past = open_past(str(options.past), options.stream)
-    if options.archive is not None and not isinstance(past, Archive):
+    if options.archive is not None and not isinstance(past, StreamArchive):
         raise InputError(
             f"{options.archive} is not an archive.",
             remedy="Name a folder that `penstock stream archive` keeps; a backup or a store goes into backfill.",
@@ -236,7 +236,7 @@ class BackfillReader(_Backfilling, NatsReader):
     def survey(self, bulk: TaskConnection, name: str) -> Survey:
         found = Backfilled(bulk, name, self.pushed.subjects, None, self._open(), self.stamps)
         self._check(found)
-        if isinstance(found.past, Archive):
+        if isinstance(found.past, StreamArchive):
             found.past = found.past.between(self.pushed.since, self.pushed.until)
         return found
 
@@ -247,7 +247,7 @@ class BackfillStreamReader(_Backfilling, NatsStreamReader):
     def _survey(self, name: str, mark: Mark | None) -> Survey | None:
         self._open()
         found = super()._survey(name, mark)
-        if isinstance(found, Backfilled) and isinstance(found.past, Archive) and found.lacks(found.past.next):
+        if isinstance(found, Backfilled) and isinstance(found.past, StreamArchive) and found.lacks(found.past.next):
             self.past = None  # an archive grows: it may have by now what the stream has dropped since it was opened
             found = super()._survey(name, mark)
         if isinstance(found, Backfilled):

@@ -56,8 +56,8 @@ class PipelineReplay:
         """Read what `to_json` wrote; InputError where it is anything else."""
         try:
             content = json.loads(text)
-            switched, backfill = bool(content.get("switched", False)), dict(content.get("backfill", {}))
-            return cls(content["start"], dict(content["into"]), switched, backfill)
+            start, into = content["start"], dict(content["into"])
+            return cls(start, into, bool(content.get("switched", False)), dict(content.get("backfill", {})))
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{VARIABLE} holds {text!r}, which no replay wrote.", remedy="Unset it.") from None
 

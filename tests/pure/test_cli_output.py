@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from penstock.cli import asset_show, consumer_show, doctor, message_parts, output, running, standard_input, tables
-from penstock.cli.chunks import _Part, file_name
+from penstock.cli.chunks import file_name
 from penstock.errors import InputError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Message
+from penstock.part_file import PartFile
 
 Captured = pytest.CaptureFixture[str]
 
@@ -474,17 +475,23 @@ async def test_a_slow_pipe_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path):
-    """A part has no name that shows until it is kept; what is there already is not replaced."""
-    with _Part(tmp_path) as part:
+    """A part has no name that shows until it is kept; what is there already is replaced only where that is said."""
+    kept = tmp_path / "id"
+    with PartFile(tmp_path) as part:
         part.file.write(b"one")
         assert [path.name.startswith(".penstock-") for path in tmp_path.iterdir()] == [True]
-        assert part.keep("id").name == "id"
-    with _Part(tmp_path) as part:
+        part.keep(kept)
+    with PartFile(tmp_path) as part:
         part.file.write(b"two")
-        assert part.keep("id").name == "id.1"
-    with _Part(tmp_path) as part:
+        with pytest.raises(FileExistsError):
+            part.keep(kept)
+    with PartFile(tmp_path) as part:
         part.file.write(b"never kept")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"id": b"one", "id.1": b"two"}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"id": b"one"}
+    with PartFile(tmp_path) as part:
+        part.file.write(b"three")
+        part.keep(kept, overwrite=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"id": b"three"}
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "..", "\x00", "ü" * 120, "a" * 256, "con:1"])

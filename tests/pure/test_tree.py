@@ -119,7 +119,7 @@ def test_the_help_of_a_verb_loads_its_own_file_only():
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
-        (["strm"], "'stream'"),
+        (["strm"], "'stream', 'store'"),
         (["publis"], "'pub'"),
         (["cons"], "'consumer', 'console'"),
         (["stream", "lisst"], "'ls'"),

@@ -1,6 +1,7 @@
 """Stores and backups of nats-server, read without a server: blocks, indexes and archives, as Arrow batches.
 
-The inner modules (`MODULES`) are compiled as those of the wire are, and stand on them.
+The names that it exports are public; its modules are not for users. The inner ones (`MODULES`) are compiled as those of
+the wire are, and stand on them.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 from types import ModuleType
 
 from penstock import plain, wire
+from penstock.exports import exports
 
-__all__: list[str] = []
+__all__ = ["History", "open_backup", "open_store"]
+
+__getattr__, __dir__ = exports(__name__, dict.fromkeys(__all__, "penstock.store.history"))
 
 # In the order of their imports.
 MODULES = ("checksums", "s2", "records", "entries")

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Protocol, Self
 
 from penstock.errors import InputError
 from penstock.store.opening import arrow_path, open_file
-from penstock.store.places import InFile, Place
+from penstock.store.places import BlockPlace, InFile
 
 __all__ = ["Files", "Folder", "open_folder"]
 
@@ -33,7 +33,7 @@ class Files(Protocol):
     def path(self, name: str) -> str:
         """Say where a file in it is."""
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> BlockPlace:
         """Give where a block in it is."""
 
     def read(self, name: str) -> bytes | None:
@@ -59,7 +59,7 @@ class Folder:
         """Give the path or the URI of a file in it."""
         return f"{self.uri.rstrip('/')}/{name}"
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> BlockPlace:
         """Give where a block in it is."""
         return InFile(self.path(name))
 

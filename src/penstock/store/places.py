@@ -10,10 +10,10 @@ from penstock.store.opening import open_file
 from penstock.store.s2 import Broken
 from penstock.store.unpacked import Unpacked
 
-__all__ = ["InBackup", "InFile", "Place"]
+__all__ = ["BlockPlace", "InBackup", "InFile"]
 
 
-class Place(Protocol):
+class BlockPlace(Protocol):
     """Where a block is; it is carried to tasks."""
 
     @property

@@ -21,7 +21,7 @@ from penstock.store.files import Files, Folder
 from penstock.store.graves import Graves, members
 from penstock.store.index import Damaged, Index, read_block_index, read_index
 from penstock.store.limits import beyond_limits
-from penstock.store.places import Place
+from penstock.store.places import BlockPlace
 from penstock.store.reading import read_segment
 from penstock.store.records import Records, key_of
 
@@ -39,7 +39,7 @@ class Segment:
     """A block of a stream, and what of it is alive."""
 
     number: int
-    place: Place
+    place: BlockPlace
     size: int
     """Bytes of the block, as it is kept."""
     first: int
@@ -282,7 +282,7 @@ def _known_to(older: bytes, present: bytes) -> Iterator[int]:
     yield from members(present, index.first)
 
 
-def _broken(place: Place, content: bytearray, at: int, is_last: bool) -> Damage:
+def _broken(place: BlockPlace, content: bytearray, at: int, is_last: bool) -> Damage:
     left = len(content) - at
     size = int.from_bytes(content[at : at + 4], "little") & 0x7FFFFFFF
     torn = is_last and (left < 22 or left < size <= 32 << 20)

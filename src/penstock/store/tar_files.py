@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.store.opening import open_file
-from penstock.store.places import InBackup, Place
+from penstock.store.places import BlockPlace, InBackup
 from penstock.store.s2 import Broken
 from penstock.store.unpacked import Unpacked
 
@@ -58,7 +58,7 @@ class Tar:
         """Say where a file in it is."""
         return f"{self.uri}:{self.inner}{name}"
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> BlockPlace:
         """Give where a block in it is."""
         return self.members.get(self.inner + name) or InBackup(self.uri, self.inner + name, 0, 0)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.survey import Survey
 
-__all__ = ["Past", "PastPart", "StoredMessage", "check_same", "last_messages", "open_past", "past_stream"]
+__all__ = ["Past", "PastMessage", "PastPart", "check_same", "last_messages", "open_past", "past_stream"]
 
 MOST_COMPARED = 16  # messages that are looked for on the server until one is there, too
 
@@ -118,7 +118,7 @@ def past_stream(uri: str) -> str:
 
 
 @dataclass(frozen=True)
-class StoredMessage:
+class PastMessage:
     """What is compared of a message; times as Arrow has them, without nanoseconds."""
 
     sequence: int
@@ -127,22 +127,22 @@ class StoredMessage:
     digest: bytes
 
     @classmethod
-    def of(cls, sequence: int, time: datetime, subject: str, data: bytes) -> StoredMessage:
+    def of(cls, sequence: int, time: datetime, subject: str, data: bytes) -> PastMessage:
         """Take a message in."""
         return cls(sequence, time, subject, hashlib.blake2b(data, digest_size=16).digest())
 
 
-def last_messages(past: Past, below: int, count: int) -> list[StoredMessage]:
+def last_messages(past: Past, below: int, count: int) -> list[PastMessage]:
     """Give the last messages of a past below a sequence, the last one first."""
-    found: list[StoredMessage] = []
+    found: list[PastMessage] = []
     for part in reversed(past.parts):
         if part.first >= below:
             continue
-        tail: list[StoredMessage] = []
+        tail: list[PastMessage] = []
         try:
             for batch in part.batches(past.name, 0, below, headers=False, escape=True):
                 for row in batch.slice(max(0, batch.num_rows - count)).to_pylist():
-                    tail.append(StoredMessage.of(row["sequence"], row["time"], row["subject"], row["data"]))
+                    tail.append(PastMessage.of(row["sequence"], row["time"], row["subject"], row["data"]))
                 del tail[:-count]
         except (Broken, DataLossError):  # what cannot be read is told when it is wanted
             pass
@@ -207,10 +207,10 @@ def _check_times(past: Past, live: Survey) -> None:
         raise _other(past, live, f"{nothing}; the stream's first message is older than the last one of the backup")
 
 
-def _read(found: Any) -> StoredMessage:
+def _read(found: Any) -> PastMessage:
     from penstock.model import parse_time
 
-    return StoredMessage.of(found.sequence, parse_time(found.time), found.subject, found.payload)
+    return PastMessage.of(found.sequence, parse_time(found.time), found.subject, found.payload)
 
 
 def _other(past: Past, live: Survey, why: str) -> InputError:

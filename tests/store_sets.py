@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import tarfile
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock import store
 from penstock.store import checksums, entries, records, s2
 
+GOLDEN = Path(__file__).resolve().parent / "golden" / "stores"
 PLAIN = SimpleNamespace(**store.load_plain(), form="plain")
 COMPILED = SimpleNamespace(checksums=checksums, s2=s2, records=records, entries=entries, form="compiled")
 FORMS = [pytest.param(PLAIN, id="plain"), pytest.param(COMPILED, id="compiled" if store.compiled else "as installed")]
+
+
+def unpack_golden(version: str, folder: Path) -> None:
+    """Unpack the store and the backups that a server of that version wrote."""
+    # Python 3.11 knows filters from 3.11.4 on, and wants to be told of one from 3.12 on.
+    how: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    with tarfile.open(GOLDEN / f"{version}.tar.xz") as archive:
+        archive.extractall(folder, **how)
 
 
 def number(value: int) -> bytes:

@@ -220,4 +220,4 @@ def test_object_buckets_that_are_none(server, objects):
     assert read_rows(server.url, objects=objects.name) == []
     with pytest.raises(InputError, match="The object bucket nowhere does not exist") as told:
         read_rows(server.url, objects="nowhere")
-    assert objects.name in str(told.value)
+    assert "There are " in str(told.value)  # the first few by name

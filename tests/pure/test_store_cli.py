@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from penstock.store.key_file import hide
 from tests.live.inprocess import Done, runner
+from tests.store_sets import unpack_golden
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
@@ -20,8 +20,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("golden")
-    with tarfile.open(GOLDEN / "stores" / "2.14.6.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack_golden("2.14.6", folder)
     return folder
 
 

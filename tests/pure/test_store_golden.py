@@ -18,9 +18,8 @@ from penstock.errors import DataLossError, InputError, JetStreamError, MessageEr
 from penstock.jetstream.snapshot import _check_tar
 from penstock.store.history import History, open_backup, open_store
 from penstock.store.s2 import Broken
-from tests.store_sets import BEGIN, piece
+from tests.store_sets import BEGIN, GOLDEN, piece, unpack_golden
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "stores"
 VERSIONS = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
 Row = tuple[Any, ...]
 
@@ -29,8 +28,7 @@ Row = tuple[Any, ...]
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("golden")
     for version in VERSIONS:
-        with tarfile.open(GOLDEN / f"{version}.tar.xz") as archive:
-            archive.extractall(folder / version, filter="data")
+        unpack_golden(version, folder / version)
     return folder
 
 

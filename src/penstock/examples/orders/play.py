@@ -207,15 +207,12 @@ class Play:
     @contextlib.asynccontextmanager
     async def service(self) -> AsyncIterator[Bus]:
         """Serve the results on the bus, and give a bus to ask on."""
-        shop = Shop(self.warehouse)
-        async with await connect(self.options.replace(name="shop service")) as client:
-            following = asyncio.create_task(shop.follow())
-            try:
-                async with Bus(client, {QUEUE: 1}) as bus, bus.serve(QUEUE, shop):
-                    yield bus
-            finally:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+        async with (
+            await connect(self.options.replace(name="shop service")) as client,
+            Bus(client, {QUEUE: 1}) as bus,
+            bus.serve(QUEUE, Shop(client, self.warehouse)),
+        ):
+            yield bus
 
     async def _audit(self, bus: Bus) -> None:
         sums = self.ledger.top()
@@ -226,4 +223,4 @@ class Play:
         self.result.revenue = await asyncio.to_thread(read_revenue, self.options)
         streams = await asyncio.to_thread(audit_streams, self.ledger, self.options)
         tables = await asyncio.to_thread(audit_tables, self.ledger, self.warehouse)
-        self.result.stages = [*streams[:3], *tables, streams[3], *audit_answers(self.ledger, customer, orders, top)]
+        self.result.stages = [*streams[:3], *tables, *streams[3:], *audit_answers(self.ledger, customer, orders, top)]

@@ -1,69 +1,70 @@
-"""The shop's service on the bus: answers from the tables that the pipeline wrote, in sections, row by row."""
+"""The shop's service on the bus: answers from what the pipeline wrote, a table and a bucket, row by row."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from pathlib import Path
 from typing import Any
 
+from penstock.buckets import KeyValue
 from penstock.bus import Bus, Request, Response, Sender
-from penstock.pipelines.tables import KeptTable, Table
+from penstock.connection import Connection
+from penstock.errors import InputError, NotFoundError
+from penstock.pipelines.tables import Table
 
-__all__ = ["QUEUE", "Shop", "ask"]
+__all__ = ["BUCKET", "QUEUE", "Shop", "ask"]
 
 QUEUE = "shop"
-log = logging.getLogger("penstock.examples")
-REFRESH = 0.25  # seconds between two looks at the table that Spark rewrites
+BUCKET = "SUMS"
+KNOWN = b"Ask for orders?customer=X, sums?customer=X or top-customers?limit=N."
 
 
 class Shop:
-    """Answers `orders?customer=X` and `top-customers?limit=N` from a warehouse.
-
-    The orders only grow, and their log says what counts. The top customers are computed anew in each update of the
-    pipeline, and their folder is empty for most of it: answers come from the newest whole rows, kept in memory.
+    """Answers `orders?customer=X` from a table of the warehouse, `sums?customer=X` and `top-customers?limit=N` from a
+    bucket, in which each customer's sums are a moment after the order.
     """
 
-    def __init__(self, warehouse: Path) -> None:
+    def __init__(self, client: Connection, warehouse: Path) -> None:
+        self._client = client
         self.warehouse = warehouse
-        self._top = KeptTable(warehouse / "top_customers")
-
-    async def follow(self) -> None:
-        """Take in each new state of the top customers when it is whole, until cancelled."""
-        told = ""
-        while True:
-            try:
-                await asyncio.to_thread(self._top.refresh)
-            except (OSError, ValueError) as error:  # a file that cannot be read; whoever asks is told, too
-                if str(error) != told:
-                    log.warning("The top customers cannot be read: %s", error)
-                told = str(error)
-            await asyncio.sleep(REFRESH)
 
     async def __call__(self, request: Request, sender: Sender) -> None:
-        if request.resource == "orders" and request.query.get("customer"):
-            rows = await asyncio.to_thread(self.orders_of, request.query["customer"][0])
-            await _send(sender, "order", rows)
+        customer = (request.query.get("customer") or [""])[0]
+        if request.resource == "orders" and customer:
+            await _send(sender, "order", await asyncio.to_thread(self.orders_of, customer))
+        elif request.resource == "sums" and customer:
+            found = await self.sums_of(customer)
+            unknown = Response(404, "text/plain", b"That customer has ordered nothing.")
+            await sender.respond(unknown if found is None else Response(200, "application/json", found))
         elif request.resource == "top-customers":
             limit = (request.query.get("limit") or ["10"])[0]
             if not re.fullmatch("[0-9]{1,9}", limit):
                 await sender.respond(Response(400, "text/plain", b"The limit is no number."))
                 return
-            await _send(sender, "customer", (await asyncio.to_thread(self.top_customers))[: int(limit)])
+            await _send(sender, "customer", (await self.top_customers())[: int(limit)])
         else:
-            await sender.respond(Response(404, "text/plain", b"Ask for orders?customer=X or top-customers?limit=N."))
+            await sender.respond(Response(404, "text/plain", KNOWN))
+
+    async def sums_of(self, customer: str) -> bytes | None:
+        """Give what a customer has ordered so far, as JSON; None if there is no such customer."""
+        try:
+            return (await (await KeyValue.open(self._client, BUCKET)).get(customer)).value
+        except (InputError, NotFoundError):  # a name that cannot be a key is nobody's
+            return None
+
+    async def top_customers(self) -> list[dict[str, Any]]:
+        """Give the customers by what they spent, the most first."""
+        bucket = await KeyValue.open(self._client, BUCKET)
+        rows = [json.loads(entry.value) async for entry in bucket.entries()]
+        return sorted(rows, key=lambda row: (-row["cents"], row["customer"]))
 
     def orders_of(self, customer: str) -> list[dict[str, Any]]:
         """Give a customer's orders, in the order of their time."""
         columns = ["order_id", "customer", "cents", "ordered"]
         rows = [row for row in Table(self.warehouse / "orders").rows(columns) if row["customer"] == customer]
         return sorted(rows, key=lambda row: (row["ordered"], row["order_id"]))
-
-    def top_customers(self) -> list[dict[str, Any]]:
-        """Give the customers by what they spent, the most first."""
-        return sorted(self._top.rows(), key=lambda row: (-row["cents"], row["customer"]))
 
 
 async def _send(sender: Sender, kind: str, rows: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import os
@@ -17,7 +18,8 @@ import pytest
 
 from penstock.cli import asset_show, consumer_show, doctor, message_parts, output, running, standard_input, tables
 from penstock.cli.chunks import file_name
-from penstock.errors import InputError
+from penstock.cli.programs import Program
+from penstock.errors import InputError, ProgramError
 from penstock.info import ConsumerInfo, StreamInfo
 from penstock.model import Message
 from penstock.part_file import PartFile
@@ -564,3 +566,13 @@ def test_the_wire_is_judged(monkeypatch: pytest.MonkeyPatch):
     assert "C compiler" in doctor._wire().remedy
     monkeypatch.setenv("PENSTOCK_PURE", "1")
     assert (doctor._wire().state, doctor._wire().remedy) == ("note", "")
+
+
+async def test_a_program_that_reads_nothing_leaves_no_complaint(caplog: pytest.LogCaptureFixture):
+    """What could not be written to a program that has ended is nobody's error, and is not logged as one."""
+    program = Program("false", "--translate", seconds=20.0)
+    for _ in range(20):
+        with pytest.raises(ProgramError):
+            await program.run(b"x" * 200_000)
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []

@@ -104,6 +104,8 @@ class Program:
             process.stdin.write(payload)
             await process.stdin.drain()
         process.stdin.close()
+        with suppress(BrokenPipeError, ConnectionResetError):  # nobody else asks, and asyncio would log it
+            await process.stdin.wait_closed()
 
     async def _read(self, process: Process) -> bytes:
         assert process.stdout is not None

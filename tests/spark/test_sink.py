@@ -325,11 +325,12 @@ def test_a_query_that_is_not_deterministic_adds_one_copy(flow, streams, stored, 
     first = len(stored(flow.sink))
     with pytest.raises(Exception, match="are not in it any more"):
         flow.run(chance)
-    assert len(stored(flow.sink)) == first + 600
+    # What the first attempt had on its way may have been stored after it failed, before the next start fenced it off.
+    assert first <= (held := len(stored(flow.sink)) - 600) < 600
     with pytest.raises(Exception, match="Nothing was written by this start"):
         flow.run(chance)
     flow.run(chance, onChangedRows="keep")
-    assert len(stored(flow.sink)) == first + 600
+    assert len(stored(flow.sink)) == held + 600
 
 
 def test_a_checkpoint_one_batch_old_heals(flow, streams, stored):

@@ -237,6 +237,19 @@ async def test_a_bucket_that_is_purged_is_told(kv: KeyValue, nc: Connection, mon
             await took(watch, 1)
 
 
+async def test_a_purge_is_told_although_a_value_follows_at_once(
+    kv: KeyValue, nc: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    """What was purged stays gone: a value that comes before anybody has looked does not hide it."""
+    monkeypatch.setattr(watch_module, "_LOOK", 0.05)
+    async with kv.watch() as watch:
+        held = len(await took(watch, 3))
+        await api_request(nc, f"STREAM.PURGE.KV_{kv.bucket}")
+        await kv.put("another", b"y")
+        with pytest.raises(DataLossError, match="was purged"):
+            await took(watch, held + 2)
+
+
 async def test_a_key_that_ends_is_no_purge(nc: Connection, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch):
     """Values that age out of a bucket are no loss."""
     monkeypatch.setattr(watch_module, "_LOOK", 0.05)

@@ -2,8 +2,8 @@
 
 It reads the bucket's stream in order (`jetstream.ordered`), so a lost connection, a change of leaders and a consumer
 that is gone are survived. A bucket that is deleted, replaced or put back to an older state ends it with an error. So
-does one that is purged as a whole: the server says nothing of that to anybody, so a value that was given last, and that
-nothing came after, is looked for from time to time.
+does one that is purged as a whole: the server says nothing of that to anybody, so values of a few keys that were given,
+and that nothing came after, are looked for from time to time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Watch"]
 
 _LOOK = 5.0  # seconds between two looks at the bucket
+_CANARIES = 64  # keys whose values are looked for: a purge is missed only if all of them were written again since
 
 
 class Watch:
@@ -65,7 +66,7 @@ class Watch:
             headers_only=meta_only,
             patience=patience,
         )
-        self._canary: tuple[bytes, int] | None = None  # the subject and the revision of a value that should be there
+        self._canaries: dict[bytes, int] = {}  # subjects, and the revisions of their values, which should be there
         self._looking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -126,10 +127,10 @@ class Watch:
         if not subject.startswith(self._kept):
             return None  # a stream may have been given other subjects, too
         entry = entry_of_ordered(self._bucket, subject[len(self._kept) :].decode("utf-8", "replace"), message)
-        if not entry.is_deleted:
-            self._canary = (subject, message.sequence)
-        elif self._canary is not None and self._canary[0] == subject:
-            self._canary = None
+        if entry.is_deleted:
+            self._canaries.pop(subject, None)
+        elif subject in self._canaries or len(self._canaries) < _CANARIES:
+            self._canaries[subject] = message.sequence
         return None if self._ignore_deletes and entry.is_deleted else entry
 
     def _gone(self, error: NotFoundError) -> NotFoundError:
@@ -140,8 +141,13 @@ class Watch:
 
     # -- a purge ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _canary(self) -> tuple[bytes, int] | None:
+        """The oldest value that should be there."""
+        return min(self._canaries.items(), key=lambda item: item[1], default=None)
+
     async def _look(self) -> None:
-        """Notice that what was given last is gone, and that nothing came in its place."""
+        """Notice that what was given is gone, and that nothing came in its place."""
         suspected: tuple[tuple[bytes, int], int, int] | None = None  # of which value, and how far things were then
         while True:
             await asyncio.sleep(_LOOK)

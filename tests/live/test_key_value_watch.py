@@ -181,6 +181,7 @@ async def test_messages_that_go_before_they_are_read_end_the_current_state(kv: K
     stream = f"KV_{kv.bucket}"
     read = OrderedRead(nc, stream, filters=[f"$KV.{kv.bucket}.>"], heartbeat=0.2)
     await read.open()
+    await eventually(lambda: len(read._queue) >= 6, "the five values and the mark behind them")
     read._initial, read._marked, read.is_current = 99, False, False
     read._queue.clear()
     async with asyncio.timeout(5):

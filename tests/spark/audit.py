@@ -313,10 +313,10 @@ class Audit:
             "in_flight": self.dice.choice([2, 4]),
             "once": once,
             "unfenced": self.unfenced,
-            **self.settings,
         }
         if once:
             settings |= {"batch": 5000, "atomic_rows": 400}  # only what is unfinished is done in the old way
+        settings |= self.settings
         self.driver.tell(settings)
 
     def _use_archive(self, file: Path) -> None:

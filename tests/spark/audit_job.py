@@ -111,6 +111,8 @@ def start(spark: Any, given: dict[str, Any]) -> Any:
     )
     if given.get("bucket"):
         return start_sums(numbers, given)
+    if given.get("objects"):
+        return start_objects(numbers, given)
     rows = (
         numbers.repartition(given["partitions"], F.col("id") % 17)
         .mapInArrow(unruly(given["seed"], given["failures"]), "id long")
@@ -149,6 +151,47 @@ def start_sums(numbers: Any, given: dict[str, Any]) -> Any:
     return (
         sums.writeStream.outputMode("update")
         .foreachBatch(write)
+        .option("checkpointLocation", given["checkpoint"])
+        .trigger(**({"availableNow": True} if given["once"] else {"processingTime": "0 seconds"}))
+        .start()
+    )
+
+
+def content_of(number: int) -> bytes:
+    """Give the bytes of the object that a number becomes: nothing, a little, or several batches full."""
+    dice = random.Random(number)
+    return dice.randbytes(dice.choice([0, 10, 3_000, 50_000, 400_000]))
+
+
+def start_objects(numbers: Any, given: dict[str, Any]) -> Any:
+    """Start the query that stores an object for each number; those of a batch have names of their own."""
+
+    def with_content(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            contents = [content_of(number) for number in batch.column("id").to_pylist()]
+            yield batch.append_column("content", pa.array(contents, pa.binary()))
+
+    rows = (
+        numbers.repartition(given["partitions"], F.hash("id", F.lit(given["seed"])))
+        .mapInArrow(unruly(given["seed"], given["failures"]), "id long")
+        .mapInArrow(with_content, "id long, content binary")
+        .select(
+            (F.col("id") % given["keys"]).cast("string").alias("name"),
+            F.col("id").cast("string").alias("description"),
+            "content",
+        )
+    )
+    return (
+        rows.writeStream.format("nats")
+        .option("url", given["url"])
+        .option("objects", given["objects"])
+        .option("atomicRows", given["atomic_rows"])
+        .option("atomicBytes", given["atomic_bytes"])
+        .option("inFlight", given["in_flight"])
+        .option("patience", "45s")
+        .option("requestTimeout", "2s")
         .option("checkpointLocation", given["checkpoint"])
         .trigger(**({"availableNow": True} if given["once"] else {"processingTime": "0 seconds"}))
         .start()

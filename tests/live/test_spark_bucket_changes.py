@@ -177,3 +177,17 @@ def test_many_keys_are_read_while_some_change(server, buckets, unique):
         wanted = [f"$KV.{name}.k{number}" for number in (*range(599, -1, -1), 7000)]
         found = bulk.lasts(f"KV_{name}", wanted)
     assert [item.payload if item else None for item in found] == [*(b"%d" % n for n in range(599, -1, -1)), None]
+
+
+@pytest.mark.parametrize("start", ["all", "last"])
+def test_changes_of_json_are_columns(buckets, unique, changes, start):
+    """Changes come parsed, from the beginning and from the state; a deletion has no fields and no error."""
+    name = buckets.make(unique("J"), max_msgs_per_subject=5)
+    buckets.put(name, a=b'{"id": 1}', b=b"no JSON")
+    query = changes(bucket=name, start=start, format="json", columns="key STRING, id BIGINT, _error STRING")
+    first = [(row["key"], row["id"], row["_error"]) for row in query.batch() or []]
+    assert first == [("a", 1, None), ("b", None, "the payload is not JSON")]
+    buckets.put(name, a=b'{"id": 2}')
+    buckets.delete(name, "b")
+    later = [(row["key"], row["id"], row["_error"]) for row in query.batch() or []]
+    assert later == [("a", 2, None), ("b", None, None)]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringStartsWith
 
-from penstock.errors import DataLossError, InputError, OptionError
+from penstock.errors import DataLossError, InputError, MessageError, OptionError
 from penstock.spark.bucket_survey import BucketSurvey
 from penstock.spark.connections import TaskConnection
 from penstock.spark.source_options import SourceOptions
@@ -320,3 +320,40 @@ def test_what_is_for_batches_and_for_streams():
     ):
         with pytest.raises(OptionError, match="cannot be used here"):
             SourceOptions.parse(options).check_stream()
+
+
+def test_values_of_json_are_columns(server, buckets, unique):
+    """Fields of values are columns beside the others; a bad value is told in its row, and a deleted key has none."""
+    name = buckets.make(unique("J"), max_msgs_per_subject=5)
+    buckets.put(name, a=b'{"id": 1, "tags": ["x"]}', b=b"no JSON", c=b'{"id": "?"}', d=b"{}")
+    buckets.delete(name, "d")
+    given = {"bucket": name, "format": "json", "jsonSchema": "id BIGINT, tags ARRAY<STRING>"}
+    rows = read_rows(server.url, includeDeleted="true", **given)
+    assert [(row["key"], row["id"], row["_error"]) for row in rows] == [
+        ("a", 1, None),
+        ("b", None, "the payload is not JSON"),
+        ("c", None, "id is a string, not bigint"),
+        ("d", None, None),
+    ]
+    assert (rows[0]["value"], rows[0]["tags"], rows[3]["operation"]) == (b'{"id": 1, "tags": ["x"]}', ["x"], "DEL")
+    told = f"Revision 2 of key b of bucket {name} cannot be read: the payload is not JSON"
+    with pytest.raises(MessageError, match=told):
+        read_rows(server.url, **given, onBadJson="fail")
+    inside = {**given, "jsonColumn": "found", "includeDeleted": "true"}
+    assert [row["found"] and row["found"]["id"] for row in read_rows(server.url, **inside)] == [1, None, None, None]
+    declared = {"bucket": name, "format": "json", "columns": "id BIGINT, operation STRING", "keys": "a"}
+    assert read_rows(server.url, **declared) == [{"id": 1, "operation": "PUT"}]
+    assert read_rows(server.url, **{**declared, "columns": "revision BIGINT"}) == [{"revision": 1}]
+
+
+def test_values_of_text_are_strings(server, buckets, unique):
+    """With format=text the value is a string, null for a deleted key; what is no text stops, or is escaped."""
+    name = buckets.make(unique("T"), max_msgs_per_subject=5)
+    buckets.put(name, a="é".encode())
+    buckets.delete(name, "b")
+    given = {"bucket": name, "format": "text", "includeDeleted": "true"}
+    assert [row["value"] for row in read_rows(server.url, **given)] == ["é", None]
+    buckets.put(name, c=b"\xff")
+    with pytest.raises(MessageError, match=r"Revision 3 of key c .*not UTF-8"):
+        read_rows(server.url, **given)
+    assert [row["value"] for row in read_rows(server.url, **given, invalidText="escape")] == ["é", None, "\\xff"]

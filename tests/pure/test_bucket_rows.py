@@ -44,6 +44,8 @@ def rows(**columns):
         ({"bucket": "B", "idColumn": "key"}, "idColumn cannot be used here"),
         ({"bucket": "B", "guarantee": "at-least-once"}, "which bucket cannot have"),
         ({"objects": "B", "ttl": "1h"}, "ttl cannot be used here"),
+        ({"objects": "B", "format": "json"}, "format cannot be used here"),
+        ({"bucket": "B", "jsonColumn": "x"}, "jsonColumn cannot be used here"),
         ({"objects": "B", "revisionColumn": "r"}, "revisionColumn cannot be used here"),
         ({"stream": "ORDERS", "onNullValue": "delete"}, "onNullValue cannot be used here"),
         ({}, "No stream is named"),
@@ -71,6 +73,14 @@ def test_a_bucket_is_its_stream():
         (KEYS, {"revision_column": "revision"}, "there is no such column"),
         ({**KEYS, "revision": "string"}, {"revision_column": "revision"}, "Column revision has the type string"),
         (KEYS, {"ttl_column": "ttl"}, "there is no such column"),
+        ({"price": "double"}, {"format": "json"}, "no column key"),
+        ({"key": "string", "revision": "bigint"}, {"format": "json"}, "no column that could become JSON"),
+        ({"key": "string", "x": "int"}, {"format": "json", "json_column": "x"}, "no such column is a struct"),
+        (
+            {"key": "string", "x": "struct<a:int>", "y": "int"},
+            {"format": "json", "json_column": "x"},
+            "Nothing of column y",
+        ),
     ],
 )
 def test_columns_that_are_no_keys_are_refused(columns, options, what):
@@ -235,3 +245,32 @@ def test_a_replay_writes_a_bucket_into_a_bucket():
     with pytest.raises(InputError, match="KV_A, which is none of its own") as refused:
         PipelineReplay(into={"KV_A": "KV_B"}).check_write("KV_A")
     assert 'target("KV_A").bucket' in str(refused.value)
+
+
+def test_columns_become_values_of_json():
+    """With format=json a value is the object of all columns that say nothing of the key; deletes have none."""
+    batch = pa.record_batch(
+        {
+            "key": ["a", "b"],
+            "id": pa.array([1, 2]),
+            "price": pa.array([1.5, None]),
+            "operation": [None, "DEL"],
+            "revision": pa.array([7, 8]),
+            "_error": pa.nulls(2, pa.string()),
+        }
+    )
+    made, _ = shape(format="json").messages(batch)
+    assert made.data.to_pylist() == [b'{"id":1,"price":1.5}', b""]
+    given = batch.append_column("value", pa.array([b"x", None], pa.binary()))
+    with pytest.raises(RowError, match="value is given, and the payload is made of the others"):
+        shape(format="json").messages(given)
+
+
+def test_a_struct_becomes_a_value_of_json():
+    """A column that is named becomes the value; where it is null, onNullValue says what that means."""
+    batch = pa.record_batch({"key": ["a", "b"], "x": pa.array([{"key": 1}, None], pa.struct([("key", pa.int64())]))})
+    made, _ = shape(format="json", json_column="x", on_null_value="delete").messages(batch)
+    assert made.data.to_pylist() == [b'{"key":1}', b""]
+    assert made.headers.to_pylist() == [[], [("KV-Operation", ["DEL"])]]
+    with pytest.raises(RowError, match="x is null, and there is neither"):
+        shape(format="json", json_column="x").messages(batch)

@@ -173,12 +173,43 @@ def test_ddl_that_is_refused(text: str, said: str):
         ({"jsonSchema": "id BIGINT, ID STRING"}, "jsonColumn"),
         ({"jsonSchemaFile": "/nowhere/x.ddl"}, "no file"),
         ({"jsonSchema": "id INT", "format": "raw"}, "format=json"),
+        ({"jsonSchema": "x BINARY"}, "names the type binary"),
+        ({"columns": "x BINARY"}, "which no JSON value becomes"),
+        ({"columns": "id BIGINT, ID STRING"}, "names the column id twice"),
+        ({"columns": "id BIGINT", "jsonSchema": "id BIGINT"}, "columns and jsonSchema are given together"),
+        ({"columns": "id BIGINT, time STRING"}, "It is timestamp"),
+        ({"columns": "id BIGINT", "format": "raw"}, "a column 'id', which the format nats does not have"),
+        ({"columns": "data BINARY", "format": "text"}, "It is string"),
+        ({"columns": "value STRING", "stream": None, "bucket": "B", "format": "raw"}, "It is binary"),
+        ({"columns": "key STRING, data BINARY", "stream": None, "bucket": "B", "format": "text"}, "a column 'data'"),
+        ({"jsonSchema": "key STRING", "stream": None, "bucket": "B"}, "jsonColumn"),
+        ({"columns": "name STRING, subject STRING", "stream": None, "objects": "B", "format": "raw"}, "'subject'"),
+        ({"stream": None, "objects": "B", "format": "text"}, "An object is bytes"),
     ],
 )
 def test_columns_that_are_refused(options: dict[str, str], said: str):
     """Columns that cannot be are refused when the frame is loaded, with a sentence."""
+    given = {"stream": "S", "format": "json", **options}
     with pytest.raises(InputError, match=said):
-        columns_of(SourceOptions.parse({"stream": "S", "format": "json", **options}))
+        columns_of(SourceOptions.parse({name: value for name, value in given.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "expected"),
+    [
+        ({"stream": "S"}, "time TIMESTAMP, data BINARY", "time:timestamp,data:binary"),
+        ({"stream": "S"}, "headers MAP<STRING, ARRAY<STRING>>", "headers:map<string,array<string>>"),
+        ({"stream": "S", "format": "text"}, "data STRING", "data:string"),
+        ({"stream": "S", "format": "json"}, "id BIGINT, time TIMESTAMP, _error STRING", None),
+        ({"bucket": "B", "format": "json"}, "key STRING, price DOUBLE", None),
+        ({"objects": "B"}, "name STRING, size BIGINT", None),
+    ],
+)
+def test_columns_that_are_declared(options: dict[str, str], columns: str, expected: str | None):
+    """The option columns gives exactly the columns that it names."""
+    made = columns_of(SourceOptions.parse({**options, "columns": columns}))
+    shown = ",".join(f"{field.name}:{field.dataType.simpleString()}" for field in made.fields)
+    assert shown == (expected or ",".join(item.strip().replace(" ", ":", 1).lower() for item in columns.split(",")))
 
 
 @pytest.mark.parametrize(

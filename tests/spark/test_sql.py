@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from penstock.buckets.key_stream import bucket_stream
+
 
 @pytest.fixture(scope="module")
 def context(server, tmp_path_factory) -> str:
@@ -145,10 +147,44 @@ def test_wrong_tables(spark, streams, table, unique):
         table(name, stream=stream, patience="soon")
     with pytest.raises(Exception, match="guarantee"):
         table(name, stream=stream, guarantee="twice")
+    with pytest.raises(Exception, match="a column 'price', which the format nats does not have"):
+        table(name, stream=stream, columns="time TIMESTAMP, price DOUBLE")
     spark.sql(f"CREATE TABLE {name} (subject STRING) USING nats OPTIONS (stream '{stream}')")
-    with pytest.raises(Exception, match="without a list of columns"):
+    with pytest.raises(Exception, match=r"without a list of columns.*columns 'time TIMESTAMP"):
         spark.table(name).count()
     spark.sql(f"DROP TABLE {name}")
+
+
+def test_tables_of_declared_columns(spark, server, streams, table, unique, context):
+    """A table has the columns that it declares, fields of JSON among them, from a stream or from a bucket."""
+    stream, name = streams.make(unique("SQL")), unique("orders")
+    streams.fill(stream, [("a", b'{"id": 1, "price": 2.5}'), ("b", b'{"id": 2}')])
+    table(name, stream=stream, format="json", columns="id BIGINT, price DOUBLE, subject STRING", prepare="true")
+    assert [row.col_name for row in spark.sql(f"DESCRIBE {name}").collect()] == ["id", "price", "subject"]
+    found = [(1, 2.5, f"{stream}.a"), (2, None, f"{stream}.b")]
+    assert rows(spark.sql(f"SELECT * FROM {name}")) == found
+    spark.sql(f"INSERT INTO {name} VALUES (3, 0.5, '{stream}.c')")
+    assert rows(spark.sql(f"SELECT * FROM {name} WHERE id > 1")) == [found[1], (3, 0.5, f"{stream}.c")]
+    # Spark hands a list of columns over where a query brings the options, and to a view.
+    spark.sql(f"CREATE TABLE {name}_bare (id BIGINT) USING nats")
+    with_options = f"WITH (context '{context}', stream '{stream}', format 'json')"
+    assert rows(spark.sql(f"SELECT sum(id) FROM {name}_bare {with_options}")) == [(6,)]
+    options = f"OPTIONS (stream '{stream}', format 'json', url '{server.url}')"
+    spark.sql(f"CREATE TEMPORARY VIEW {name}_view (id BIGINT, price DOUBLE) USING nats {options}")
+    assert rows(spark.sql(f"SELECT * FROM {name}_view")) == [(1, 2.5), (2, None), (3, 0.5)]
+    spark.sql(f"DROP VIEW {name}_view")
+    spark.sql(f"DROP TABLE {name}_bare")
+
+
+def test_a_bucket_of_json_as_a_table(spark, streams, table, unique):
+    """What is inserted into a table of a bucket are its values as JSON, and queries see them parsed."""
+    bucket, name = unique("SQLB"), unique("prices")
+    streams.api(f"STREAM.CREATE.KV_{bucket}", bucket_stream(bucket).to_json())
+    table(name, bucket=bucket, format="json", columns="key STRING, price DOUBLE, operation STRING", prepare="true")
+    spark.sql(f"INSERT INTO {name} (key, price) VALUES ('a', 1.5), ('b', 2)")
+    spark.sql(f"INSERT INTO {name} VALUES ('a', 3.5, NULL), ('b', NULL, 'DEL')")
+    assert rows(spark.sql(f"SELECT key, price FROM {name}")) == [("a", 3.5)]
+    streams.api(f"STREAM.DELETE.KV_{bucket}")
 
 
 def test_a_temporary_view(spark, server, streams, unique):

@@ -20,9 +20,9 @@ from penstock.options import ConnectionOptions
 from penstock.spark.bucket_entries import ages, check_same, found_rows, is_same, key_prefix, overwritten, to_rows
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.filters import PushFilters
+from penstock.spark.formats import check_columns, needs_payloads, raw_columns, shaping
 from penstock.spark.planning import Profile, how_many
 from penstock.spark.pushdown import Pushed, by_sequence, by_subject, by_time, narrow, push
-from penstock.spark.schema import arrow_schema, check_schema, known_columns
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.survey import CLOCK_MARGIN
 
@@ -58,7 +58,7 @@ class BucketReader(DataSourceReader):
     """Reads the keys of a bucket as they are when the query is planned, or as they were at `end`."""
 
     def __init__(self, connection: ConnectionOptions, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema, known_columns(options))
+        check_columns(schema, options)
         self.connection = connection
         self.options = options
         self.wanted = schema
@@ -162,10 +162,16 @@ def read_state(
     bulk: TaskConnection, partition: StatePartition, options: SourceOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
     """Read a task's keys: each once."""
+    yield from map(shaping(options, schema), _read_keys(bulk, partition, options, schema))
+
+
+def _read_keys(
+    bulk: TaskConnection, partition: StatePartition, options: SourceOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    wanted, prefix = arrow_schema(schema), key_prefix(partition.subjects)
+    wanted, prefix = raw_columns(schema, options), key_prefix(partition.subjects)
     deleted = options.include_deleted or partition.gone == "later"
     bulk.patience = options.patience
     info = bulk.stream_info(partition.stream, partition.created, partition.end)
@@ -182,7 +188,7 @@ def read_state(
             partition.subjects,
             batch_rows=options.batch_rows,
             window_bytes=options.window_bytes,
-            payloads="value" in wanted.names,
+            payloads=needs_payloads(schema, options),
             timeout=options.patience,
             on_loss=overwritten(partition.end),
             info=info,

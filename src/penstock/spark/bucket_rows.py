@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +11,17 @@ import pyarrow.compute as pc
 
 from penstock.buckets.key_wire import DELETE, KV_OPERATION, PURGE, PUT, check_key, key_subject
 from penstock.errors import InputError
-from penstock.spark.messages import Messages, Shape, Wrong, as_kind, column_texts, note
+from penstock.spark.messages import (
+    ERROR,
+    Messages,
+    Shape,
+    Wrong,
+    as_kind,
+    check_fields,
+    column_texts,
+    note,
+    payload_columns,
+)
 from penstock.spark.options import refuse
 from penstock.spark.sink_options import SinkOptions, read_ttl
 from penstock.wire.arrow import HEADERS
@@ -27,7 +37,11 @@ _NULLS = {"delete": DELETE, "purge": PURGE}
 
 def check_key_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Refuse a DataFrame that cannot be written to a bucket, by the names and Spark's types of its columns."""
-    for name, example in (("key", "col('symbol').alias('key')"), ("value", "to_json(struct('*')).alias('value')")):
+    examples = {"key": "col('symbol').alias('key')", "value": "to_json(struct('*')).alias('value')"}
+    if options.format == "json":
+        check_fields(columns, _fields(columns, options), options)
+        del examples["value"]
+    for name, example in examples.items():
         if name not in columns:
             raise InputError(
                 f"The DataFrame has no column {name}, only {', '.join(columns)}.",
@@ -51,11 +65,19 @@ def check_key_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
                 f"names {column!r}, and there is no such column.",
             )
     used = {*kinds, *SOURCE_COLUMNS, *named.values()}
+    if options.format == "json":
+        used.update(_fields(columns, options), (ERROR,))
     if lost := [name for name in columns if name not in used]:
         raise InputError(
             f"Nothing of column {lost[0]} would be written.",
             remedy="Drop it, put it into value, or name it in revisionColumn or ttlColumn.",
         )
+
+
+def _fields(columns: Iterable[str], options: SinkOptions) -> list[str]:
+    """Give the columns that become fields of a value of JSON: those that say nothing of its key."""
+    own = ("key", "value", "operation", options.revision_column or "", options.ttl_column or "", *SOURCE_COLUMNS)
+    return payload_columns(columns, options, own)
 
 
 class KeyShape(Shape):
@@ -74,7 +96,7 @@ class KeyShape(Shape):
         return super().messages(batch)
 
     def _data(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
-        data = as_kind(batch.column("value"), pa.binary())
+        data = self._payloads(batch, wrong)
         if self._operations is not None:
             for row, operation in enumerate(self._operations):
                 if operation is not None and operation not in OPERATIONS:
@@ -88,10 +110,14 @@ class KeyShape(Shape):
                 operations[row] = by_null
             if is_null and operations[row] in (None, PUT):
                 remedy = ", and there is neither an operation nor onNullValue that says what that means"
-                wrong.setdefault(row, ("value", f"is null{remedy if operations[row] is None else ' in a PUT'}"))
+                column = self.options.json_column or "value"
+                wrong.setdefault(row, (column, f"is null{remedy if operations[row] is None else ' in a PUT'}"))
         self._operations = operations
         empty = pa.array([item in (DELETE, PURGE) for item in operations])
         return pc.if_else(empty, pa.scalar(b"", pa.binary()), data)  # a delete carries no value
+
+    def _fields(self, names: Iterable[str]) -> list[str]:
+        return _fields(names, self.options)
 
     def _subjects(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
         keys = as_kind(batch.column("key"), pa.string())

@@ -18,9 +18,9 @@ from penstock.spark.bucket_entries import is_same, key_prefix, to_rows, unread
 from penstock.spark.bucket_reader import StatePartition, plan_state, read_state
 from penstock.spark.bucket_survey import BucketSurvey
 from penstock.spark.connections import borrow
+from penstock.spark.formats import needs_payloads, raw_columns, shaping
 from penstock.spark.offsets import Mark, Offset
 from penstock.spark.partition import NatsPartition
-from penstock.spark.schema import arrow_schema
 from penstock.spark.stream_reader import NatsStreamReader
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class BucketStreamReader(NatsStreamReader):
 
     def _changes(self, bulk: Any, partition: NatsPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of a range that are still there, in order."""
-        options, wanted, subjects = self.options, arrow_schema(self.wanted), partition.subjects or ()
+        options, subjects = self.options, partition.subjects or ()
+        wanted, shaped = raw_columns(self.wanted, options), shaping(options, self.wanted)
         info = bulk.stream_info(partition.stream, partition.created, partition.end)
         if not is_same(info, partition.stream, partition.created, partition.end, options):
             return
@@ -72,13 +73,13 @@ class BucketStreamReader(NatsStreamReader):
             subjects,
             batch_rows=options.batch_rows,
             window_bytes=options.window_bytes,
-            payloads="value" in wanted.names,
+            payloads=needs_payloads(self.wanted, options),
             timeout=options.patience,
             on_loss=unread(info["config"], partition.end, options),
             info=info,
             escape=options.invalid_text == "escape",
         ):
-            yield to_rows(batch, key_prefix(subjects), wanted)
+            yield shaped(to_rows(batch, key_prefix(subjects), wanted))
 
     # -- the bucket -----------------------------------------------------------------------------------------------
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
+from penstock.buckets.key_wire import stream_of_bucket
 from penstock.errors import InputError, MessageError
-from penstock.spark.schema import COLUMNS, arrow_schema, check_schema, conform, known_columns, source_schema
+from penstock.spark.schema import arrow_schema, check_schema, conform, known_columns, source_schema
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ERROR", "check_columns", "columns_of", "needs_payloads", "shaping"]
+__all__ = ["ERROR", "check_columns", "columns_of", "needs_payloads", "raw_columns", "shaping"]
 
 ERROR = "_error"
 """The column of JSON that says why a payload is not what the others say."""
@@ -22,9 +23,15 @@ ERROR = "_error"
 
 def columns_of(options: SourceOptions) -> StructType:
     """Give the columns of a read where the user gives no schema."""
+    if options.columns is not None:
+        from penstock.spark.json_ddl import parse_ddl
+
+        declared = StructType(parse_ddl(options.columns, "columns"))
+        check_columns(declared, options)
+        return declared
     schema = source_schema(options)
     if options.format == "text":
-        schema["data"].dataType = StringType()
+        schema[_payload(options)].dataType = StringType()
     if options.format != "json":
         return schema
     from penstock.spark.json_ddl import given_fields
@@ -33,11 +40,11 @@ def columns_of(options: SourceOptions) -> StructType:
         raise InputError(
             "The format json needs to know the columns.",
             remedy='Give them as .option("jsonSchema", "id BIGINT, price DOUBLE"), in a file named by jsonSchemaFile, '
-            "or with .schema(); penstock stream schema looks at messages and prints them.",
+            "or with .schema() or the option columns; penstock stream schema looks at messages and prints them.",
         )
     if options.json_column is not None:
         fields = [StructField(options.json_column, StructType(fields))]
-    known = {name.lower() for name in (*COLUMNS, ERROR)}
+    known = {name.lower() for name in (*known_columns(options), ERROR)}
     for field in fields:
         if field.name.lower() in known:
             what = f"The payload's field {field.name} has the name of a column of the format nats, or of another field."
@@ -53,15 +60,18 @@ def columns_of(options: SourceOptions) -> StructType:
 
 def check_columns(schema: StructType, options: SourceOptions) -> None:
     """Refuse columns that a read cannot give; the user's own, or those of a table."""
+    names, known = [field.name.lower() for field in schema.fields], known_columns(options)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"The schema names the column {twice[0]} twice.", remedy="Leave one out.")
     if options.format == "raw":
-        check_schema(schema, known_columns(options))
+        check_schema(schema, known)
         return
-    ours = [field for field in schema.fields if field.name in COLUMNS or options.format == "text"]
-    kinds: dict[str, DataType] = COLUMNS | ({"data": StringType()} if options.format == "text" else {})
+    ours = [field for field in schema.fields if field.name in known or options.format == "text"]
+    kinds: dict[str, DataType] = known | ({_payload(options): StringType()} if options.format == "text" else {})
     if ours or options.format == "text":
         check_schema(StructType(ours), kinds)
     if options.format == "json":
-        _check_fields([field for field in schema.fields if field.name not in COLUMNS], options)
+        _check_fields([field for field in schema.fields if field.name not in known], options)
 
 
 def _check_fields(fields: list[StructField], options: SourceOptions) -> None:
@@ -96,9 +106,26 @@ def _check_fields(fields: list[StructField], options: SourceOptions) -> None:
             )
 
 
-def needs_payloads(schema: StructType) -> bool:
+def _payload(options: SourceOptions) -> str:
+    """Give the column that holds the bytes of a message."""
+    return "data" if options.bucket is None else "value"
+
+
+def needs_payloads(schema: StructType, options: SourceOptions) -> bool:
     """Tell whether the rows cannot be made without payloads."""
-    return any(field.name == "data" or field.name not in COLUMNS for field in schema.fields)
+    known = known_columns(options)
+    return any(field.name == _payload(options) or field.name not in known for field in schema.fields)
+
+
+def raw_columns(schema: StructType, options: SourceOptions) -> pa.Schema:
+    """Give the columns of a bucket that the wanted ones are made of: those that are not parsed, as they are read."""
+    if options.format == "raw":
+        return arrow_schema(schema)
+    names = {*schema.names, "key", "revision"}  # by which an error tells whose value it was
+    if needs_payloads(schema, options):
+        names.add(_payload(options))
+    known = known_columns(options)
+    return arrow_schema(StructType([StructField(name, known[name]) for name in known if name in names]))
 
 
 def shaping(options: SourceOptions, schema: StructType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -106,7 +133,7 @@ def shaping(options: SourceOptions, schema: StructType) -> Callable[[pa.RecordBa
     wanted = arrow_schema(schema)
     if options.format == "json":
         return lambda batch: _with_json(batch, wanted, options)
-    if options.format == "text" and "data" in wanted.names:
+    if options.format == "text" and _payload(options) in wanted.names:
         return lambda batch: conform(_with_text(batch, options), wanted)
     return lambda batch: conform(batch, wanted)
 
@@ -114,14 +141,17 @@ def shaping(options: SourceOptions, schema: StructType) -> Callable[[pa.RecordBa
 def _with_text(batch: pa.RecordBatch, options: SourceOptions) -> pa.RecordBatch:
     import pyarrow as pa
 
-    payloads, place = batch.column("data"), batch.schema.get_field_index("data")
+    name = _payload(options)
+    payloads, place = batch.column(name), batch.schema.get_field_index(name)
     try:
         texts = payloads.cast(pa.string())
     except pa.ArrowInvalid:
         if options.invalid_text != "escape":
-            raise _refused(batch, _first_not_text(payloads), "its payload is not UTF-8", _TEXT) from None
-        texts = pa.array([item.decode(errors="backslashreplace") for item in payloads.to_pylist()], pa.string())
-    return batch.set_column(place, "data", texts)
+            bad, what = _first_not_text(payloads), "its bytes are not UTF-8"
+            raise _refused(batch, bad, what, _TEXT, options) from None
+        rows = payloads.to_pylist()
+        texts = pa.array([item and item.decode(errors="backslashreplace") for item in rows], pa.string())
+    return batch.set_column(place, name, texts)
 
 
 _TEXT = "Read it with the format raw, or with invalidText=escape, which writes such bytes as \\xff."
@@ -131,20 +161,21 @@ _JSON = f"Let bad payloads be rows with their reason in the column {ERROR}: onBa
 def _first_not_text(payloads: pa.Array) -> int:
     for row, item in enumerate(payloads.to_pylist()):
         try:
-            item.decode()
+            item and item.decode()
         except UnicodeDecodeError:
             return row
     return 0
 
 
-def _refused(batch: pa.RecordBatch, row: int, what: str, remedy: str) -> MessageError:
-    stream, sequence = batch.column("stream")[row].as_py(), batch.column("sequence")[row].as_py()
+def _refused(batch: pa.RecordBatch, row: int, what: str, remedy: str, options: SourceOptions) -> MessageError:
+    if options.bucket is None:
+        stream, sequence = batch.column("stream")[row].as_py(), batch.column("sequence")[row].as_py()
+        who = f"Message {sequence} of stream {stream}"
+    else:
+        stream, sequence = stream_of_bucket(options.bucket), batch.column("revision")[row].as_py()
+        who = f"Revision {sequence} of key {batch.column('key')[row].as_py()} of bucket {options.bucket}"
     return MessageError(
-        f"Message {sequence} of stream {stream} cannot be read: {what}.",
-        remedy=remedy,
-        stream=stream,
-        sequence=sequence,
-        column="data",
+        f"{who} cannot be read: {what}.", remedy=remedy, stream=stream, sequence=sequence, column=_payload(options)
     )
 
 
@@ -154,20 +185,23 @@ def _with_json(batch: pa.RecordBatch, wanted: pa.Schema, options: SourceOptions)
 
     from penstock.spark.json_payloads import parse
 
-    if all(name in COLUMNS for name in wanted.names):
+    known = known_columns(options)
+    if all(name in known for name in wanted.names):
         return conform(batch, wanted)
-    ours = [field for field in wanted if field.name in COLUMNS]
-    theirs = [field for field in wanted if field.name not in COLUMNS and field.name != ERROR]
+    ours = [field for field in wanted if field.name in known]
+    theirs = [field for field in wanted if field.name not in known and field.name != ERROR]
     column = options.json_column
     fields = list(theirs[0].type) if column and theirs else theirs
     columns = dict(zip([field.name for field in ours], conform(batch, pa.schema(ours)).columns, strict=True))
-    parsed = parse(batch.column("data"), pa.schema(fields))
+    payloads = batch.column(_payload(options))
+    absent = payloads.is_null() if payloads.null_count else None  # of a key that was deleted
+    parsed = parse(payloads if absent is None else payloads.fill_null(b"{}"), pa.schema(fields))
     if ERROR in wanted.names:
         columns[ERROR] = parsed.errors
     elif (bad := pc.index(pc.is_valid(parsed.errors), True).as_py()) >= 0:
-        raise _refused(batch, bad, parsed.errors[bad].as_py(), _JSON)
+        raise _refused(batch, bad, parsed.errors[bad].as_py(), _JSON, options)
     if column and theirs:
-        columns[column] = pa.StructArray.from_arrays(parsed.columns, fields=fields)
+        columns[column] = pa.StructArray.from_arrays(parsed.columns, fields=fields, mask=absent)
     else:
         columns.update(zip([field.name for field in fields], parsed.columns, strict=True))
     return pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from pyspark.sql import types as spark_types
-from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
 from penstock.spark.options import refuse
 from penstock.spark.source_options import SourceOptions
@@ -123,6 +123,8 @@ class _Ddl:
         word = self._take().lower()
         if word in _SIMPLE:
             return _SIMPLE[word]
+        if word == "binary" and self.option == "columns":  # the bytes themselves
+            return BinaryType()
         if word in ("decimal", "dec", "numeric"):
             return self._decimal()
         if word in ("varchar", "char"):

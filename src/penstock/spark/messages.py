@@ -24,10 +24,24 @@ from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
 
-__all__ = ["Messages", "Shape", "SinkStream", "Wrong", "as_kind", "check_columns", "column_texts", "note", "note_nulls"]
+__all__ = [
+    "ERROR",
+    "Messages",
+    "Shape",
+    "SinkStream",
+    "Wrong",
+    "as_kind",
+    "check_columns",
+    "check_fields",
+    "column_texts",
+    "note",
+    "note_nulls",
+    "payload_columns",
+]
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
+OF_MESSAGES = ("subject", "data", "headers", *SOURCE_COLUMNS)
 ERROR = "_error"  # what the source says of a payload that is not JSON
 KNOWN_SUBJECTS = 100_000  # how many checked subjects a task remembers
 _TOKEN = re.compile(r"[^\s*>.\x00-\x20\x7f]+")
@@ -109,7 +123,7 @@ def _lines(entries: Sequence[tuple[str, list[str]]]) -> str:
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     """Refuse a DataFrame that cannot be written, by the names and Spark's types of its columns."""
     if options.format == "json":
-        _check_fields(columns, options)
+        check_fields(columns, payload_columns(columns, options), options)
     elif "data" not in columns:
         raise InputError(
             f"The DataFrame has no column data, only {', '.join(columns)}.",
@@ -149,18 +163,18 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
         )
 
 
-def payload_columns(columns: Iterable[str], options: SinkOptions) -> list[str]:
-    """Give the columns that become fields of a JSON payload."""
+def payload_columns(columns: Iterable[str], options: SinkOptions, others: Iterable[str] = OF_MESSAGES) -> list[str]:
+    """Give the columns that become fields of a JSON payload; `others` are those with a meaning of their own."""
     if options.json_column is not None:
         return [options.json_column]
-    return [name for name in columns if name not in ("subject", "data", "headers", ERROR, *SOURCE_COLUMNS)]
+    return [name for name in columns if name not in (ERROR, *others)]
 
 
-def _check_fields(columns: Mapping[str, str], options: SinkOptions) -> None:
-    found = payload_columns(columns, options)
+def check_fields(columns: Mapping[str, str], found: Sequence[str], options: SinkOptions) -> None:
+    """Refuse a DataFrame of which no JSON can be made; `found` are the columns that become its fields."""
     if not found:
         what = f"The DataFrame has no column that could become JSON, only {', '.join(columns)}."
-        raise InputError(what, remedy="Select columns, or write the column data with the format raw.")
+        raise InputError(what, remedy="Select columns, or write the payload itself with the format raw.")
     if (name := options.json_column) is not None and not columns.get(name, "").startswith("struct<"):
         refuse(
             "jsonColumn",
@@ -208,23 +222,27 @@ class Shape:
 
     def _data(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
         data = self._payloads(batch, wrong)
-        note_nulls(wrong, "data", data)
+        note_nulls(wrong, self.options.json_column or "data", data)
         return data
+
+    def _fields(self, names: Iterable[str]) -> list[str]:
+        """Give the columns that become fields of JSON."""
+        return payload_columns(names, self.options)
 
     def _payloads(self, batch: pa.RecordBatch, wrong: Wrong) -> Any:
         if self.options.format != "json":
-            return as_kind(batch.column("data"), pa.binary())
+            return as_kind(batch.column(self.payload), pa.binary())
         # A row that was read from JSON has its payload, too: nobody could say which of the two is meant.
-        for name in ("data", ERROR):
+        for name in (self.payload, ERROR):
             if name in batch.schema.names and batch.column(name).null_count < batch.num_rows:
                 given = np.flatnonzero(batch.column(name).is_valid().to_numpy(zero_copy_only=False))
                 wrong.update(dict.fromkeys(given.tolist(), (name, "is given, and the payload is made of the others")))
-        fields = {name: batch.column(name) for name in payload_columns(batch.schema.names, self.options)}
-        if (column := self.options.json_column) is not None:
-            whole = fields[column]
-            fields = {field.name: whole.field(at) for at, field in enumerate(whole.type)}
-            note_nulls(wrong, column, whole)
-        return encode_rows(fields)
+        fields = {name: batch.column(name) for name in self._fields(batch.schema.names)}
+        if (column := self.options.json_column) is None:
+            return encode_rows(fields)
+        whole = fields[column]
+        made = encode_rows({field.name: whole.field(at) for at, field in enumerate(whole.type)})
+        return pc.if_else(whole.is_valid(), made, pa.scalar(None, pa.binary())) if whole.null_count else made
 
     # -- subjects -------------------------------------------------------------------------------------------------
 

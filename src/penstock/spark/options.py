@@ -311,8 +311,8 @@ class Options:
 # The source and the sink have them both.
 NO_STREAM: Final = (
     'Name one: .option("stream", "ORDERS"); or a bucket: .option("bucket", "PRICES"). A table has its '
-    "OPTIONS if it was created without a list of columns and "
-    "without AS SELECT; Spark does not pass them on otherwise."
+    "OPTIONS if it was created without a list of columns and without AS SELECT, for Spark drops them otherwise: name "
+    "its columns there, as CREATE TABLE orders USING nats OPTIONS (stream 'ORDERS', columns 'time TIMESTAMP, ...')."
 )
 PATIENCE: Final = (
     "How long a query and its tasks go on trying while NATS is away: a node that restarts, a leader being chosen."

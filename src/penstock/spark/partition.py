@@ -76,7 +76,7 @@ class PartitionReader:
                 window_bytes=options.window_bytes,
                 headers="headers" in names,
                 # Without payloads the server adds a header of its own, which nobody sent.
-                payloads="headers" in names or needs_payloads(self.wanted),
+                payloads="headers" in names or needs_payloads(self.wanted, options),
                 timeout=options.patience,
                 on_loss=_ignore if partition.held else options.lose,
                 info=info,

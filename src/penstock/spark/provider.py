@@ -63,7 +63,7 @@ class NatsDataSource(DataSource):
 
         if self.created is None:
             return columns_of(SourceOptions.parse(self.options))
-        if "stream" in self.created:  # then it can be written to
+        if self.created.keys() & {"stream", "bucket", "objects"}:  # then it can be written to
             SinkOptions.parse(without_others(self.created, SINK, SOURCE))
         source = SourceOptions.parse(without_others(self.created, SOURCE, SINK))
         return remember(columns_of(source), self.created)

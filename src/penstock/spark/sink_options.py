@@ -71,8 +71,8 @@ class SinkOptions(Options):
     )
     format: str = option(
         choice("raw", "text", "json"),
-        "What becomes the payload: `raw` and `text`, the column `data`; `json`, an object of all columns that have no "
-        "other meaning. For `text` and `raw` it may be a string or bytes.",
+        "What becomes the payload: `raw` and `text`, the column `data`, of a bucket `value`; `json`, an object of all "
+        "columns that have no other meaning. For `text` and `raw` it may be a string or bytes.",
         "raw",
     )
     json_column: str | None = option(text, "With `format` json: the column, a struct, that becomes the payload.")
@@ -169,8 +169,8 @@ class SinkOptions(Options):
         if self.stream and self.stream != stream:
             refuse("stream", self.stream, "Name the stream or the bucket.", f"is given beside {name}.")
         object.__setattr__(self, "stream", stream)
-        of_keys = ("on_null_value", "revision_column", "ttl", "ttl_column")
-        for field in ("subject", "id_column", "format", "json_column", *(of_keys if name == "objects" else ())):
+        of_keys = ("format", "json_column", "on_null_value", "revision_column", "ttl", "ttl_column")
+        for field in ("subject", "id_column", *(of_keys if name == "objects" else ())):
             self.misplaced(field, f"It has no meaning with {name}.")
         if not self.exactly_once:
             remedy = "Leave the option out: a repeat could bring an old value back."

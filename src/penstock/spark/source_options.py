@@ -121,6 +121,11 @@ class SourceOptions(Options):
         "which `jsonSchema`, `jsonSchemaFile` or the schema of the read name.",
         "raw",
     )
+    columns: str | None = option(
+        text,
+        "The columns, as DDL: some of those that there are, and with `format` json the fields of payloads. For CREATE "
+        "TABLE, which hands OPTIONS over only if it has no list of columns; the schema of a read counts before it.",
+    )
     json_schema: str | None = option(text, "With `format` json: the fields of payloads, as DDL or as Spark's JSON.")
     json_schema_file: str | None = option(text, "The same in a file on the driver.")
     json_column: str | None = option(
@@ -258,8 +263,12 @@ class SourceOptions(Options):
         if self.format != "json":
             for name in ("json_schema", "json_schema_file", "json_column", "on_bad_json"):
                 self.misplaced(name, "It belongs to format=json.")
-        if self.json_schema is not None and self.json_schema_file is not None:
-            raise OptionError("jsonSchema and jsonSchemaFile are given together.", remedy="Leave one out.")
+        schemas = {"columns": self.columns, "jsonSchema": self.json_schema, "jsonSchemaFile": self.json_schema_file}
+        named = [name for name, value in schemas.items() if value is not None]
+        if len(named) > 1:
+            shown = " and ".join(named)
+            remedy = "Leave one out; columns names the fields of JSON, too."
+            raise OptionError(f"{shown} are given together.", remedy=remedy)
         low, high = self.min_messages_per_trigger, self.max_messages_per_trigger
         if low is not None and high is not None and low > high:
             raise OptionError(
@@ -285,7 +294,8 @@ class SourceOptions(Options):
         remedy = 'Leave it out, or read the stream of the bucket: .option("stream", "KV_PRICES").'
         for name in ("subjects", "include_headers", "ack", "consumer", "start_strategy"):
             self.misplaced(name, remedy)
-        self.misplaced("format", "Leave it out, and parse values in the query: penstock.spark.functions.parse_json.")
+        if self.objects is not None:
+            self.misplaced("format", "An object is bytes: leave it out, and parse content in the query.")
         if any(name != "*" for place in (self.start, self.end) for name in place or {}):
             refuse("start" if self.start else "end", None, "Give one place.", "is an object, and one bucket is read.")
         if self.objects is not None:

@@ -214,7 +214,7 @@ def read_stored(partition: StoredPartition, options: SourceOptions, schema: Stru
                 headers="headers" in schema.names,
                 escape=options.invalid_text == "escape",
                 max_rows=options.batch_rows,
-                **_columns(part, needs_payloads(schema)),
+                **_columns(part, needs_payloads(schema, options)),
             ):
                 if partition.subjects:
                     batch = pick(batch, partition.subjects)

@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.buckets import ObjectInfo, ObjectStore
+from penstock.buckets import ObjectInfo, ObjectStore, object_orphans
 from penstock.cli.object import file_of
 from penstock.errors import InputError
 from penstock.server import Server
@@ -181,3 +182,23 @@ def test_watching_until_ctrl_c(run: Callable[..., Any], bucket: str, peer: Peer)
 def test_choosing_a_bucket(run: Callable[..., Any], bucket: str) -> None:
     """Where nobody can be asked, the error names the buckets that there are."""
     assert "Which object bucket?" in run("info", status=2).stderr
+
+
+def test_chunks_that_no_object_has(
+    run: Callable[..., Any], bucket: str, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compact` shows what it would remove, asks, and removes it; a put that may be under way is left alone."""
+    store = ObjectStore(peer.client, bucket)
+    peer.do(store.put("x", DATA))
+    monkeypatch.setattr(object_orphans, "YOUNGEST", 0.0)
+    compact = partial(run, "compact", bucket, "--older")
+    assert compact("0s", "--dry-run").stdout == "Every chunk belongs to an object\n"
+    assert compact("0s").stderr == "Removed 0 chunks, 0 B\n"
+    peer.publish(f"$O.{bucket}.C.NOBODY", *[bytes(512)] * 3)
+    shown = json.loads(compact("0s", "--dry-run", "--json").stdout)["orphans"]
+    assert [(item["nuid"], item["chunks"], item["size"]) for item in shown] == [("NOBODY", 3, 1536)]
+    assert "NOBODY" in compact("0s", "--dry-run").stdout
+    assert compact("1h", "--force").stderr == "Removed 0 chunks, 0 B\n"
+    assert "Not confirmed" in compact("0s", status=2).stderr
+    assert compact("0s", "--force").stderr == "Removed 3 chunks, 1.5 KiB\n"
+    assert peer.do(store.fetch("x")) == DATA

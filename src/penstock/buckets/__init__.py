@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.buckets.key_value import KeyValue as KeyValue
     from penstock.buckets.object_info import ObjectInfo as ObjectInfo
     from penstock.buckets.object_info import ObjectLink as ObjectLink
+    from penstock.buckets.object_orphans import Orphan as Orphan
     from penstock.buckets.object_reading import StoredObject as StoredObject
     from penstock.buckets.object_status import ObjectStoreStatus as ObjectStoreStatus
     from penstock.buckets.object_store import ObjectStore as ObjectStore
@@ -28,6 +29,7 @@ _MODULES = {
     "penstock.buckets.key_stream": ("bucket_source", "bucket_stream"),
     "penstock.buckets.key_value": ("KeyValue",),
     "penstock.buckets.object_info": ("ObjectInfo", "ObjectLink"),
+    "penstock.buckets.object_orphans": ("Orphan",),
     "penstock.buckets.object_reading": ("StoredObject",),
     "penstock.buckets.object_status": ("ObjectStoreStatus",),
     "penstock.buckets.object_store": ("ObjectStore",),

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from penstock.buckets.object_describing import Descriptions, Seen, chunks_of, no_bucket
 from penstock.buckets.object_info import ObjectInfo, ObjectLink, check_headers, check_link, check_metadata
+from penstock.buckets.object_orphans import Orphan, find_orphans, purge_orphan
 from penstock.buckets.object_putting import check_put, put_chunks
 from penstock.buckets.object_reading import StoredObject
 from penstock.buckets.object_status import ObjectStoreStatus, changes_of, is_object_stream, object_stream
@@ -39,6 +40,7 @@ _TOGETHER = 1024 * 1024  # bytes that are written to a file at a time: each way 
 _WINDOW = 120.0  # seconds that a server remembers message ids for
 _TIMES = 20  # that an object which others change all the time is tried
 _HOPS = 16  # links that are followed
+_ORPHANS = 86400.0  # seconds after which chunks that nobody describes are nobody's
 
 
 class ObjectStore:
@@ -258,6 +260,14 @@ class ObjectStore:
                 raise NotFoundError(what, remedy="Delete the link, or put the object.", **error.facts) from None
         return store, info
 
+    async def orphans(self, older_than: str | float = _ORPHANS) -> Sequence[Orphan]:
+        """Give the chunks that no object has, if the last one is older than that: what killed programs left.
+
+        A put that is under way has such chunks, too: give a time that none of them takes from one chunk to the next.
+        """
+        self._check_writable()
+        return await find_orphans(self._nc, self.bucket, older_than)
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     async def put(
@@ -312,6 +322,16 @@ class ObjectStore:
             # It is on its way: it is stored, with its chunks, or they are purged, and nothing in between.
             await asyncio.wait([describing], timeout=self._timeout)
             raise
+
+    async def purge_orphans(self, older_than: str | float = _ORPHANS) -> Sequence[Orphan]:
+        """Remove the chunks that no object has, as `orphans` finds them, and give what was removed.
+
+        Of a put that goes on later, against all appearances, nothing is lost without a word: it fails.
+        """
+        found = await self.orphans(older_than)
+        for orphan in found:
+            await purge_orphan(self._nc, self.bucket, orphan)
+        return found
 
     async def delete(self, name: str) -> None:
         """Delete an object, or a link; what a link leads to stays. NotFoundError if there is none."""

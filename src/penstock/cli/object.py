@@ -15,7 +15,16 @@ import typer
 
 from penstock.cli.flags import Force, Headers, Json, Names, argument, flag, flag_table, given_fields, table_flag
 from penstock.cli.message_parts import parse_headers
-from penstock.cli.object_show import bucket_json, show_bucket, show_buckets, show_change, show_object, show_objects
+from penstock.cli.object_show import (
+    bucket_json,
+    orphan_words,
+    show_bucket,
+    show_buckets,
+    show_change,
+    show_object,
+    show_objects,
+    show_orphans,
+)
 from penstock.cli.output import print_json, progress
 from penstock.cli.questions import confirm, pick
 from penstock.cli.running import connected, staying
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.buckets import ObjectInfo, ObjectStore, ObjectStoreStatus
     from penstock.connection import Connection
 
-__all__ = ["add", "del_", "edit", "get", "info", "link", "ls", "put", "rename", "seal", "watch"]
+__all__ = ["add", "compact", "del_", "edit", "get", "info", "link", "ls", "put", "rename", "seal", "watch"]
 
 SHOWN = 20 * 1024  # bytes from which on a bar shows how far it is
 
@@ -336,6 +345,33 @@ async def watch(ctx: typer.Context, bucket: Bucket, json: Json = False) -> None:
                     print_json(found.to_json(), line=True) if json else show_change(found)
 
             await here.until(show())
+
+
+async def compact(
+    ctx: typer.Context,
+    bucket: Bucket,
+    older: Annotated[str, flag("Only if the last chunk is older than that.", "DURATION")] = "1d",
+    dry_run: Annotated[bool, flag("Show what would be removed, and remove nothing.")] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Remove chunks that no object has: what programs left that were killed while they put."""
+    from penstock.buckets.object_orphans import check_age
+
+    age = check_age(older, "--older")
+    async with connected(ctx) as client:
+        store = await _opened(client, bucket)
+        found = await store.orphans(age)
+        if dry_run:
+            show_orphans(bucket, found, json)
+            return
+        if found:
+            confirm(f"Remove {orphan_words(found)}, older than {older}, from bucket {bucket}?", force)
+            found = await store.purge_orphans(age)
+    if json:
+        show_orphans(bucket, found, json)
+    else:
+        typer.echo(f"Removed {orphan_words(found)}", err=True)
 
 
 async def _opened(client: Connection, bucket: str | None) -> ObjectStore:

@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.cli.asset_show import info_json, placed_rows
-from penstock.cli.output import ago, local, print_sections
+from penstock.cli.output import ago, local, print_json, print_sections
 from penstock.cli.tables import plain, print_table
 from penstock.durations import format_duration
 from penstock.sizes import format_size
+from penstock.times import format_time
 
 if TYPE_CHECKING:
-    from penstock.buckets import ObjectInfo, ObjectStoreStatus
+    from penstock.buckets import ObjectInfo, ObjectStoreStatus, Orphan
 
-__all__ = ["bucket_json", "show_bucket", "show_buckets", "show_change", "show_object", "show_objects"]
+__all__ = [
+    "bucket_json",
+    "orphan_words",
+    "show_bucket",
+    "show_buckets",
+    "show_change",
+    "show_object",
+    "show_objects",
+    "show_orphans",
+]
 
 
 def bucket_json(status: ObjectStoreStatus) -> dict[str, Any]:
@@ -100,3 +110,24 @@ def show_change(info: ObjectInfo) -> None:
     put = f"PUT {where}: {format_size(info.size)} in {info.chunks:,} chunks"
     typer.echo(plain(f"[{local(info.time)}] {f'DEL {where}' if info.deleted else put}"))
     sys.stdout.flush()
+
+
+def orphan_words(found: Sequence[Orphan]) -> str:
+    """Write how many chunks no object has."""
+    count = sum(item.chunks for item in found)
+    return f"{count:,} {'chunk' if count == 1 else 'chunks'}, {format_size(sum(item.size for item in found))}"
+
+
+def show_orphans(bucket: str, found: Sequence[Orphan], json: bool) -> None:
+    """Show chunks that no object has."""
+    if json:
+        facts = [
+            {"nuid": item.nuid, "chunks": item.chunks, "size": item.size, "time": format_time(item.time)}
+            for item in found
+        ]
+        print_json({"bucket": bucket, "orphans": facts})
+    elif not found:
+        typer.echo("Every chunk belongs to an object")
+    else:
+        rows = [(item.nuid, item.chunks, format_size(item.size), local(item.time)) for item in found]
+        print_table(f"Chunks in {bucket} that no object has", ("Chunks of", "#Chunks", "#Size", "Last"), rows)

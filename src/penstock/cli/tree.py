@@ -215,7 +215,7 @@ COMMANDS: dict[str, Entry | Group] = {
     ),
     "object": Group(
         "Object buckets: files of any size under names.",
-        {"object": "add edit put get del_ info ls seal rename link watch"},
+        {"object": "add edit put get del_ info ls seal rename link watch compact"},
         {"del": "rm", "info": "show i"},
     ),
     "apply": Entry(

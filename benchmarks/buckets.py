@@ -159,7 +159,8 @@ async def measure(share: float, rounds: int) -> dict[str, dict[str, float]]:
             client = await connect_nats_py(nc.options)
             ours = await KeyValue.create_bucket(nc, "bench")
             sides = Sides(nc, ours, await client.jetstream().key_value("bench"))
-            await put_all_ours(sides, round(20_000 * share))
+            most = max(whole for whole, _ in CASES.values())
+            await put_all_ours(sides, round(most * share))
             for name, (whole, cases) in CASES.items():
                 count = round(whole * share)
                 for _ in range(rounds):
@@ -176,9 +177,11 @@ def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the values, one round")
+    parser.add_argument("--share", type=float, help="such a part of the values, one round")
     parser.add_argument("--output", type=Path, default=Path("artifacts/buckets.json"))
     options = parser.parse_args()
-    rates = asyncio.run(measure(0.1, 1) if options.quick else measure(1.0, 3))
+    share = options.share or (0.1 if options.quick else None)
+    rates = asyncio.run(measure(1.0, 3) if share is None else measure(share, 1))
     for name, sides in rates.items():
         print(f"\n{name}, {len(VALUE)} bytes a value")
         for side, rate in sides.items():

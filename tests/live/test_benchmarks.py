@@ -44,6 +44,19 @@ def test_the_benchmark_of_objects(tmp_path: Path) -> None:
         assert all(seconds > 0 for taken in found["seconds"].values() for seconds in taken)
 
 
+def test_the_benchmark_of_buckets(tmp_path: Path) -> None:
+    """Values are put, got and watched by each side, and the report holds a rate for each."""
+    output = tmp_path / "buckets.json"
+    command = [sys.executable, "benchmarks/buckets.py", "--share", "0.02", "--output", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    cases = json.loads(output.read_text())
+    assert len(cases) == 5
+    for case, rates in cases.items():
+        assert set(rates) == {"nats-py", "ours", "bare"}, case
+        assert all(rate > 0 for rate in rates.values()), case
+
+
 def test_the_benchmark_of_backfill(tmp_path: Path) -> None:
     """Reading through the server, from a store and from a backup give the same count, with rates, ratios and memory."""
     output = tmp_path / "backfill.json"

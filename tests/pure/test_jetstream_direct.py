@@ -14,6 +14,7 @@ from penstock.wire.jetstream.direct import (
     Found,
     nanoseconds,
     question,
+    read_answer,
     read_found,
     read_message,
     value,
@@ -60,6 +61,21 @@ def test_headers_of_the_publisher_do_not_count() -> None:
     forged = "Nats-Sequence: 99\r\nNats-Subject: other\r\nNats-Time-Stamp: never\r\nNats-Num-Pending: 0\r\n"
     found = read_found(b"x", block(own=forged))
     assert (found.subject, found.sequence, found.time, found.pending) == ("S.0", 3, TIME, 1)
+
+
+def test_one_message_of_the_stream_that_was_asked() -> None:
+    """The quick way gives what the slow one gives, whatever a publisher wrote; another stream's message is none."""
+    forged = "Nats-Stream: other\r\nNats-Sequence: 99\r\nNats-Subject: other\r\nNats-Num-Pending: 0\r\n"
+    for own in ("", "A: b\r\n", "Nats-Time-Stamp: never\r\n"):
+        assert read_answer(b"x", block(own=own, more=""), "S") == read_found(b"x", block(own=own, more=""))
+    found = read_answer(b"x", block(own=forged, more=""), "S")
+    assert found is not None
+    assert (found.subject, found.sequence, found.time, found.pending) == ("S.0", 3, TIME, None)
+    assert read_answer(b"x", block(more=""), "OTHER") is None
+    assert read_answer(b"x", block(), "OTHER") is None
+    assert read_answer(b"x", block(), "S") == read_found(b"x", block())
+    with pytest.raises(RemoteProtocolError):
+        read_answer(b"x", block("x", more=""), "S")
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,16 @@ class ObjectAudit(Audit):
 
     def _count(self, bulk: TaskConnection) -> tuple[int, int]:
         found, described = asyncio.run(self._everything())
-        extra = left_over(described, chunk_counts(bulk, "OUT"))
+        chunks = chunk_counts(bulk, "OUT")
+        extra = left_over(described, chunks)
+        for nuid in chunks.keys() - described.keys():
+            self.say(f"{chunks[nuid]} chunks of {nuid}, which no object has: {self._when(nuid)}")
         return found.lost(self.sent) + found.torn + self.reads.torn, self.reads.old + extra
+
+    def _when(self, nuid: str) -> str:
+        """Say where the last of some chunks is, and when it was stored."""
+        found = self._api(f"STREAM.MSG.GET.{self.out}", {"last_by_subj": f"$O.OUT.C.{nuid}"})["message"]
+        return f"message {found['seq']} of {found['time']}"
 
     async def _everything(self) -> tuple[Found, dict[str, int]]:
         """Read all objects, and give how many chunks each should have, by their ids."""

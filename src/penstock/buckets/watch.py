@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.buckets.entry import Entry, entry_of_ordered
 from penstock.buckets.key_stream import Addresses
+from penstock.buckets.key_wire import PUT
 from penstock.connection.tasks import end
 from penstock.errors import DataLossError, InputError, NotFoundError, PenstockError
 from penstock.jetstream import assets
@@ -105,33 +106,42 @@ class Watch:
         return self
 
     async def __anext__(self) -> Entry:
+        read = self._read
         while True:
-            try:
-                message = await anext(self._read)
-            except NotFoundError as error:
-                raise self._gone(error) from None
-            if (entry := self._entry(message)) is not None:
+            message = read.take()
+            if message is None:
+                try:
+                    await read.wait()
+                except NotFoundError as error:
+                    raise self._gone(error) from None
+            elif (entry := self._entry(message)) is not None:
                 return entry
 
     async def current(self) -> AsyncIterator[Entry]:
         """Give the entries that were there when the watch began; the iteration ends when all of them were given."""
-        try:
-            async for message in self._read.current():
+        read = self._read
+        while not read.is_current:
+            message = read.take()
+            if message is not None:
                 if (entry := self._entry(message)) is not None:
                     yield entry
-        except NotFoundError as error:
-            raise self._gone(error) from None
+            elif not read.is_current:
+                try:
+                    await read.wait()
+                except NotFoundError as error:
+                    raise self._gone(error) from None
 
     def _entry(self, message: OrderedMessage) -> Entry | None:
-        subject = message.subject
-        if not subject.startswith(self._kept):
+        subject, kept, canaries = message.subject, self._kept, self._canaries
+        if not subject.startswith(kept):
             return None  # a stream may have been given other subjects, too
-        entry = entry_of_ordered(self._bucket, subject[len(self._kept) :].decode("utf-8", "replace"), message)
-        if entry.is_deleted:
-            self._canaries.pop(subject, None)
-        elif subject in self._canaries or len(self._canaries) < _CANARIES:
-            self._canaries[subject] = message.sequence
-        return None if self._ignore_deletes and entry.is_deleted else entry
+        entry = entry_of_ordered(self._bucket, subject[len(kept) :].decode("utf-8", "replace"), message)
+        if entry.operation != PUT:
+            canaries.pop(subject, None)
+            return None if self._ignore_deletes else entry
+        if len(canaries) < _CANARIES or subject in canaries:
+            canaries[subject] = message.sequence
+        return entry
 
     def _gone(self, error: NotFoundError) -> NotFoundError:
         """Say of the bucket what was said of its stream."""

@@ -7,7 +7,6 @@ means. So an answer counts if it is of the stream that was asked, and nothing is
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.connection.asking import api_request, direct_get
@@ -30,6 +29,7 @@ from penstock.wire.jetstream.direct import (
     answers_for,
     published_headers,
     question,
+    read_answer,
     read_found,
     read_headers,
     read_message,
@@ -93,11 +93,15 @@ async def find_last(connection: Connection, stream: str, subject: str, *, direct
     """
     prefix = connection.options.js_prefix
     if direct:
-        with suppress(DeadlineError, DisconnectedError):  # nobody gives messages so, or an answer was lost: the leader
-            asked = f"{prefix}.{names.direct_get(stream)}.{subject}"
+        asked = f"{prefix}.{names.direct_get(stream)}.{subject}"
+        try:
             _, _, payload, block = await connection.ask(asked, b"", min(AGAIN, connection.options.request_timeout))
-            if block is not None and block[8:9] == b"\r" and answers_for(block) == stream:
-                return read_found(payload, block)
+        except (DeadlineError, DisconnectedError):
+            pass  # nobody gives messages so, or an answer was lost: the leader
+        else:
+            found = read_answer(payload, block, stream) if block is not None and block[8:9] == b"\r" else None
+            if found is not None:
+                return found
     try:
         return read_message(await api_request(connection, names.message_get(stream), question(last=subject)))
     except NotFoundError as error:

@@ -255,44 +255,53 @@ class OrderedRead:
         return self
 
     async def __anext__(self) -> OrderedMessage:
-        while True:
-            if (found := await self._next()) is not None:
-                return found
+        while (found := self.take()) is None:
+            await self.wait()
+        return found
 
     async def current(self) -> AsyncIterator[OrderedMessage]:
         """Give what was there when the read began; the iteration ends when all of it was given."""
         while not self.is_current:
-            if (found := await self._next()) is None:
-                return
-            yield found
+            if (found := self.take()) is not None:
+                yield found
+            elif not self.is_current:
+                await self.wait()
 
-    async def _next(self) -> OrderedMessage | None:
-        """Give the next message; None once, when all has been given that was there when the read began."""
+    def take(self) -> OrderedMessage | None:
+        """Give the next message if it is here; None if none is, and once more when `is_current` turns true by itself.
+
+        Most messages come many at a time: whoever takes them so goes through the loop once for all of them.
+        """
         queue = self._queue
-        while True:
-            while queue:
-                item = queue.popleft()
-                if isinstance(item, OrderedMessage):
-                    if queue and queue[0] is _CURRENT:
-                        queue.popleft()
-                        self.is_current = True
-                    return item
-                if item is _CURRENT:
+        while queue:
+            item = queue.popleft()
+            if isinstance(item, OrderedMessage):
+                if queue and queue[0] is _CURRENT:
+                    queue.popleft()
                     self.is_current = True
-                    return None
-                if isinstance(item, bytes) and item == self._asked:
-                    self._answer(item)
-            if self._error is not None:
-                raise self._error
-            if self._task is None:
-                raise InputError("This read is not open.", remedy="Use it with `async with`.")
-            if self._waiter is not None:
-                raise InputError("Somebody else waits for the next message of this read.", remedy="Read it once.")
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+                return item
+            if item is _CURRENT:
+                self.is_current = True
+                return None
+            if isinstance(item, bytes) and item == self._asked:
+                self._answer(item)
+        return None
+
+    async def wait(self) -> None:
+        """Wait until something came that `take` has not given; raise what ended the read."""
+        if self._queue:
+            return
+        if self._error is not None:
+            raise self._error
+        if self._task is None:
+            raise InputError("This read is not open.", remedy="Use it with `async with`.")
+        if self._waiter is not None:
+            raise InputError("Somebody else waits for the next message of this read.", remedy="Read it once.")
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     # -- watching ----------------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import JetStreamError, NoRespondersError, PenstockError, RemoteProtocolError
 from penstock.wire.jetstream import names
@@ -36,6 +36,7 @@ __all__ = [
     "nanoseconds",
     "published_headers",
     "question",
+    "read_answer",
     "read_found",
     "read_headers",
     "read_message",
@@ -49,6 +50,11 @@ _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING = (
 _TOLD = (names.STREAM, names.SUBJECT, names.SEQUENCE, names.TIME)
 _TOLD_OF_MANY = (names.NUM_PENDING, names.LAST_SEQUENCE)
 _DIGITS = 20
+# All that a server tells of one message, in its order, and nothing behind it: the quick way to read it.
+_OF_ONE = re.compile(
+    rb"\r\nNats-Stream: ([!-~]+)\r\nNats-Subject: ([^\x00-\x20]+)\r\nNats-Sequence: ([0-9]{1,%d})\r\n"
+    rb"Nats-Time-Stamp: ([!-~]*)\r\n\r\n" % _DIGITS
+)
 
 
 def question(
@@ -137,8 +143,7 @@ def nanoseconds(time: str) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A message that a stream holds."""
 
     subject: str
@@ -166,6 +171,18 @@ def read_found(payload: bytes, header: bytes | None) -> Found:
         raise RemoteProtocolError("An answer to a direct get does not say its subject and sequence.")
     time = value(block, _TIME).decode("utf-8", "replace")
     return Found(subject.decode("utf-8", "replace"), sequence, payload, block, time, whole(value(block, _PENDING)))
+
+
+def read_answer(payload: bytes, block: bytes, stream: str) -> Found | None:
+    """Read the message that answers a direct get for one; None if it is not of the stream that was asked."""
+    place = block.rfind(_STREAM)
+    told = _OF_ONE.fullmatch(block, place) if place >= 0 else None
+    if told is None:
+        return read_found(payload, block) if answers_for(block) == stream else None
+    answered, subject, sequence, time = told.groups()
+    if answered.decode("ascii") != stream:
+        return None
+    return Found(subject.decode("utf-8", "replace"), int(sequence), payload, block, time.decode("ascii"))
 
 
 def read_message(answer: Mapping[str, Any]) -> Found:

@@ -69,9 +69,9 @@ class Numbering:
         if not reply.startswith(_ACK):
             return self._status(reply, block or b"")
         tokens = reply.split(b".")
-        tokens = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
+        first = 5 if len(tokens) == 9 else 7
         try:
-            _, sequence, number, nanoseconds, pending = map(int, tokens)
+            sequence, number, nanoseconds, pending = map(int, tokens[first : first + 4])
         except ValueError:
             raise RemoteProtocolError(f"{reply[:200]!r} is not the reply subject of a delivery.") from None
         if number != self.came + 1 or sequence <= self.sequence:

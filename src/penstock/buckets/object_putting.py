@@ -57,49 +57,40 @@ async def put_chunks(
 
     What can be read again is stored anew, under an id of its own, if something went wrong that passes by itself.
     """
-    rewind = _rewinding(source)
-    for attempt in range(1, _ATTEMPTS + 1):
+    assert info.chunk_size is not None
+
+    async def attempt(size: int) -> ObjectInfo:
+        nuid, hashing, digest = new_nuid(), Digest(), ""
+        writer = ChunkWriter(nc, stream, chunk_subject(info.bucket, nuid), timeout=timeout)
         try:
-            return await _attempt(nc, stream, info, source, chunk_headers, timeout, progress)
+            async with aclosing(cut_source(source, nuid, size, hashing)) as chunks:
+                async for chunk, body in chunks:
+                    digest = chunk.digest or ""
+                    if len(body) or chunk_headers:
+                        await writer.write(body, encode(chunk) if chunk_headers else None)
+                        if progress is not None:
+                            progress(writer.size)
+            await writer.finish()
+        except BaseException:
+            # Also if it is cancelled: what nobody describes would stay for ever.
+            await asyncio.shield(writer.purge())
+            raise
+        finally:
+            await writer.close()
+        said = format_digest(bytes.fromhex(digest))
+        return info.changed(nuid=nuid, size=writer.size, chunks=writer.chunks, digest=said)
+
+    rewind = _rewinding(source)
+    for number in range(1, _ATTEMPTS + 1):
+        try:
+            return await attempt(info.chunk_size)
         except PenstockError as error:
-            if rewind is None or attempt == _ATTEMPTS or nc.is_closed or not may_ask_again(error):
+            if rewind is None or number == _ATTEMPTS or nc.is_closed or not may_ask_again(error):
                 raise
             log.info("Object %r is put into bucket %s anew: %s", info.name, info.bucket, error)
             await nc.standing(timeout)
             rewind()
     raise AssertionError("unreachable")
-
-
-async def _attempt(
-    nc: Connection,
-    stream: str,
-    info: ObjectInfo,
-    source: Source,
-    chunk_headers: bool,
-    timeout: float,
-    progress: Progress,
-) -> ObjectInfo:
-    nuid, hashing = new_nuid(), Digest()
-    assert info.chunk_size is not None
-    writer = ChunkWriter(nc, stream, chunk_subject(info.bucket, nuid), timeout=timeout)
-    digest = ""
-    try:
-        async with aclosing(cut_source(source, nuid, info.chunk_size, hashing)) as chunks:
-            async for chunk, body in chunks:
-                digest = chunk.digest or ""
-                if len(body) or chunk_headers:
-                    await writer.write(body, encode(chunk) if chunk_headers else None)
-                    if progress is not None:
-                        progress(writer.size)
-        await writer.finish()
-    except BaseException:
-        # Also if it is cancelled: what nobody describes would stay for ever.
-        await asyncio.shield(writer.purge())
-        raise
-    finally:
-        await writer.close()
-    said = format_digest(bytes.fromhex(digest))
-    return info.changed(nuid=nuid, size=writer.size, chunks=writer.chunks, digest=said)
 
 
 def _rewinding(source: Any) -> Callable[[], None] | None:

@@ -9,7 +9,7 @@ rounds' own ratios. The `nats` command is timed as a whole, start included. The 
 everything up for a millisecond each way, as a network does: there it counts how much is under way at a time.
 The result goes to artifacts/objects.json, or where --output says.
 
-    put, put_far     a file into a bucket
+    put, put_far     a file into a bucket; beside it `publish`: the same bytes, in memory, published and no more
     get, get_far     an object into a file
     fetch            an object into memory; nats-py takes half a minute over it, so it is done once
 """
@@ -33,6 +33,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import penstock
+from penstock.buckets.object_wire import CHUNK_SIZE, chunk_subject, new_nuid
 from penstock.wire import compiled
 
 ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "objects.json"
@@ -90,6 +91,24 @@ async def nats_py(case: str, url: str, name: str, file: Path) -> tuple[float, fl
     return taken
 
 
+async def publish(case: str, url: str, name: str, file: Path) -> tuple[float, float]:
+    """Publish the same chunks, which are in memory, with an ack each, and nothing else: the least that a put can be."""
+    import pyarrow as pa
+
+    from penstock.wire.bulk import BulkConnection
+
+    content = file.read_bytes()
+    chunks = [content[start : start + CHUNK_SIZE] for start in range(0, len(content), CHUNK_SIZE)]
+    batch = pa.record_batch({"data": pa.array(chunks, pa.binary())})
+    bulk = BulkConnection(penstock.ConnectionOptions(url))
+    try:
+        began = clocks()
+        bulk.publish(f"OBJ_{BUCKET}", batch, mode="acks", subject=chunk_subject(BUCKET, f"{name}{new_nuid()}"))
+        return since(began)
+    finally:
+        bulk.close()
+
+
 def nats_command(case: str, url: str, name: str, file: Path) -> float:
     given = ["put", BUCKET, str(file), "--name", name] if case == "put" else ["get", BUCKET, name, "-O", str(file)]
     began = time.perf_counter()
@@ -97,7 +116,7 @@ def nats_command(case: str, url: str, name: str, file: Path) -> float:
     return time.perf_counter() - began
 
 
-SIDES = {"ours": ours, "nats_py": nats_py}
+SIDES = {"ours": ours, "nats_py": nats_py, "publish": publish}
 
 
 def check(content: bytes, file: Path) -> None:
@@ -174,12 +193,12 @@ def run(side: str, case: str, url: str, name: str, file: Path, *, apart: bool) -
     return seconds, processor
 
 
-def measure(rounds: int, size: int) -> dict[str, dict[str, list[tuple[float, float]]]]:
+def measure(rounds: int, size: int, only: str | None = None) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Give the seconds of each side in each case, and those of its processor, round by round."""
     from penstock.buckets import ObjectStore
 
-    sides = ["ours", "nats_py", *(["nats"] if shutil.which("nats") else [])]
-    cases = [case for case in CASES if rounds > 1 or not case.endswith("_far")]
+    everybody = ["ours", "nats_py", "publish", *(["nats"] if shutil.which("nats") else [])]
+    cases = [case for case in CASES if only in (None, case) and (rounds > 1 or not case.endswith("_far"))]
     found: dict[str, dict[str, list[tuple[float, float]]]] = {case: {} for case in cases}
     with penstock.Server(sync="2m") as server, tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source", Path(folder) / "target"
@@ -192,11 +211,12 @@ def measure(rounds: int, size: int) -> dict[str, dict[str, list[tuple[float, flo
         asyncio.run(prepare())
         far = FarWire(server.url)
         for number in range(rounds):
-            turn = sides[number % len(sides) :] + sides[: number % len(sides)]
             for case in cases:
                 if case == "fetch" and number:
                     continue
                 verb, _, distance = case.partition("_")
+                sides = [side for side in everybody if side != "publish" or verb == "put"]
+                turn = sides[number % len(sides) :] + sides[: number % len(sides)]
                 url = far.url if distance else server.url
                 for side in turn:
                     if case == "fetch" and side == "nats":
@@ -215,6 +235,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", type=Path, default=ARTIFACT)
+    parser.add_argument("--case", choices=CASES, help="only this one")
     parser.add_argument("--side", nargs=5)
     arguments = parser.parse_args()
     if arguments.side:
@@ -223,7 +244,7 @@ def main() -> None:
         return
     size, rounds = (8 * MB, 1) if arguments.quick else (100 * MB, arguments.rounds)
     cases = {}
-    for case, sides in measure(rounds, size).items():
+    for case, sides in measure(rounds, size, arguments.case).items():
         seconds = {side: [wall for wall, _ in taken] for side, taken in sides.items()}
         ratios = {
             side: round(statistics.median(a / b for a, b in zip(taken, seconds["ours"], strict=True)), 2)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.store.decoding import BROKEN
 from penstock.wire.columns import BEYOND, FULL, NEED, OTHER
 from tests.store_sets import BEGIN, COMPILED, FORMS, PLAIN, entry, number, piece, record
 
@@ -26,9 +27,10 @@ def test_highway_hash_is_the_published_one(form: Any) -> None:
 @settings(max_examples=60)
 @given(content=st.binary(max_size=200))
 def test_both_forms_hash_alike(content: bytes) -> None:
-    """The compiled and the plain checksum agree for any length."""
-    assert COMPILED.checksums.Highway(KEY).of(content) == PLAIN.checksums.Highway(KEY).of(content)
-    assert COMPILED.checksums.crc32c(content) == PLAIN.checksums.crc32c(content)
+    """The compiled and the plain checksum agree for any length, with wide instructions and without."""
+    for wide in (True, False):
+        assert COMPILED.checksums.Highway(KEY, wide).of(content) == PLAIN.checksums.Highway(KEY).of(content)
+        assert COMPILED.checksums.crc32c(content, wide) == PLAIN.checksums.crc32c(content)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -158,7 +160,7 @@ def test_records_become_columns(form: Any) -> None:
     block = bytearray(
         record("S", 7, 3, b"a.b", b"one", time=1_000_001_000) + record("S", 7, 9, b"c", b"two", headers, 2_000_002_000)
     )
-    made = _records(form)
+    made = _records(form, sized=True)
     assert (made.take(block, 0, len(block)), made.stop) == (len(block), NEED)
     rows = made.close()
     assert rows["rows"] == 2
@@ -232,12 +234,12 @@ def test_every_byte_of_a_record_counts(form: Any) -> None:
         cut = bytearray(first + second[:place])
         made = _records(form)
         assert made.take(cut, 0, len(cut)) == len(first)
-        assert made.stop == (form.records.BROKEN if place else NEED)
+        assert made.stop == (BROKEN if place else NEED)
         changed = bytearray(first + second)
         changed[len(first) + place] ^= 1
         made = _records(form)
         assert made.take(changed, 0, len(changed)) == len(first), place
-        assert (made.stop, _sequences(form, made)) == (form.records.BROKEN, [1])
+        assert (made.stop, _sequences(form, made)) == (BROKEN, [1])
 
 
 @settings(max_examples=60)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import DataLossError
+from penstock.store.decoding import BROKEN
 from penstock.store.graves import is_alive_between
-from penstock.store.records import BROKEN, Records, key_of
+from penstock.store.records import Records, key_of
 from penstock.wire.arrow import to_batch
 from penstock.wire.columns import BEYOND
 

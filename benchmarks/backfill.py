@@ -124,7 +124,7 @@ def through(url: str, count: int) -> int:
 def stored(open_it: Callable[[], History]) -> int:
     """Read what a store or a backup holds, its opening included."""
     history = open_it()
-    return sum(batch.num_rows for part in history.parts for batch in part.batches(history.name))
+    return sum(batch.num_rows for batch in history.batches())
 
 
 def drain(spark: Any, count: int, **options: str) -> int:

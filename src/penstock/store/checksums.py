@@ -5,8 +5,8 @@
 HighwayHash has a state of four lanes in each of four rows, and takes 32 bytes at a step; what is left at the end is
 spread over a last step, and four steps over its own state finish it. The C types stand in checksums.pxd, which only the
 compiler reads; in the plain form every sum and product is cut to 64 bits, which the compiler has for nothing. Both
-checksums are most of what reading a store costs, so the compiled form uses the wide instructions of processors that have
-them (wide.pxd).
+are most of what reading a store costs, so the compiled form uses the wide instructions of processors that have them
+(wide.pxd).
 """
 
 from __future__ import annotations

@@ -56,6 +56,12 @@ class Entries(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
         self.stored = 0
         self.whole = False
 
+    def open(self, start: int) -> None:
+        """Begin a part, at a sequence."""
+        self.next, self.last = start, 0
+        if self.rows:  # of a part that was given up
+            self.restart()
+
     def _one(self, data: Any, position: int, end: int) -> int:
         """Take the message at a position; it stops with OTHER at an entry that is none, which `entry` describes."""
         self.stop = self._entry(data, position, end)

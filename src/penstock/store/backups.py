@@ -28,7 +28,7 @@ __all__ = ["ARCHIVES", "Contents", "Part", "PartReader", "archive_of", "damaged"
 
 META = "backup.json"
 ARCHIVES = ("stream.arc.s2", "stream.tar.s2")
-_PART = 32 << 20  # bytes of messages, unpacked, from one place where a read may begin to the next
+_PART = 8 << 20  # bytes of messages, unpacked, from one place where a read may begin to the next
 
 
 def archive_of(folder: Folder) -> tuple[str, dict[str, Any]]:

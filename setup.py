@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 # As penstock.wire.MODULES and penstock.store.MODULES, which cannot be imported before the project is installed.
 MODULES = {
     "wire": ("protocol", "buffers", "columns", "frames", "plain_acks", "dispatch"),
-    "store": ("checksums", "s2", "records", "entries"),
+    "store": ("checksums", "s2", "decoding", "records", "entries"),
 }
 
 

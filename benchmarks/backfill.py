@@ -7,9 +7,9 @@
 All sides run in one go on this machine, in turn, against one stream: through the embedded server, from a copy of its
 store, and from a backup of it; each of them without Spark, in one process, and with a `local[2]` Spark into its noop
 sink. The ratio that counts is the median of those of neighbouring rounds. On a busy machine the CPU time of a message
-says more: that of this process and of all that it started, the server included. The memory of the process that reads,
-or of the largest Python worker of Spark, is watched during the whole read. The result goes to artifacts/backfill.json,
-or where --output says.
+says more: that of this process and of all that it started, the server included. The most memory of the process that
+reads, or of the largest Python worker of Spark, is said for a tenth of the messages, read once before the rounds, and
+for all of them. The result goes to artifacts/backfill.json, or where --output says.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ SIZE = 128
 PIECE = 100_000
 WANTED = 3.0
 THROUGH = "through the server"
+
+Work = Callable[[int], int]  # reads the first so many messages, and says how many it got
 
 
 def fill(url: str, upto: int) -> None:
@@ -80,13 +82,11 @@ class Memory(threading.Thread):
             except (OSError, IndexError):
                 continue  # it has just ended
 
-    def end(self) -> dict[str, int]:
-        """Give the most of the first third and of the last one, in MiB."""
+    def end(self) -> int:
+        """Give the most that there was, in MiB."""
         self.over.set()
         self.join()
-        marks = [mark for mark in self.marks if mark] or [0]
-        third = max(len(marks) // 3, 1)
-        return {"first third": max(marks[:third]) >> 20, "last third": max(marks[-third:]) >> 20}
+        return max(self.marks, default=0) >> 20
 
 
 def cpu() -> float:
@@ -107,10 +107,10 @@ def cpu() -> float:
     return total
 
 
-def seconds(work: Callable[[], int], count: int) -> float:
+def seconds(work: Work, count: int) -> float:
     """Do some work that must give so many rows."""
     begun = time.perf_counter()
-    rows = work()
+    rows = work(count)
     assert rows == count, (rows, count)
     return time.perf_counter() - begun
 
@@ -121,26 +121,31 @@ def through(url: str, count: int) -> int:
         return sum(batch.num_rows for batch in bulk.read(sides.STREAM, 1, count + 1, timeout=sides.FOREVER))
 
 
-def stored(open_it: Callable[[], History]) -> int:
+def stored(open_it: Callable[[], History], count: int) -> int:
     """Read what a store or a backup holds, its opening included."""
-    history = open_it()
-    return sum(batch.num_rows for part in history.parts for batch in part.batches(history.name))
+    return sum(batch.num_rows for batch in open_it().batches(1, count + 1))
 
 
 def drain(spark: Any, count: int, **options: str) -> int:
     """Read a frame into nothing."""
-    reader = spark.read.format("nats").option("minPartitions", "4")  # two cores have something to do on every side
+    # Two cores have something to do on every side.
+    reader = spark.read.format("nats").option("minPartitions", "4").option("end", count + 1)
     for name, value in options.items():
         reader = reader.option(name, value)
     reader.load().write.format("noop").mode("overwrite").save()
     return count
 
 
-def compare(runs: dict[str, Callable[[], int]], count: int, rounds: int, worker: bytes | None) -> dict[str, Any]:
+def compare(runs: dict[str, Work], count: int, rounds: int, worker: bytes | None) -> dict[str, Any]:
     """Let the sides run in turn; give rates, ratios and memory."""
     best: dict[str, float] = {}
     ratios: dict[str, list[float]] = {side: [] for side in runs if side != THROUGH}
-    memory: dict[str, dict[str, int]] = {}
+    memory: dict[str, dict[str, int]] = {side: {} for side in runs}
+    for side, work in runs.items():  # a tenth first: of a process it is known what it had at most
+        watch = Memory(worker)
+        watch.start()
+        seconds(work, count // 10)
+        memory[side][f"{count // 10:,}"] = watch.end()
     used: dict[str, list[float]] = {side: [] for side in runs}
     for _ in range(rounds):
         rates = {}
@@ -150,11 +155,15 @@ def compare(runs: dict[str, Callable[[], int]], count: int, rounds: int, worker:
             before = cpu()
             rates[side] = count / seconds(work, count)
             used[side].append(1e6 * (cpu() - before) / count)
-            memory[side] = watch.end()
+            memory[side][f"{count:,}"] = max(memory[side].get(f"{count:,}", 0), watch.end())
         for side in ratios:
             ratios[side].append(rates[side] / rates[THROUGH])
         best = {side: max(rate, best.get(side, 0.0)) for side, rate in rates.items()}
-    found: dict[str, Any] = {"rates": {side: round(rate) for side, rate in best.items()}, "ratios": {}, "MiB": memory}
+    found: dict[str, Any] = {
+        "rates": {side: round(rate) for side, rate in best.items()},
+        "ratios": {},
+        "most MiB": memory,
+    }
     found["CPU us a message"] = {side: round(statistics.median(each), 2) for side, each in used.items()}
     for side, rate in best.items():
         told = ""
@@ -162,7 +171,7 @@ def compare(runs: dict[str, Callable[[], int]], count: int, rounds: int, worker:
             ratio, spread = statistics.median(ratios[side]), [round(each, 2) for each in sorted(ratios[side])]
             found["ratios"][side] = {"median": round(ratio, 2), "all": spread, "wanted": WANTED}
             told = f"{ratio:6.2f} times the server (median of {spread}); wanted {WANTED:g}"
-        grown = f"{memory[side]['first third']} then {memory[side]['last third']} MiB"
+        grown = " then ".join(map(str, memory[side].values())) + " MiB"
         spent = f"{found['CPU us a message'][side]:5.2f} us CPU"
         print(f"  {side:20} {rate:12,.0f}/s  {spent}  {grown:20} {told}", flush=True)
     return found
@@ -183,12 +192,10 @@ def with_spark(url: str, store: Path, backup: Path, count: int, rounds: int, fol
     try:
         spark.sparkContext.setLogLevel("OFF")
         runs = {
-            THROUGH: lambda: drain(spark, count, url=url, stream=sides.STREAM),
-            "store": lambda: drain(spark, count, store=str(store), stream=sides.STREAM),
-            "backup": lambda: drain(spark, count, backup=str(backup)),
+            THROUGH: lambda rows: drain(spark, rows, url=url, stream=sides.STREAM),
+            "store": lambda rows: drain(spark, rows, store=str(store), stream=sides.STREAM),
+            "backup": lambda rows: drain(spark, rows, backup=str(backup)),
         }
-        for work in runs.values():  # each of them once before it counts
-            work()
         return compare(runs, count, rounds, b"pyspark.daemon")
     finally:
         spark.stop()
@@ -205,6 +212,7 @@ def main() -> None:
     given = parser.parse_args()
     count = given.messages or (1_000_000 if given.quick else 10_000_000)
     rounds = given.rounds or (2 if given.quick else 3)
+    begun = time.perf_counter()
     result: dict[str, Any] = {"compiled": compiled, "cores": os.cpu_count(), "size": SIZE, "messages": count}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         held, store, backup = Path(folder, "held"), Path(folder, "store"), Path(folder, "backup")
@@ -214,16 +222,17 @@ def main() -> None:
         shutil.copytree(held, store, copy_function=os.link)  # the server only reads from now on
         with penstock.Server(store=held, sync="2m") as server:
             url = server.url
-            runs: dict[str, Callable[[], int]] = {
-                THROUGH: lambda: through(url, count),
-                "store": lambda: stored(lambda: open_store(store, sides.STREAM)),
-                "backup": lambda: stored(lambda: open_backup(backup)),
+            runs: dict[str, Work] = {
+                THROUGH: lambda rows: through(url, rows),
+                "store": lambda rows: stored(lambda: open_store(store, sides.STREAM), rows),
+                "backup": lambda rows: stored(lambda: open_backup(backup), rows),
             }
             print(f"{count:,} messages, one process")
             result["one process"] = compare(runs, count, rounds, None)
             if not given.no_spark:
                 print(f"{count:,} messages, Spark")
                 result["spark"] = with_spark(url, store, backup, count, rounds, folder)
+    result["seconds"] = round(time.perf_counter() - begun)
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(json.dumps(result, indent=2) + "\n")
     print(f"wrote {given.output}")

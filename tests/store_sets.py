@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from penstock import store
-from penstock.store import checksums, entries, records, s2
+from penstock.store import checksums, decoding, entries, records, s2
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "stores"
 PLAIN = SimpleNamespace(**store.load_plain(), form="plain")
-COMPILED = SimpleNamespace(checksums=checksums, s2=s2, records=records, entries=entries, form="compiled")
+COMPILED = SimpleNamespace(
+    checksums=checksums, s2=s2, decoding=decoding, records=records, entries=entries, form="compiled"
+)
 FORMS = [pytest.param(PLAIN, id="plain"), pytest.param(COMPILED, id="compiled" if store.compiled else "as installed")]
 
 

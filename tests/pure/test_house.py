@@ -52,6 +52,7 @@ FLOORS = {
     "penstock.part_file": 1,
     "penstock.store.blocks": 0,
     "penstock.store.checksums": 0,
+    "penstock.store.decoding": 0,
     "penstock.store.entries": 0,
     "penstock.store.graves": 0,
     "penstock.store.index": 0,

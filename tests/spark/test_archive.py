@@ -106,14 +106,14 @@ def kill_once(streams: Streams, name: str, folder: Path, eventually: Any, *, alo
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(1200)  # Spark starts five times, on a machine that may be busy
+@pytest.mark.timeout(3600)  # Spark starts eleven times, on a machine that may be busy
 @pytest.mark.parametrize("round_", range(3))
 def test_an_archiver_that_is_killed(
     server: Server, streams: Streams, unique: Any, eventually: Any, tmp_path: Path, round_: int
 ):
     """Killed again and again while messages come, the archive holds each message once when one run comes to its end."""
     name, folder = streams.make(unique("A")), tmp_path / "archive"
-    for number in range(4):
+    for number in range(10):
         streams.fill(name, 1_000 + 137 * number)
         kill_once(streams, name, folder, eventually, alone=bool((number + round_) % 2))
         found = seen(folder)

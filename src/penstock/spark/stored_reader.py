@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,8 +20,10 @@ from penstock.spark.past import Past, PastPart
 from penstock.spark.positions import Position
 from penstock.spark.pushdown import Pushed, narrow, push
 from penstock.spark.source_options import SourceOptions
+from penstock.store.ahead import read_ahead
 from penstock.store.history import open_backup, open_store
 from penstock.store.opening import arrow_path
+from penstock.store.reading import Wanted
 from penstock.store.s2 import Broken
 from penstock.store.stored import Segment
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["StoredPartition", "StoredReader", "cut_past", "damaged", "open_stored", "read_stored", "stamps_of"]
+
+_WORTH = 4 << 20  # bytes: a task with fewer takes longer to start than to read
 
 Stamp = tuple[str, int, int]  # path, size and time of a file
 Stamps = Mapping[str, Stamp]
@@ -132,7 +137,7 @@ def cut_past(
     options: SourceOptions,
     subjects: tuple[str, ...] | None,
 ) -> Iterator[StoredPartition]:
-    """Cut a range into tasks: parts together up to the size of one, and a part in several where that is asked for.
+    """Cut a range into tasks of about equal size: parts together, and a part in several where that is asked for.
 
     Whoever reads the second half of a part goes through the first one, too: so parts stay whole by themselves.
     """
@@ -149,19 +154,32 @@ def cut_past(
             for piece in pieces
             for first in range(piece.start, piece.end, most)
         ]
-    size = min(options.max_bytes_per_partition, max(1, sum(each.weight for each in pieces) // len(pieces or "1")))
-    size = size if options.min_partitions or most is not None else options.max_bytes_per_partition
+    for gathered in _even(pieces, options):
+        parts = tuple(dict.fromkeys(each.part for each in gathered))
+        own = tuple(stamps[path] for path in dict.fromkeys(_path(part) or "" for part in parts) if path in stamps)
+        yield StoredPartition(past.name, parts, gathered[0].start, gathered[-1].end, subjects, hides, own)
+
+
+def _even(pieces: list[_Piece], options: SourceOptions) -> Iterator[list[_Piece]]:
+    """Put neighbours together, into as many tasks as there must be, each with about the same weight."""
+    largest, most = options.max_bytes_per_partition, options.max_records_per_partition
+    left = sum(piece.weight for piece in pieces)
+    # Nobody tells the plan how many cores there are: those of this machine are a guess, and right for `local[*]`.
+    worth = min(os.cpu_count() or 1, left // _WORTH)
+    tasks = min(len(pieces), max(options.min_partitions or 1, -(-left // largest), worth))
     gathered: list[_Piece] = []
-    for piece in [*pieces, None]:
-        full = piece is None or sum(each.weight for each in gathered) + piece.weight > size
-        crowded = most is not None and piece is not None and piece.end - (gathered or [piece])[0].start > most
-        if gathered and (full or crowded):
-            parts = tuple(dict.fromkeys(each.part for each in gathered))
-            own = tuple(stamps[path] for path in dict.fromkeys(_path(part) or "" for part in parts) if path in stamps)
-            yield StoredPartition(past.name, parts, gathered[0].start, gathered[-1].end, subjects, hides, own)
-            gathered = []
-        if piece is not None:
-            gathered.append(piece)
+    held = 0
+    for place, piece in enumerate(pieces):
+        full = held + piece.weight > largest or (tasks > 1 and held + piece.weight // 2 > left // tasks)
+        crowded = most is not None and piece.end - (gathered or [piece])[0].start > most
+        if gathered and (full or crowded or len(pieces) - place < tasks):
+            yield gathered
+            left, tasks = left - held, max(tasks - 1, 1)
+            gathered, held = [], 0
+        gathered.append(piece)
+        held += piece.weight
+    if gathered:
+        yield gathered
 
 
 def _enough(pieces: list[_Piece], least: int) -> list[_Piece]:
@@ -205,17 +223,9 @@ def read_stored(partition: StoredPartition, options: SourceOptions, schema: Stru
                 f"{stamp[0]} was changed or removed while it was read.",
                 remedy="Leave a backup as it is while a query reads it, and start the query again.",
             )
-    for part in partition.parts:
+    for part, batches in _batches(partition, options, schema):
         try:
-            for batch in part.batches(
-                partition.stream,
-                partition.start,
-                partition.end,
-                headers="headers" in schema.names,
-                escape=options.invalid_text == "escape",
-                max_rows=options.batch_rows,
-                **_columns(part, needs_payloads(schema, options)),
-            ):
+            for batch in batches:
                 if partition.subjects:
                     batch = pick(batch, partition.subjects)
                 if partition.hides:
@@ -227,11 +237,25 @@ def read_stored(partition: StoredPartition, options: SourceOptions, schema: Stru
             options.lose(_lost(partition, part, str(error)))
 
 
-def _columns(part: PastPart, data: bool) -> dict[str, Any]:
-    """Say what need not be read, to a part that can leave out columns."""
+def _batches(
+    partition: StoredPartition, options: SourceOptions, schema: StructType
+) -> Iterator[tuple[PastPart, Iterator[pa.RecordBatch]]]:
+    """Give the parts of a task with their batches; blocks and parts of backups are read ahead, one at a time."""
     from penstock.spark.archive_files import ArchivedFile
 
-    return {"data": data} if isinstance(part, ArchivedFile) else {}
+    how: dict[str, Any] = {
+        "headers": "headers" in schema.names,
+        "escape": options.invalid_text == "escape",
+        "max_rows": options.batch_rows,
+    }
+    stored: list[Any] = [part for part in partition.parts if not isinstance(part, ArchivedFile)]
+    if stored:  # a past is of one kind
+        wanted = Wanted(partition.start, partition.end, **how)
+        yield from read_ahead(stored, lambda: stored[0].reader(partition.stream, wanted).batches)
+        return
+    how["data"] = needs_payloads(schema, options)  # what need not be read, an archive can leave out
+    for part in partition.parts:
+        yield part, part.batches(partition.stream, partition.start, partition.end, **how)
 
 
 def _lost(partition: StoredPartition, part: PastPart, what: str) -> DataLossError:

@@ -16,7 +16,7 @@ __all__ = ["History", "open_backup", "open_store"]
 __getattr__, __dir__ = exports(__name__, dict.fromkeys(__all__, "penstock.store.history"))
 
 # In the order of their imports.
-MODULES = ("checksums", "s2", "records", "entries")
+MODULES = ("checksums", "s2", "decoding", "records", "entries")
 
 
 def load_plain() -> dict[str, ModuleType]:

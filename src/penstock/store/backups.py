@@ -16,21 +16,19 @@ from penstock.errors import InputError, StoreDamagedError
 from penstock.store.entries import MAGIC, Entries
 from penstock.store.files import Folder
 from penstock.store.opening import open_file
-from penstock.store.reading import BATCH_BYTES, BATCH_ROWS
+from penstock.store.reading import Wanted, taken
 from penstock.store.s2 import Broken
 from penstock.store.unpacked import Unpacked
-from penstock.wire.arrow import to_batch
 from penstock.wire.columns import BEYOND, FULL, NEED, OTHER
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ARCHIVES", "Contents", "Part", "archive_of", "damaged", "read_part", "walk"]
+__all__ = ["ARCHIVES", "Contents", "Part", "PartReader", "archive_of", "damaged", "walk"]
 
 META = "backup.json"
 ARCHIVES = ("stream.arc.s2", "stream.tar.s2")
-_CHUNK = 1 << 20
-_PART = 32 << 20  # bytes of messages, unpacked, from one place where a read may begin to the next
+_PART = 8 << 20  # bytes of messages, unpacked, from one place where a read may begin to the next
 
 
 def archive_of(folder: Folder) -> tuple[str, dict[str, Any]]:
@@ -79,7 +77,11 @@ class Part:
 
     def batches(self, stream: str, start: int = 0, end: int = 1 << 62, **options: Any) -> Iterator[pa.RecordBatch]:
         """Give its messages whose sequences are in [start, end)."""
-        return read_part(stream, self, start, end, **options)
+        return self.reader(stream, Wanted(start, end, **options)).batches(self)
+
+    def reader(self, stream: str, wanted: Wanted) -> PartReader:
+        """Give who reads such parts."""
+        return PartReader(stream, wanted)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class _Walk:
 
     def run(self, progress: Callable[[int], None] | None) -> Contents:
         is_over = False
-        for waiting, offset in _portions(self.file, len(MAGIC), None, progress):
+        for waiting, offset in _portions(self.file, len(MAGIC), progress=progress):
             position, is_over = self._take(waiting, offset)
             del waiting[:position]
             at = offset + position
@@ -178,46 +180,49 @@ def _state(content: bytes) -> dict[str, Any]:
     return dict(state)
 
 
-def read_part(
-    stream: str,
-    part: Part,
-    start: int = 0,
-    end: int = 1 << 62,
-    *,
-    headers: bool = True,
-    escape: bool = False,
-    max_rows: int = BATCH_ROWS,
-    max_bytes: int = BATCH_BYTES,
-) -> Iterator[pa.RecordBatch]:
-    """Give the messages of a part whose sequences are in [start, end); Broken if some cannot be read."""
-    entries = Entries(max(start, part.first), end, max_rows=max_rows, max_bytes=max_bytes, headers=headers)
-    with Unpacked(open_file(part.path), part.anchor) as file:
-        for waiting, offset in _portions(file, part.offset, part.offset + part.size):
-            position = entries.take(waiting, 0, len(waiting))
-            while entries.stop == FULL:
-                yield to_batch(entries.close(), stream, escape=escape)
-                entries.restart()
-                position = entries.take(waiting, position, len(waiting))
-            if entries.stop == BEYOND:
-                break
-            if entries.stop != NEED:
-                raise Broken(f"what stands at {offset + position} is no message that may follow")
-            del waiting[:position]
-    if entries.rows:
-        yield to_batch(entries.close(), stream, escape=escape)
+class PartReader:
+    """Reads parts of a backup, one after the other, in the same memory."""
+
+    def __init__(self, stream: str, wanted: Wanted) -> None:
+        self.stream, self.wanted = stream, wanted
+        self.entries = Entries(wanted.start, wanted.end, **wanted.columns)
+        self.waiting = bytearray()
+
+    def batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """Give the messages of a part that are wanted; Broken if some cannot be read."""
+        entries, stream = self.entries, self.stream
+        entries.open(max(self.wanted.start, part.first))
+        with Unpacked(open_file(part.path), part.anchor) as file:
+            for waiting, offset in _portions(file, part.offset, part.offset + part.size, self.waiting):
+                position = entries.take(waiting, 0, len(waiting))
+                while entries.stop == FULL:
+                    yield taken(entries, stream, self.wanted)
+                    position = entries.take(waiting, position, len(waiting))
+                if entries.stop == BEYOND:
+                    break
+                if entries.stop != NEED:
+                    raise Broken(f"what stands at {offset + position} is no message that may follow")
+                del waiting[:position]
+        if entries.rows:
+            yield taken(entries, stream, self.wanted)
 
 
 def _portions(
-    file: Unpacked, offset: int, end: int | None, progress: Callable[[int], None] | None = None
+    file: Unpacked,
+    offset: int,
+    end: int = 1 << 62,
+    waiting: bytearray | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[bytearray, int]]:
     """Give what is waiting, with one portion more each time, and its offset; who takes from it takes from its front."""
-    waiting = bytearray()
+    waiting = bytearray() if waiting is None else waiting
+    waiting.clear()
     file.seek(offset)
-    most = 1 << 62 if end is None else end
-    while file.tell() < most and (portion := file.read(min(_CHUNK, most - file.tell()))):
-        waiting += portion
-        yield waiting, file.tell() - len(waiting)
+    while file.append_to(waiting, end):
+        before = file.tell() - len(waiting)
+        yield waiting, before
         if progress is not None:
-            progress(len(portion))
+            progress(file.tell() - offset)
+            offset = file.tell()
     if waiting:
         raise Broken("it ends in the middle of a message")

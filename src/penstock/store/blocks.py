@@ -15,8 +15,11 @@ _CHECKSUM = 8
 LARGEST = 256 << 20  # bytes; a server begins a new block at 8 MB, and the last message of one may have 32
 
 
-def unpack_block(content: bytearray) -> bytearray:
-    """Give the records of a block; ValueError if it is none, or no block that a server writes."""
+def unpack_block(content: bytearray, room: bytearray | None = None) -> bytearray:
+    """Give the records of a block; ValueError if it is none, or no block that a server writes.
+
+    What is compressed is unpacked in `room`, if that is given.
+    """
     if len(content) > LARGEST:
         raise ValueError(f"it has more than {LARGEST} bytes")
     if content[:3] != b"cmp" or len(content) < 5 + _CHECKSUM:
@@ -34,7 +37,7 @@ def unpack_block(content: bytearray) -> bytearray:
             raise ValueError("it does not say its size")
     if size > LARGEST:
         raise ValueError(f"it would become {size} bytes")
-    records = decompress(memoryview(content)[place:-_CHECKSUM], size)
+    records = decompress(content, place, len(content) - _CHECKSUM, size, room)
     records += content[-_CHECKSUM:]
     if len(records) != size:
         raise ValueError(f"it becomes {len(records)} bytes and not {size}")

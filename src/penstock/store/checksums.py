@@ -4,7 +4,9 @@
 
 HighwayHash has a state of four lanes in each of four rows, and takes 32 bytes at a step; what is left at the end is
 spread over a last step, and four steps over its own state finish it. The C types stand in checksums.pxd, which only the
-compiler reads; in the plain form every sum and product is cut to 64 bits, which the compiler has for nothing.
+compiler reads; in the plain form every sum and product is cut to 64 bits, which the compiler has for nothing. Both
+are most of what reading a store costs, so the compiled form uses the wide instructions of processors that have them
+(wide.pxd).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ except ModuleNotFoundError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.penstock.store.wide import penstock_crc, penstock_highway, penstock_is_wide
 else:
+    _wide: Any = False
     _init: Any = ()  # arrays of C, which the compiled form fills below
     _tables: Any = ()
 
@@ -33,11 +37,12 @@ _SECOND = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E
 
 
 class Highway:
-    """HighwayHash-64 with a key of 32 bytes."""
+    """HighwayHash-64 with a key of 32 bytes; `wide` may be false to do without wide instructions."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, wide: bool = True) -> None:
         if len(key) != 32:
             raise ValueError("A key has 32 bytes.")
+        self.wide = wide and _wide
         if not cython.compiled:
             self.key, self.state, self.last = [0] * 4, [0] * 16, bytearray(32)
         for lane in range(4):
@@ -46,12 +51,15 @@ class Highway:
     def of(self, content: bytes) -> int:
         """Give the checksum of some bytes."""
         if cython.compiled:
-            return self.digest(cython.cast(cython.p_uchar, content), 0, len(content))
+            view = cython.cast(cython.p_uchar, content)
+            return self.digest(view, view, 0, len(content))
         else:
-            return self.digest(content, 0, len(content))
+            return self.digest(content, content, 0, len(content))
 
-    def digest(self, data: Any, start: int, end: int) -> int:
-        """Give the checksum of `data[start:end]`."""
+    def digest(self, first: Any, data: Any, start: int, end: int) -> int:
+        """Give the checksum of `data[start:end]`; if it is 32 bytes or more, `first` is read for the first 32."""
+        if cython.compiled and self.wide:
+            return penstock_highway(_init, self.key, first, data + start, end - start)
         state = self.state
         for lane in range(4):
             key = self.key[lane]
@@ -65,13 +73,18 @@ class Highway:
                 state[4 + lane] = _SECOND[lane] ^ (key >> 32 | (key << 32 & _ALL))
                 state[8 + lane] = _FIRST[lane]
                 state[12 + lane] = _SECOND[lane]
+        if end - start >= 32:
+            self._step(first, 0)
+            start += 32
         while end - start >= 32:
             self._step(data, start)
             start += 32
         if end > start:
             self._rest(data, start, end - start)
-        for _ in range(4):
-            self._turn()
+        self._turn()
+        self._turn()
+        self._turn()
+        self._turn()
         if cython.compiled:
             return state[0] + state[4] + state[8] + state[12]
         else:
@@ -181,19 +194,20 @@ class Highway:
         return self._merge()
 
 
-def crc32c(content: Any) -> int:
-    """Give the CRC-32C (Castagnoli) of some bytes."""
+def crc32c(content: bytes, wide: bool = True) -> int:
+    """Give the CRC-32C (Castagnoli) of some bytes; `wide` may be false to do without wide instructions."""
     if cython.compiled:
-        view: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(bytes, content))
-        return crc(view, 0, len(content))
+        return crc(cython.cast(cython.p_uchar, content), 0, len(content), wide)
     else:
         return crc(content, 0, len(content))
 
 
-def crc(data: Any, start: int, end: int) -> int:
+def crc(data: Any, start: int, end: int, wide: bool = True) -> int:
     """Give the CRC-32C of `data[start:end]`."""
-    value, word = 0xFFFFFFFF, 0
+    value, word = _LOW, 0
     if cython.compiled:
+        if wide and _wide:
+            return penstock_crc(data + start, end - start)
         while end - start >= 8:
             memcpy(cython.address(word), data + start, 8)
             word ^= value
@@ -214,7 +228,7 @@ def crc(data: Any, start: int, end: int) -> int:
     else:
         for byte in data[start:end]:
             value = _TABLE[(value ^ byte) & 255] ^ value >> 8
-    return value ^ 0xFFFFFFFF
+    return value ^ _LOW
 
 
 def _table() -> list[int]:
@@ -231,7 +245,9 @@ _TABLE = _table()
 
 def _prepare() -> int:
     """Fill the tables that C reads: the eighth says what a byte does that seven others follow."""
+    global _wide
     if cython.compiled:
+        _wide = penstock_is_wide()
         for lane in range(4):
             _init[lane] = _FIRST[lane]
             _init[4 + lane] = _SECOND[lane]

@@ -25,22 +25,27 @@ except ModuleNotFoundError:
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
-    from cython.cimports.penstock.wire.columns import Columns
+    from cython.cimports.penstock.store.decoding import Decoder
 else:
-    from penstock.wire.columns import Columns
+    from penstock.store.decoding import Decoder
 
-from penstock.wire.columns import BEYOND, DISORDER, FULL, NEED, OTHER
+from penstock.store.decoding import BROKEN
+from penstock.wire.columns import BEYOND, DISORDER, NEED, OTHER
 
 __all__ = ["COMPILED", "MAGIC", "Entries"]
 
 COMPILED: bool = bool(cython.compiled)
 
 MAGIC = b"NATSARC1"
-BROKEN = 6
+_BEYOND: int = BEYOND
+_BROKEN: int = BROKEN
+_DISORDER: int = DISORDER
+_NEED: int = NEED
+_OTHER: int = OTHER
 _LARGEST = 256 << 20  # bytes; a server takes messages of 64 MB at most
 
 
-class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
+class Entries(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
     """The rows of a backup, of the sequences from `start` to `end`, and the place of the read."""
 
     def __init__(self, start: int, end: int, *, max_rows: int, max_bytes: int, headers: bool = True) -> None:
@@ -51,45 +56,34 @@ class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         self.stored = 0
         self.whole = False
 
-    def take(self, buffer: bytearray, start: int, end: int) -> int:
-        """Take messages out of `buffer[start:end]`; give the position behind the last one and set `stop`.
+    def open(self, start: int) -> None:
+        """Begin a part, at a sequence."""
+        self.next, self.last = start, 0
+        if self.rows:  # of a part that was given up
+            self.restart()
 
-        It stops with OTHER at an entry that is no message, which `entry` then describes.
-        """
-        if cython.compiled:
-            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-        else:
-            data = buffer
-        position = start
-        self.stop = NEED
-        while position < end:
-            if self.rows >= self.max_rows or self.size >= self.max_bytes:
-                self.stop = FULL
-                break
-            self.stop = self._entry(data, position, end)
-            if self.stop != NEED or self.body == 0:
-                break
-            if self.sequence == 0:
-                self.stop = OTHER
-                break
-            if self.sequence <= self.last:
-                self.stop = DISORDER
-                break
-            if self.sequence >= self.end:
-                self.stop = BEYOND
-                break
-            self.last = self.sequence
-            if self.counting:
-                self.counted += 1
-                # What a record of a block takes: 30 bytes, and 4 more with headers, beside its parts.
-                self.stored += 30 + self.subject_end - self.subject + self.total + (4 if self.head > 0 else 0)
-            elif self.sequence >= self.next:
-                self.lines.count = 0
-                if self.head > 0 and self.with_headers:
-                    self.lines.split(data, self.body, self.body + self.head)
-                self._row(data, self.body + self.total)
-            position = self.body + self.total
-        return position
+    def _one(self, data: Any, position: int, end: int) -> int:
+        """Take the message at a position; it stops with OTHER at an entry that is none, which `entry` describes."""
+        self.stop = self._entry(data, position, end)
+        if self.stop != _NEED or self.body == 0:
+            return 0
+        if self.sequence == 0:
+            self.stop = _OTHER
+            return 0
+        if self.sequence <= self.last:
+            self.stop = _DISORDER
+            return 0
+        if self.sequence >= self.end:
+            self.stop = _BEYOND
+            return 0
+        self.last = self.sequence
+        if self.counting:
+            self.counted += 1
+            # What a record of a block takes: 30 bytes, and 4 more with headers, beside its parts.
+            self.stored += 30 + self.subject_end - self.subject + self.total + (4 if self.head > 0 else 0)
+        elif self.sequence >= self.next:
+            self._message(data)
+        return self.body + self.total - position
 
     def entry(self, buffer: bytearray, start: int, end: int) -> tuple[bytes, bytes, int] | None:
         """Give name and content of the entry at `start`, and the position behind it; None if it is not whole yet."""
@@ -97,7 +91,7 @@ class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
             data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
         else:
             data = buffer
-        if self._entry(data, start, end) != NEED or self.body == 0:
+        if self._entry(data, start, end) != _NEED or self.body == 0:
             return None
         stop = self.body + self.total
         return bytes(buffer[self.subject : self.subject_end]), bytes(buffer[self.body : stop]), stop
@@ -111,11 +105,11 @@ class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         head = self._number(data, self.place, end)
         payload = self._number(data, self.place, end)
         if self.place < 0:
-            return NEED if end - position < 64 else BROKEN
+            return _NEED if end - position < 64 else _BROKEN
         if name > 1048576 or head > _LARGEST or payload > _LARGEST or sequence >> 62:
-            return BROKEN
+            return _BROKEN
         if end - self.place < name + head + payload:
-            return NEED
+            return _NEED
         self.subject = self.place
         self.subject_end = self.place + name
         self.head = head
@@ -123,7 +117,7 @@ class Entries(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         self.time = (time >> 1) // 1000 if time & 1 == 0 else -1
         self.sequence = sequence
         self.body = self.subject_end
-        return NEED
+        return _NEED
 
     def _number(self, data: Any, place: int, end: int) -> int:
         """Read a number of variable length and set `place` behind it, to -1 if it does not end."""

@@ -1,6 +1,6 @@
 """Where stores and backups lie: a folder of this machine, or any place that Arrow opens by its URI.
 
-`s3a://`, as Spark writes it, is `s3://` to Arrow. What is read is never changed.
+What is read is never changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, Self
 
 from penstock.errors import InputError
-from penstock.store.opening import arrow_path, open_file
+from penstock.store.opening import arrow_path, joined, open_file
 from penstock.store.places import BlockPlace, InFile
 
 __all__ = ["Files", "Folder", "open_folder"]
@@ -53,11 +53,11 @@ class Folder:
 
     def inside(self, *names: str) -> Folder:
         """Give a folder below this one."""
-        return Folder("/".join((self.uri.rstrip("/"), *names)))
+        return Folder(joined(self.uri, *names))
 
     def path(self, name: str) -> str:
         """Give the path or the URI of a file in it."""
-        return f"{self.uri.rstrip('/')}/{name}"
+        return joined(self.uri, name)
 
     def place(self, name: str) -> BlockPlace:
         """Give where a block in it is."""

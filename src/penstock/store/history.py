@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InputError, StoreInUseError
 from penstock.server.neighbours import server_using
 from penstock.store import backups
+from penstock.store.ahead import read_ahead
 from penstock.store.backups import Contents, Part
 from penstock.store.entries import MAGIC
 from penstock.store.files import Folder, open_folder
 from penstock.store.opening import open_file
+from penstock.store.reading import Wanted
 from penstock.store.stored import Damage, Segment, StoredStream, open_stream, stream_folders
 from penstock.store.tar_files import Tar
 from penstock.store.unpacked import Unpacked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["History", "open_backup", "open_store"]
 
@@ -45,6 +50,19 @@ class History:
     def next(self) -> int:
         """The sequence behind the last one."""
         return self.last + 1
+
+    def batches(
+        self, start: int = 0, end: int = 1 << 62, *, threads: int | None = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the messages whose sequences are in [start, end), in order; `options` are those of a part's `batches`.
+
+        So many threads read ahead; one a core, eight at most, if nothing is said.
+        """
+        wanted = Wanted(start, end, **options)
+        parts: list[Any] = [part for part in self.parts if part.last >= start and part.first < end]
+        threads = min(os.cpu_count() or 1, 8) if threads is None else threads
+        for _, found in read_ahead(parts, lambda: parts[0].reader(self.name, wanted).batches, threads):
+            yield from found
 
     def at_time(self, time: datetime) -> int | None:
         """Give the first sequence stored at a time or later; None if there is none."""

@@ -56,7 +56,7 @@ def beyond_limits(
 
 def _rows(name: str, segment: Segment, ttl: bool) -> Iterator[tuple[int, bytes, int, int, int]]:
     """Give the messages of a block, newest first: sequence, subject, bytes in the store, time, how long it lives."""
-    records = Records(0, 1 << 62, max_rows=1 << 62, max_bytes=1 << 62, headers=True, verify=False)
+    records = Records(0, 1 << 62, max_rows=1 << 62, max_bytes=1 << 62, headers=True, verify=False, sized=True)
     records.open(key_of(name, segment.number))
     content = segment.place.load()
     records.take(content, 0, len(content))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.store.blocks import LARGEST, unpack_block
 from penstock.store.opening import open_file
-from penstock.store.s2 import Broken
+from penstock.store.s2 import Broken, resize
 from penstock.store.unpacked import Unpacked
 
-__all__ = ["BlockPlace", "InBackup", "InFile"]
+__all__ = ["BlockPlace", "InBackup", "InFile", "Room"]
+
+
+class Room:
+    """Memory to read blocks into, one after the other: new memory for each would have to be cleared by the system."""
+
+    def __init__(self) -> None:
+        self.packed = bytearray()
+        self.content = bytearray()
 
 
 class BlockPlace(Protocol):
@@ -20,7 +30,7 @@ class BlockPlace(Protocol):
     def shown(self) -> str:
         """How errors call it."""
 
-    def load(self) -> bytearray:
+    def load(self, room: Room | None = None) -> bytearray:
         """Read the records; ValueError if they cannot be unpacked, OSError if they cannot be read."""
 
 
@@ -35,10 +45,14 @@ class InFile:
         """How errors call it."""
         return self.path
 
-    def load(self) -> bytearray:
+    def load(self, room: Room | None = None) -> bytearray:
         """Read the records."""
+        room = room or Room()
         with open_file(self.path) as file:
-            return unpack_block(bytearray(file.read(LARGEST + 1)))
+            size = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            readinto: Callable[[memoryview], int] = file.readinto  # type: ignore[attr-defined]  # both kinds have it
+            return unpack_block(_filled(room.packed, size, readinto), room.content)
 
     def head(self, size: int) -> bytes:
         """Read the first bytes of the file."""
@@ -62,19 +76,27 @@ class InBackup:
         """How errors call it."""
         return f"{self.name} of {self.path}"
 
-    def load(self) -> bytearray:
+    def load(self, room: Room | None = None) -> bytearray:
         """Read the records."""
-        return unpack_block(self.read())
+        room = room or Room()
+        return unpack_block(self.read(room.packed), room.content)
 
-    def read(self) -> bytearray:
-        """Read the bytes."""
-        content = bytearray()
-        if self.size > LARGEST:
-            raise Broken(f"it has more than {LARGEST} bytes")
+    def read(self, target: bytearray | None = None) -> bytearray:
+        """Read the bytes, into a buffer if one is given."""
         with Unpacked(open_file(self.path), self.anchor) as file:
             file.seek(self.offset)
-            while len(content) < self.size:
-                if not (part := file.read(self.size - len(content))):
-                    raise Broken("it ends too early")
-                content += part
-        return content
+            return _filled(bytearray() if target is None else target, self.size, file.readinto)
+
+
+def _filled(target: bytearray, size: int, readinto: Callable[[memoryview], int]) -> bytearray:
+    """Fill a buffer with so many bytes."""
+    if size > LARGEST:
+        raise Broken(f"it has more than {LARGEST} bytes")
+    resize(target, size)
+    with memoryview(target) as view:
+        place = 0
+        while place < size:
+            if not (taken := readinto(view[place:])):
+                raise Broken("it ends too early")
+            place += taken
+    return target

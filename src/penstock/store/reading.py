@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DataLossError
+from penstock.store.decoding import BROKEN, Decoder
 from penstock.store.graves import is_alive_between
-from penstock.store.records import BROKEN, Records, key_of
+from penstock.store.places import Room
+from penstock.store.records import Records, key_of
 from penstock.wire.arrow import to_batch
 from penstock.wire.columns import BEYOND
 
@@ -16,51 +19,72 @@ if TYPE_CHECKING:
 
     from penstock.store.stored import Segment
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "read_segment"]
-
-BATCH_ROWS, BATCH_BYTES = 1 << 16, 32 << 20
+__all__ = ["BlockReader", "Wanted"]
 
 
-def read_segment(
-    stream: str,
-    segment: Segment,
-    start: int = 0,
-    end: int = 1 << 62,
-    *,
-    headers: bool = True,
-    escape: bool = False,
-    max_rows: int = BATCH_ROWS,
-    max_bytes: int = BATCH_BYTES,
-) -> Iterator[pa.RecordBatch]:
-    """Give the messages of a block whose sequences are in [start, end); DataLossError if some cannot be read."""
-    start, end = max(start, segment.first), min(end, segment.last + 1)
-    if start >= end:
-        return
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be read: the sequences `[start, end)`, and how they become batches."""
+
+    start: int = 0
+    end: int = 1 << 62
+    headers: bool = True
+    escape: bool = False
+    """Whether text that is not UTF-8 is escaped; it is an error otherwise."""
+    max_rows: int = 1 << 16
+    max_bytes: int = 32 << 20
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a decoder needs to know."""
+        return {"max_rows": self.max_rows, "max_bytes": self.max_bytes, "headers": self.headers}
+
+
+class BlockReader:
+    """Reads blocks of a stream, one after the other, in the same memory."""
+
+    def __init__(self, stream: str, wanted: Wanted) -> None:
+        self.stream, self.wanted = stream, wanted
+        self.records = Records(wanted.start, wanted.end, **wanted.columns)
+        self.room = Room()
+
+    def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """Give the messages of a block that are wanted; DataLossError if some cannot be read."""
+        stream, records = self.stream, self.records
+        start, end = max(self.wanted.start, segment.first), min(self.wanted.end, segment.last + 1)
+        if start >= end:
+            return
+        try:
+            content = segment.place.load(self.room)
+        except (ValueError, OSError) as error:
+            raise _lost(stream, segment, start, str(error)) from error
+        records.next, records.end = start, end
+        records.open(key_of(stream, segment.number), segment.graves)
+        position = found = 0
+        while position < len(content):
+            position = records.take(content, position, len(content))
+            stop, last = records.stop, records.last
+            if records.rows:
+                found += records.rows
+                yield taken(records, stream, self.wanted)
+            if stop == BROKEN and is_alive_between(segment.graves, last + 1, end):
+                what = f"a record is not whole, or not what its checksum says, at {position}"
+                raise _lost(stream, segment, last + 1, what)
+            if stop in (BEYOND, BROKEN):
+                break
+        else:
+            if is_alive_between(segment.graves, records.last + 1, end):
+                raise _lost(stream, segment, records.last + 1, "it ends too early")
+        if (start, end) == (segment.first, segment.last + 1) and found != segment.messages:
+            raise _lost(stream, segment, start, f"it holds {found} messages and not {segment.messages}")
+
+
+def taken(decoder: Decoder, stream: str, wanted: Wanted) -> pa.RecordBatch:
+    """Take the rows that a decoder has, as a batch."""
     try:
-        content = segment.place.load()
-    except (ValueError, OSError) as error:
-        raise _lost(stream, segment, start, str(error)) from error
-    records = Records(start, end, max_rows=max_rows, max_bytes=max_bytes, headers=headers)
-    records.open(key_of(stream, segment.number), segment.graves)
-    position = found = 0
-    while position < len(content):
-        position = records.take(content, position, len(content))
-        stop, last = records.stop, records.last
-        if records.rows:
-            found += records.rows
-            yield to_batch(records.close(), stream, escape=escape)
-            records.restart()
-        if stop == BROKEN and is_alive_between(segment.graves, last + 1, end):
-            raise _lost(
-                stream, segment, last + 1, f"a record is not whole, or not what its checksum says, at {position}"
-            )
-        if stop in (BEYOND, BROKEN):
-            break
-    else:
-        if is_alive_between(segment.graves, records.last + 1, end):
-            raise _lost(stream, segment, records.last + 1, "it ends too early")
-    if (start, end) == (segment.first, segment.last + 1) and found != segment.messages:
-        raise _lost(stream, segment, start, f"it holds {found} messages and not {segment.messages}")
+        return to_batch(decoder.close(), stream, escape=wanted.escape)
+    finally:
+        decoder.restart()
 
 
 def _lost(stream: str, segment: Segment, first: int, what: str) -> DataLossError:

@@ -38,20 +38,22 @@ if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.libc.string import memcmp, memcpy
     from cython.cimports.penstock.store.checksums import Highway
+    from cython.cimports.penstock.store.decoding import Decoder
     from cython.cimports.penstock.wire.buffers import Bytes, Numbers
-    from cython.cimports.penstock.wire.columns import Columns
 else:
     from penstock.store.checksums import Highway
+    from penstock.store.decoding import Decoder
     from penstock.wire.buffers import Bytes, Numbers
-    from penstock.wire.columns import Columns
 
-from penstock.wire.columns import BEYOND, FULL, NEED
+from penstock.store.decoding import BROKEN
+from penstock.wire.columns import BEYOND
 
-__all__ = ["BROKEN", "COMPILED", "Records", "key_of"]
+__all__ = ["COMPILED", "Records", "key_of"]
 
 COMPILED: bool = bool(cython.compiled)
 
-BROKEN = 6  # the record at hand is not whole, or not what its checksum says
+_BEYOND: int = BEYOND
+_BROKEN: int = BROKEN
 
 _HEAD = 22
 _CHECKSUM = 8
@@ -66,57 +68,56 @@ def key_of(stream: str, index: int) -> bytes:
     return hashlib.sha256(f"{stream}-{index}".encode()).digest()
 
 
-class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
-    """The rows of the blocks of a stream, of the sequences from `start` to `end`, and the place of the read."""
+class Records(Decoder):  # type: ignore[misc]  # a class of C, to mypy, is any
+    """The rows of the blocks of a stream, of the sequences from `start` to `end`, and the place of the read.
+
+    `sized` notes how many bytes each row takes in its block.
+    """
 
     def __init__(
-        self, start: int, end: int, *, max_rows: int, max_bytes: int, headers: bool = True, verify: bool = True
+        self,
+        start: int,
+        end: int,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        headers: bool = True,
+        verify: bool = True,
+        sized: bool = False,
     ) -> None:
         super().__init__(start, end, max_rows=max_rows, max_bytes=max_bytes, max_payload=_LARGEST, headers=headers)
         self.verify = verify
+        self.sized = sized
         self.scratch = Bytes(4096)
         self.tombstones = Numbers(16)
         self.sizes = Numbers(16)
-        self.graves = b""
         self.open(bytes(32))
 
     def open(self, key: bytes, graves: bytes = b"") -> None:
         """Begin a block; `graves` are the sequences that are dead, packed as `penstock.store.graves` says."""
         self.hash = Highway(key)
-        self.graves, self.grave, self.grave_base = graves, 0, -1
+        self.graves, self.graves_size = graves, len(graves)
+        if cython.compiled:
+            self.graves_data = cython.cast(cython.p_uchar, self.graves)
+        self.grave, self.grave_base = 0, -1
         self.last = 0
 
-    def take(self, buffer: bytearray, start: int, end: int) -> int:
-        """Take records out of `buffer[start:end]`; give the position behind the last one and set `stop`."""
-        if cython.compiled:
-            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-        else:
-            data = buffer
-        position = start
-        self.stop = NEED
-        while position < end:
-            if self.rows >= self.max_rows or self.size >= self.max_bytes:
-                self.stop = FULL
-                break
-            size = self._record(data, position, end)
-            if size == 0:
-                self.stop = BROKEN
-                break
-            if self.kind == MESSAGE and self.sequence > self.last:
-                if self.sequence >= self.end:
-                    self.stop = BEYOND
-                    break
-                self.last = self.sequence
-                if self.sequence >= self.next and not self._is_dead(self.sequence):
-                    self.lines.count = 0
-                    if self.head > 0 and self.with_headers:
-                        self.lines.split(data, self.body, self.body + self.head)
-                    self._row(data, self.body + self.total)
+    def _one(self, data: Any, position: int, end: int) -> int:
+        size = self._record(data, position, end)
+        if size == 0:
+            self.stop = _BROKEN
+        elif self.kind == MESSAGE and self.sequence > self.last:
+            if self.sequence >= self.end:
+                self.stop = _BEYOND
+                return 0
+            self.last = self.sequence
+            if self.sequence >= self.next and not self._is_dead(self.sequence):
+                self._message(data)
+                if self.sized:
                     self.sizes.append(size)
-            elif self.kind == ERASED and self.sequence > self.last:
-                self.last = self.sequence
-            position += size
-        return position
+        elif self.kind == ERASED and self.sequence > self.last:
+            self.last = self.sequence
+        return size
 
     def restart(self) -> None:
         """Begin a new batch."""
@@ -227,19 +228,25 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
 
     def _holds(self, data: Any, position: int, size: int) -> bool:
         """Tell whether a record is what its checksum says."""
-        scratch, stop = self.scratch, self.body + self.total
-        scratch.used = 0
+        stop = self.body + self.total
         if cython.compiled:
-            scratch.piece(data, position + 4, position + 20)
-            scratch.piece(data, self.subject, self.subject_end)
-            scratch.piece(data, self.body, stop)
-            value = self.hash.digest(scratch.items, 0, scratch.used)
+            if self.body == self.subject_end and stop - position >= 38:
+                # Two bytes lie between the time and the subject, and nothing else: the rest is read where it is.
+                memcpy(self.first, data + position + 4, 16)
+                memcpy(self.first + 16, data + position + 22, 16)
+                value = self.hash.digest(self.first, data, position + 6, stop)
+            else:
+                self.scratch.used = 0
+                self.scratch.piece(data, position + 4, position + 20)
+                self.scratch.piece(data, self.subject, self.subject_end)
+                self.scratch.piece(data, self.body, stop)
+                value = self.hash.digest(self.scratch.items, self.scratch.items, 0, self.scratch.used)
             return memcmp(cython.address(value), data + stop, 8) == 0
         else:
             gathered = (
                 data[position + 4 : position + 20] + data[self.subject : self.subject_end] + data[self.body : stop]
             )
-            return self.hash.digest(gathered, 0, len(gathered)) == int.from_bytes(data[stop : stop + 8], "little")
+            return self.hash.of(gathered) == int.from_bytes(data[stop : stop + 8], "little")
 
     def _is_split(self, data: Any) -> bool:
         """Tell whether headers end where the record says, which its checksum does not cover.
@@ -252,9 +259,12 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         if cython.compiled:
             if self.head >= 4 and memcmp(data + stop - 4, b"\r\n\r\n", 4) == 0:
                 return True
-        elif self.head >= 4 and data[stop - 4 : stop] == b"\r\n\r\n":
-            return True
-        return data[self.body : self.body + self.total].find(b"\r\n\r\n") < 0
+            with cython.gil:
+                return data[self.body : self.body + self.total].find(b"\r\n\r\n") < 0
+        else:
+            if self.head >= 4 and data[stop - 4 : stop] == b"\r\n\r\n":
+                return True
+            return data[self.body : self.body + self.total].find(b"\r\n\r\n") < 0
 
     def _is_subject(self, data: Any) -> bool:
         """Tell whether a subject is tokens between dots, without white space: the server matches no other."""
@@ -271,7 +281,7 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         while self.grave_base < 0 or sequence - self.grave_base >= 2048:
             if self.grave_base >= 0:
                 self.grave += 264
-            if self.grave + 264 > len(self.graves):
+            if self.grave + 264 > self.graves_size:
                 self.grave_base = _SEQUENCE  # behind every sequence
                 return False
             self._open_grave()
@@ -279,8 +289,7 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         if place < 0:
             return False
         if cython.compiled:
-            graves = cython.cast(cython.p_uchar, self.graves)
-            return graves[self.grave + 8 + (place >> 3)] >> (place & 7) & 1
+            return self.graves_data[self.grave + 8 + (place >> 3)] >> (place & 7) & 1
         else:
             return bool(self.graves[self.grave + 8 + (place >> 3)] >> (place & 7) & 1)
 
@@ -288,7 +297,7 @@ class Records(Columns):  # type: ignore[misc]  # a class of C, to mypy, is any
         """Read the first sequence of the piece at hand."""
         base = 0
         if cython.compiled:
-            memcpy(cython.address(base), cython.cast(cython.p_uchar, self.graves) + self.grave, 8)
+            memcpy(cython.address(base), self.graves_data + self.grave, 8)
         else:
             base = int.from_bytes(self.graves[self.grave : self.grave + 8], "little")
         self.grave_base = base & _SEQUENCE

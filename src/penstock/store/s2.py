@@ -26,17 +26,18 @@ except ModuleNotFoundError:
     from penstock.wire import _shadow as cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.libc.string import memcpy
     from cython.cimports.penstock.store.checksums import crc
 else:
     from penstock.store.checksums import crc
 
-__all__ = ["COMPILED", "Broken", "Pieces", "decompress"]
+__all__ = ["COMPILED", "LARGEST", "Broken", "becomes", "decompress", "resize", "unpack_piece"]
 
 COMPILED: bool = bool(cython.compiled)
 
 LARGEST = 4 << 20  # what a piece may become: S2's own limit
+_LONGEST = LARGEST + LARGEST // 6 + 64
 _WORDS = (b"S2sTwO", b"sNaPpY")
 
 
@@ -44,106 +45,113 @@ class Broken(ValueError):
     """Bytes that are no S2, or not what their CRC says."""
 
 
-class Pieces:
-    """Takes the bytes of a stream as they come and gives what they become, piece by piece."""
-
-    def __init__(self) -> None:
-        self._waiting = bytearray()
-        self._begun = False
-
-    def feed(self, content: bytes) -> list[bytearray]:
-        """Take bytes, give what whole pieces became."""
-        self._waiting += content
-        found, position, waiting = [], 0, self._waiting
-        while len(waiting) - position >= 4:
-            kind = waiting[position]
-            if kind != 0xFF and not self._begun:
-                raise Broken("it does not begin as S2 does")
-            size = int.from_bytes(waiting[position + 1 : position + 4], "little")
-            if kind <= 1 and size > LARGEST + LARGEST // 6 + 64:
-                raise Broken(f"a piece has {size} bytes, more than any may have")
-            if len(waiting) - position < 4 + size:
-                break
-            piece = self._piece(kind, waiting, position + 4, position + 4 + size)
-            if piece is not None:
-                found.append(piece)
-            position += 4 + size
-        del waiting[:position]
-        return found
-
-    def end(self) -> None:
-        """Say that nothing more comes."""
-        if self._waiting:
-            raise Broken(f"it ends in the middle of a piece, {len(self._waiting)} bytes into it")
-
-    def _piece(self, kind: int, data: bytearray, start: int, end: int) -> bytearray | None:
+def decompress(
+    data: bytearray, start: int = 0, end: int = -1, limit: int = 1 << 30, room: bytearray | None = None
+) -> bytearray:
+    """Give what the whole stream `data[start:end]` becomes, `limit` bytes at most; in `room`, if that is given."""
+    found, written, begun = bytearray() if room is None else room, 0, False
+    end = len(data) if end < 0 else end
+    while start < end:
+        stop = start + 4 + int.from_bytes(data[start + 1 : start + 4], "little")
+        kind = data[start]
+        if kind != 0xFF and not begun:
+            raise Broken("it does not begin as S2 does")
+        if kind <= 1 and stop - start - 4 > _LONGEST:
+            raise Broken(f"a piece has {stop - start - 4} bytes, more than any may have")
+        if end - start < 4 or stop > end:
+            raise Broken(f"it ends in the middle of a piece, {end - start} bytes into it")
         if kind == 0xFF:
-            if data[start:end] not in _WORDS:
+            if data[start + 4 : stop] not in _WORDS:
                 raise Broken("it does not begin as S2 does")
-            self._begun = True
-            return None
-        if kind >= 0x80:
-            return None
-        if kind > 1:
-            raise Broken(f"it has a piece of the unknown kind {kind}")
-        if end - start < 4:
-            raise Broken("a piece has no CRC")
-        content = unpack(data, start + 4, end) if kind == 0 else data[start + 4 : end]
-        if len(content) > LARGEST:
-            raise Broken(f"a piece becomes {len(content)} bytes, more than any may")
-        told = int.from_bytes(data[start : start + 4], "little")
-        if told != masked(content):
-            raise Broken("a piece is not what its CRC says")
-        return content
-
-
-def decompress(content: Any, limit: int = 1 << 30) -> bytearray:
-    """Give what a whole stream becomes, which may be `limit` bytes at most."""
-    pieces, found, place = Pieces(), bytearray(), 0
-    while place < len(content):  # one by one: a few bytes may become megabytes, and what is too much is never made
-        stop = place + 4 + int.from_bytes(content[place + 1 : place + 4], "little")
-        for piece in pieces.feed(content[place:stop]):
-            if len(found) + len(piece) > limit:
+            begun = True
+        elif kind < 0x80:
+            size = becomes(data, start, stop)
+            if written + size > limit:  # a few bytes may become megabytes, and what is too much is never made
                 raise Broken(f"it becomes more than {limit} bytes")
-            found += piece
-        place = stop
-    pieces.end()
+            if written + size > len(found):
+                resize(found, written + size)
+            unpack_piece(data, start, stop, found, written)
+            written += size
+        start = stop
+    resize(found, written)
     return found
 
 
-def masked(content: bytearray) -> int:
-    """Give the CRC as a piece has it."""
+def resize(buffer: bytearray, size: int) -> None:
+    """Make a buffer so large; what is new in it may be anything."""
     if cython.compiled:
-        value = crc(cython.cast(cython.p_uchar, PyByteArray_AS_STRING(content)), 0, len(content))
-        return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        PyByteArray_Resize(buffer, size)
+    elif size < len(buffer):
+        del buffer[size:]
     else:
-        value = crc(content, 0, len(content))
-        return ((value >> 15 | value << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
+        buffer += bytes(size - len(buffer))
 
 
-def unpack(data: bytearray, start: int, end: int) -> bytearray:
-    """Give what the block `data[start:end]` becomes."""
+def becomes(data: bytearray, start: int, end: int) -> int:
+    """Give how many bytes the piece `data[start:end]` says that it becomes, of which the beginning is enough."""
+    kind = data[start]
+    if kind > 1:
+        raise Broken(f"it has a piece of the unknown kind {kind}")
+    if end - start < 8:
+        raise Broken("a piece has no CRC")
+    size = (
+        block_size(data, start + 8, end)[0] if kind == 0 else int.from_bytes(data[start + 1 : start + 4], "little") - 4
+    )
+    if not 0 <= size <= LARGEST:
+        raise Broken(f"a piece becomes {size} bytes, more than any may")
+    return size
+
+
+def block_size(data: bytearray, start: int, end: int) -> tuple[int, int]:
+    """Read what the block that begins at `start` becomes, and where its steps begin."""
     size = shift = 0
-    while True:
-        if start >= end or shift > 28:
-            raise Broken("a block has no size")
+    while start < end and shift <= 28:
         byte = data[start]
         start += 1
         size |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            break
-    if size > LARGEST:
-        raise Broken(f"a block becomes {size} bytes, more than any may")
-    target = bytearray(size)
+            return size, start
+    raise Broken("a block has no size")
+
+
+def unpack_piece(data: bytearray, start: int, end: int, target: bytearray, place: int) -> None:
+    """Write what the piece `data[start:end]` becomes at a place of `target`, which has room for it.
+
+    Nobody else may have the two meanwhile: the compiled form lets go of Python's lock.
+    """
+    size = becomes(data, start, end)
+    is_block = data[start] == 0
+    begin = block_size(data, start + 8, end)[1] if is_block else start + 8
+    told = int.from_bytes(data[start + 4 : start + 8], "little")
+    if size > len(target) - place or (not is_block and end - begin != size):
+        raise Broken("a piece has not the size that it says")
+    written = value = 0
     if cython.compiled:
         source = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(data))
-        written = steps(source, start, end, cython.cast(cython.p_uchar, PyByteArray_AS_STRING(target)), size)
+        goal = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(target)) + place
+        with cython.nogil:
+            if is_block:
+                written = steps(source, begin, end, goal, size)
+            else:
+                memcpy(goal, source + begin, size)
+                written = size
+            value = crc(goal, 0, size)
+        value = value >> 15 | value << 17
     else:
-        written = steps(data, start, end, target, size)
+        if is_block:
+            made = bytearray(size)
+            written = steps(data, begin, end, made, size)
+            target[place : place + size] = made
+        else:
+            target[place : place + size] = data[begin:end]
+            written = size
+        value = crc(target, place, place + size)
+        value = value >> 15 | value << 17 & 0xFFFFFFFF
     if written != size:
         raise Broken("a block is broken")
-    return target
+    if told != (value + 0xA282EAD8) & 0xFFFFFFFF:
+        raise Broken("a piece is not what its CRC says")
 
 
 def steps(data: Any, place: int, end: int, target: Any, room: int) -> int:

@@ -22,7 +22,7 @@ from penstock.store.graves import Graves, members
 from penstock.store.index import Damaged, Index, read_block_index, read_index
 from penstock.store.limits import beyond_limits
 from penstock.store.places import BlockPlace
-from penstock.store.reading import read_segment
+from penstock.store.reading import BlockReader, Wanted
 from penstock.store.records import Records, key_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ class Segment:
 
     def batches(self, stream: str, start: int = 0, end: int = 1 << 62, **options: Any) -> Iterator[pa.RecordBatch]:
         """Give its messages whose sequences are in [start, end)."""
-        return read_segment(stream, self, start, end, **options)
+        return self.reader(stream, Wanted(start, end, **options)).batches(self)
+
+    def reader(self, stream: str, wanted: Wanted) -> BlockReader:
+        """Give who reads such blocks."""
+        return BlockReader(stream, wanted)
 
 
 @dataclass(frozen=True)

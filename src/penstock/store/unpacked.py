@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any
 
-from penstock.store.s2 import LARGEST, Broken, Pieces
+from penstock.store.s2 import Broken, becomes, resize, unpack_piece
 
 __all__ = ["Unpacked"]
 
@@ -25,13 +25,14 @@ class _Piece:
 class Unpacked(io.RawIOBase):
     """What an S2 stream becomes, as a file to read; `anchor`, from another look at it, leaves out what is before."""
 
-    def __init__(self, file: BinaryIO, anchor: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, file: Any, anchor: tuple[int, int] = (0, 0)) -> None:
         self._file = file
         self._pieces: list[_Piece] = []
         self._starts: list[int] = []
         self._next = anchor
         self._place = anchor[1]
-        self._held: tuple[int, bytearray] = (-1, bytearray())
+        self._held, self._content = -1, bytearray()
+        self._packed = bytearray()
         self._end = file.seek(0, io.SEEK_END)
 
     @property
@@ -64,17 +65,39 @@ class Unpacked(io.RawIOBase):
         self._place = max(base + offset, 0)
         return self._place
 
-    def readinto(self, target: bytearray) -> int:  # type: ignore[override]  # any buffer will do
+    def readinto(self, target: bytearray | memoryview) -> int:  # type: ignore[override]  # any buffer will do
         """Read into a buffer what one piece has."""
         number = self._number(self._place)
         if number is None or not len(target):
             return 0
-        content = self._unpack(number)
-        start = self._place - self._pieces[number].position
-        taken = memoryview(content)[start : start + len(target)]
-        target[: len(taken)] = taken
-        self._place += len(taken)
-        return len(taken)
+        piece = self._pieces[number]
+        if self._held != number:
+            self._held = -1
+            resize(self._content, piece.length)
+            self._unpack(piece, self._content, 0)
+            self._held = number
+        start = self._place - piece.position
+        with memoryview(self._content) as content:
+            taken = content[start : start + len(target)]
+            target[: len(taken)] = taken
+            self._place += len(taken)
+            return len(taken)
+
+    def append_to(self, target: bytearray, end: int) -> bool:
+        """Put what one piece has, up to an end, behind what a buffer holds; tell whether there was anything."""
+        number = self._number(self._place) if self._place < end else None
+        if number is None:
+            return False
+        piece, size = self._pieces[number], len(target)
+        if self._place == piece.position and piece.position + piece.length <= end:
+            resize(target, size + piece.length)
+            self._unpack(piece, target, size)
+            self._place += piece.length
+        else:
+            resize(target, size + min(piece.position + piece.length, end) - self._place)
+            with memoryview(target) as view:
+                self.readinto(view[size:])
+        return True
 
     def close(self) -> None:
         """Close the file below."""
@@ -94,43 +117,26 @@ class Unpacked(io.RawIOBase):
         while self._next[0] < self._end:
             offset, position = self._next
             self._file.seek(offset)
-            head = self._file.read(13)
+            head = bytearray(self._file.read(13))
             kind, length = head[0], int.from_bytes(head[1:4], "little")
             if len(head) < 4 or offset + 4 + length > self._end:
                 raise Broken("it ends in the middle of a piece")
             if offset == 0 and head[:10] not in (_BEGIN, b"\xff\x06\x00\x00sNaPpY"):
                 raise Broken("it does not begin as S2 does")
-            if 1 < kind < 0x80:
-                raise Broken(f"it has a piece of the unknown kind {kind}")
-            becomes = 0 if kind > 1 else _number(head[8:13]) if kind == 0 else length - 4
-            if not 0 <= becomes <= LARGEST:
-                raise Broken(f"a piece becomes {becomes} bytes, which none may")
-            self._next = (offset + 4 + length, position + becomes)
-            if becomes:
-                self._pieces.append(_Piece(offset, 4 + length, position, becomes))
+            made = 0 if kind >= 0x80 else becomes(head, 0, min(len(head), 4 + length))
+            self._next = (offset + 4 + length, position + made)
+            if made:
+                self._pieces.append(_Piece(offset, 4 + length, position, made))
                 self._starts.append(position)
                 return True
         return False
 
-    def _unpack(self, number: int) -> bytearray:
-        if self._held[0] != number:
-            piece = self._pieces[number]
-            self._file.seek(piece.offset)
-            content = self._file.read(piece.size)
-            if len(content) != piece.size:
-                raise Broken("it ends in the middle of a piece")
-            found = Pieces()
-            found.feed(_BEGIN)
-            self._held = (number, found.feed(content)[0])
-            if len(self._held[1]) != piece.length:
-                raise Broken("a piece does not become what it says")
-        return self._held[1]
-
-
-def _number(content: bytes) -> int:
-    value = 0
-    for place, byte in enumerate(content):
-        value |= (byte & 127) << 7 * place
-        if byte < 128:
-            return value
-    raise Broken("a block has no size")
+    def _unpack(self, piece: _Piece, target: bytearray, place: int) -> None:
+        """Unpack a piece to a place of a buffer."""
+        self._file.seek(piece.offset)
+        resize(self._packed, piece.size)
+        if self._file.readinto(self._packed) != piece.size:
+            raise Broken("it ends in the middle of a piece")
+        if becomes(self._packed, 0, piece.size) != piece.length:
+            raise Broken("a piece does not become what it says")
+        unpack_piece(self._packed, 0, piece.size, target, place)

@@ -9,7 +9,8 @@ cdef class Numbers:
     cdef public Py_ssize_t count
     cdef Py_ssize_t room
 
-    cdef int append(self, long long value) except -1
+    cdef int _grow(self) except -1 nogil
+    cdef int append(self, long long value) except -1 nogil
     @cython.locals(narrow="int*", place=Py_ssize_t)
     cpdef object close(self, int bits=*)
 
@@ -21,8 +22,8 @@ cdef class Bytes:
     cdef Py_ssize_t room
     cdef Py_ssize_t least
 
-    cdef int _grow(self, Py_ssize_t size) except -1
-    cdef int piece(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef int _grow(self, Py_ssize_t size) except -1 nogil
+    cdef int piece(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1 nogil
     cdef int text(self, bytes text) except -1
     @cython.locals(size=Py_ssize_t, place=Py_ssize_t)
     cdef int number(self, long long value) except -1
@@ -36,7 +37,7 @@ cdef class Strings(Bytes):
     cdef public Py_ssize_t count
     cdef Numbers offsets
 
-    cdef int append(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef int append(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1 nogil
     cpdef tuple close(self)
 
 
@@ -46,25 +47,25 @@ cdef class Lines:
     cdef public Py_ssize_t count
 
     @cython.locals(position=Py_ssize_t, stop=Py_ssize_t, line_end=Py_ssize_t)
-    cdef int split(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
+    cdef int split(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1 nogil
     @cython.locals(colon=Py_ssize_t, value=Py_ssize_t)
-    cdef int _line(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
-    cdef Py_ssize_t at(self, Py_ssize_t line, int part) noexcept
-    cdef int forget(self, Py_ssize_t line) noexcept
+    cdef int _line(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1 nogil
+    cdef Py_ssize_t at(self, Py_ssize_t line, int part) noexcept nogil
+    cdef int forget(self, Py_ssize_t line) noexcept nogil
 
 
 @cython.locals(place=Py_ssize_t, content=bytearray)
 cpdef bytearray used_again(list spare, Py_ssize_t room)
 
 @cython.locals(place="const unsigned char*")
-cdef Py_ssize_t find(const unsigned char* data, int byte, Py_ssize_t start, Py_ssize_t end) noexcept
+cdef Py_ssize_t find(const unsigned char* data, int byte, Py_ssize_t start, Py_ssize_t end) noexcept nogil
 
 @cython.locals(value="unsigned long long", digit="unsigned int")
 cdef long long number(const unsigned char* data, Py_ssize_t start, Py_ssize_t end) noexcept
 
 cdef bint same(
     const unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t other, Py_ssize_t other_end
-) noexcept
+) noexcept nogil
 
 @cython.locals(
     year="long long", month="long long", day="long long", hour="long long", minute="long long", second="long long",

@@ -46,13 +46,19 @@ class Numbers:
         else:
             self.content = self.items = array("q")
 
+    def _grow(self) -> int:
+        if cython.compiled:
+            with cython.gil:  # whoever appends may do so without it
+                self.room *= 2
+                PyByteArray_Resize(self.content, self.room * 8)
+                self.items = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.content))
+        return 0
+
     def append(self, value: int) -> int:
         """Add a number."""
         if cython.compiled:
             if self.count == self.room:
-                self.room *= 2
-                PyByteArray_Resize(self.content, self.room * 8)
-                self.items = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.content))
+                self._grow()
             self.items[self.count] = value
         else:
             self.content.append(value)
@@ -89,9 +95,10 @@ class Bytes:
 
     def _grow(self, size: int) -> int:
         if cython.compiled:
-            self.room = 2 * (self.room + size)
-            PyByteArray_Resize(self.content, self.room)
-            self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+            with cython.gil:
+                self.room = 2 * (self.room + size)
+                PyByteArray_Resize(self.content, self.room)
+                self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
         return 0
 
     def piece(self, data: Any, start: int, end: int) -> int:

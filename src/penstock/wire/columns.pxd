@@ -4,7 +4,7 @@ cimport cython
 from penstock.wire.buffers cimport Lines, Numbers, Strings
 
 
-cdef Py_ssize_t _MAX_LINE
+cdef Py_ssize_t _MAX_LINE, _FEW_LINES
 
 
 cdef class Columns:
@@ -47,7 +47,7 @@ cdef class Columns:
 
     @cython.locals(data="const unsigned char*", position=Py_ssize_t, stop=Py_ssize_t)
     cpdef Py_ssize_t fill(self, bytearray buffer, Py_ssize_t start, Py_ssize_t end) except -1
-    cdef int _row(self, const unsigned char* data, Py_ssize_t stop) except -1
+    cdef int _row(self, const unsigned char* data, Py_ssize_t stop) except -1 nogil
     @cython.locals(
         limit=Py_ssize_t, headed=int, unfinished=bint, stop=Py_ssize_t, first=Py_ssize_t, subject_end=Py_ssize_t,
         sid_end=Py_ssize_t, reply_end=Py_ssize_t, head_end=Py_ssize_t, place=Py_ssize_t, low="unsigned char",
@@ -57,9 +57,9 @@ cdef class Columns:
     cdef int _reply(self, const unsigned char* data, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(lines=Lines, first=Py_ssize_t, line=Py_ssize_t)
     cdef bint _transport(self, const unsigned char* data) except -1
-    @cython.locals(lines=Lines, line=Py_ssize_t, other=Py_ssize_t)
-    cdef int _headers(self, const unsigned char* data) except -1
+    @cython.locals(line=Py_ssize_t, other=Py_ssize_t, begin=Py_ssize_t, stop=Py_ssize_t)
+    cdef int _headers(self, const unsigned char* data) except -1 nogil
     @cython.locals(lines=Lines, line=Py_ssize_t)
     cdef int _many_headers(self, const unsigned char* data) except -1
-    cdef int _value(self, const unsigned char* data, Py_ssize_t line) except -1
-    cdef int _name(self, const unsigned char* data, Py_ssize_t line) except -1
+    cdef int _value(self, const unsigned char* data, Py_ssize_t line) except -1 nogil
+    cdef int _name(self, const unsigned char* data, Py_ssize_t line) except -1 nogil

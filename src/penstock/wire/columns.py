@@ -367,19 +367,21 @@ class Columns:
 
     def _headers(self, data: Any) -> int:
         """Add a row's headers, the values of a repeated name together."""
-        lines = self.lines
-        if lines.count > _FEW_LINES:
-            return self._many_headers(data)
-        for line in range(lines.count):
-            if lines.at(line, 0) < 0:
+        if self.lines.count > _FEW_LINES:
+            if cython.compiled:
+                with cython.gil:  # files are read without it
+                    return self._many_headers(data)
+            else:
+                return self._many_headers(data)
+        for line in range(self.lines.count):
+            if self.lines.at(line, 0) < 0:
                 continue
             self._value(data, line)
-            for other in range(line + 1, lines.count):
-                if lines.at(other, 0) >= 0 and same(
-                    data, lines.at(line, 0), lines.at(line, 1), lines.at(other, 0), lines.at(other, 1)
-                ):
+            for other in range(line + 1, self.lines.count):
+                begin, stop = self.lines.at(other, 0), self.lines.at(other, 1)
+                if begin >= 0 and same(data, self.lines.at(line, 0), self.lines.at(line, 1), begin, stop):
                     self._value(data, other)
-                    lines.forget(other)
+                    self.lines.forget(other)
             self._name(data, line)
         return 0
 

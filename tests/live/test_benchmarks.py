@@ -52,9 +52,10 @@ def test_the_benchmark_of_buckets(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     cases = json.loads(output.read_text())
     assert len(cases) == 5
-    for case, rates in cases.items():
-        assert set(rates) == {"nats-py", "ours", "bare"}, case
-        assert all(rate > 0 for rate in rates.values()), case
+    for case, found in cases.items():
+        for figures in (found["rates"], found["cpu"]):
+            assert set(figures) == {"nats-py", "ours", "bare"}, case
+            assert all(figure > 0 for figure in figures.values()), case
 
 
 def test_the_benchmark_of_backfill(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_page_on_sql(run_page, streams):
     streams.fill("orders", [("eu.a" if number % 2 else "us", b"x") for number in range(100)])
     streams.make("NOTES", subjects=["notes.>"])
     streams.make("PRICES", subjects=["prices.>"])
-    assert run_page("docs/howto/sql.md") == 4
+    assert run_page("docs/howto/sql.md") == 5
 
 
 def test_the_page_on_json(run_page, streams):
@@ -110,7 +110,9 @@ def test_the_page_on_json(run_page, streams):
     streams.fill("orders", [("eu", row) for row in (*rows, b"not JSON")])
     streams.make("DEAD", subjects=["dead.>"])
     streams.make("PRICES", subjects=["prices.>"])
-    assert run_page("docs/howto/json.md") == 5
+    streams.api("STREAM.CREATE.KV_JSON", bucket_stream("JSON").to_json())
+    streams.made.append("KV_JSON")
+    assert run_page("docs/howto/json.md") == 6
 
 
 def test_the_page_on_backups_and_stores(run_page, tmp_path):

@@ -26,8 +26,10 @@ def rows(batches: Any) -> Rows:
 
 
 def held(history: History) -> Rows:
-    """Read everything that a history holds, part by part."""
-    return rows(batch for part in history.parts for batch in part.batches(history.name))
+    """Read everything that a history holds, part by part; threads that read ahead give the same."""
+    found = rows(batch for part in history.parts for batch in part.batches(history.name))
+    assert rows(history.batches(threads=3)) == found
+    return found
 
 
 def said(url: str, name: str) -> Rows:

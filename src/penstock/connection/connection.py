@@ -115,6 +115,7 @@ class Connection(PublishingConnection):
         queue: str = "",
         lend: bool = False,
         on_end: Callable[[PenstockError], None] | None = None,
+        quiet: bool = False,
     ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
@@ -122,6 +123,7 @@ class Connection(PublishingConnection):
         pressure. With `lend` the payload is a view of the place that it was received into, and is gone when the
         handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
         come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
+        A `quiet` subscription that is denied is no error to anybody else: it was asked for on the chance.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -136,7 +138,7 @@ class Connection(PublishingConnection):
                 return None
 
         self._check_subscribable()
-        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end)
+        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end, quiet=quiet)
 
     def _check_subscribable(self) -> None:
         self.check_open()

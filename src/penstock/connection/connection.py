@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.backlog import MEMORY
-from penstock.connection.callbacks import Callbacks, is_coroutine_function
+from penstock.connection.callbacks import Callbacks, Expecting, is_coroutine_function
 from penstock.connection.lifeline import Phase
 from penstock.connection.messages import HeaderValues, Msg, Payload
 from penstock.connection.publishing import PublishingConnection
@@ -234,24 +234,13 @@ class Connection(PublishingConnection):
 
         return JetStream(self, timeout=timeout)
 
-    @contextmanager
-    def expecting(self, subject: str, fail: Callable[[DeniedError], None], *, mapped: bool = False) -> Iterator[None]:
+    def expecting(self, subject: str, fail: Callable[[DeniedError], None], *, mapped: bool = False) -> Expecting:
         """Have `fail` called at once, within the block, when the server denies publishing to `subject`.
 
         A server that maps subjects names what it made of a subject, and nobody can tell what that was: with `mapped`
         it is called as well when the server denies a subject that nobody here published to.
         """
-        listeners = self._expecting.setdefault(subject, {})
-        listeners[key := object()] = fail
-        if mapped:
-            self._expecting_mapped[key] = fail
-        try:
-            yield
-        finally:
-            self._expecting_mapped.pop(key, None)
-            del listeners[key]
-            if not listeners and self._expecting.get(subject) is listeners:
-                del self._expecting[subject]
+        return Expecting(self._expecting, subject, fail, self._expecting_mapped if mapped else None)
 
     @contextmanager
     def reading_ahead(self, folder: Path | None = None, memory: int = MEMORY) -> Iterator[None]:

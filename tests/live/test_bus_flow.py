@@ -39,6 +39,53 @@ async def test_first_packet_times_out(bus_pair):
         assert isinstance(bus.caught[0], NoConsumerError)
 
 
+async def test_each_request_ends_at_its_own_time(bus_pair):
+    """One timer serves all that wait, and each is told at its own deadline, in whatever order they were sent."""
+    async with bus_pair() as bus:
+        stop, ended = asyncio.Event(), []
+
+        async def handler(request, sender):
+            await stop.wait()
+            await sender.respond(Response())
+
+        async def ask(timeout: float) -> None:
+            try:
+                assert (await bus.request(timeout=timeout)).response is not None
+            except DeadlineError as error:
+                ended.append(error.seconds)
+
+        async with bus.served(handler):
+            asking = [asyncio.create_task(ask(timeout)) for timeout in (60.0, 0.9, 0.3, 0.6)]
+            await reached(lambda: len(ended) == 3)
+            stop.set()
+            await asyncio.gather(*asking)
+        assert ended == [0.3, 0.6, 0.9]
+        assert bus.asking.conversations == 0
+
+
+async def test_an_element_that_is_waited_for_is_taken_as_it_comes(bus_pair):
+    """Who waits for an element takes it as it comes; who does not wait holds the handler, one ahead at most."""
+    async with bus_pair(asking_window=0) as bus:
+        sent = 0
+
+        async def handler(request, sender):
+            nonlocal sent
+            async with sender.sections() as out:
+                out.array("a")
+                for sent in range(1, 6):
+                    await out.send(b"%d" % sent)
+
+        async with bus.served(handler):
+            reply = await bus.request()
+            async for section in reply.sections():
+                for number in range(1, 6):
+                    waiting = asyncio.create_task(anext(section))
+                    assert (await waiting).data == b"%d" % number
+                    await bus.asking._mail.nc.flush()
+                    await bus.serving._mail.nc.flush()
+                    assert sent <= number + 1
+
+
 @WINDOWS
 async def test_a_later_packet_times_out(bus_pair, window: int):
     """Where a packet in mid-stream does not come in time the reader gets the error, and the handler NoConsumer."""

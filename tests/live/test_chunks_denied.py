@@ -23,6 +23,8 @@ DENIED = {
     "sender": ("publish", "secret.>"),
     "listener": ("subscribe", "secret.>"),
     "nobody": ("subscribe", "_INBOX.>"),
+    "quiet": ("subscribe", "_CHUNKS.>"),
+    "unasking": ("publish", "_CHUNKS.>"),
     "asker": ("publish", "$JS.API.>"),
     "looker": ("publish", "$JS.API.DIRECT.GET.>"),
     "scanner": ("publish", "$JS.API.CONSUMER.CREATE.>"),
@@ -201,3 +203,41 @@ async def test_a_subscription_that_is_denied_later_is_told_to_its_reader() -> No
             await asyncio.to_thread(reload, server, '"other"', '"open.large"')
             with pytest.raises(DeniedError, match=r"open\.large"):
                 await waiting
+
+
+async def test_a_receiver_that_may_not_announce_itself_receives(by: Any, unique: Any) -> None:
+    """What tells publishers that a receiver answers may be denied: nobody is told of it, and answers are given."""
+    subject, got, errors = unique("open"), [], []
+
+    async def handler(message_id: str, data: bytes) -> None:
+        got.append(len(data))
+
+    async def failed(error: Exception) -> None:
+        errors.append(error)
+
+    async with by("all") as nc, by("quiet", error_cb=failed) as other, Assembler(other, handler=handler) as assembler:
+        await assembler.subscribe(subject)
+        await Publisher(nc).publish(subject, bytes(20 * MB))
+        await eventually(lambda: got == [20 * MB], "the payload")
+        assert errors == []
+
+
+async def test_a_publisher_that_may_not_ask_who_listens_publishes(by: Any, unique: Any) -> None:
+    """A publisher that may not ask who answers waits for an answer, and nobody is told of the denial."""
+    subject, got, errors = unique("open"), [], []
+
+    async def handler(message_id: str, data: bytes) -> None:
+        got.append(len(data))
+
+    async def failed(error: Exception) -> None:
+        errors.append(error)
+
+    async with (
+        by("unasking", error_cb=failed) as nc,
+        by("all") as other,
+        Assembler(other, handler=handler) as assembler,
+    ):
+        await assembler.subscribe(subject)
+        await Publisher(nc).publish(subject, bytes(20 * MB))
+        await eventually(lambda: got == [20 * MB], "the payload")
+        assert errors == []

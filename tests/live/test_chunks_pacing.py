@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -64,23 +65,67 @@ async def test_a_publisher_waits_for_the_slowest_of_several(server, nc, unique):
     await other.close()
 
 
-async def test_receivers_that_do_not_answer_are_waited_for_once(server, nc, unique):
-    """A receiver that knows the format and nothing more is given one moment to answer, for each subject."""
-    subject, got = unique("flow"), 0
-    plain = await penstock.connect(server.url)
+@asynccontextmanager
+async def foreign(server, subject):
+    """A receiver that knows the format and nothing more; gives a list of the sizes that came."""
+    plain, got = await penstock.connect(server.url), []
 
     async def received(message) -> None:
-        nonlocal got
-        got += len(message.data)
+        got.append(len(message.data))
 
     await plain.subscribe(subject, cb=received)
     await plain.flush()
-    publisher = Publisher(nc)
-    await publisher.publish(subject, payload(20))
-    assert subject in publisher._silence
-    await publisher.publish(subject, payload(20))
-    await eventually(lambda: got == 40 * MB, "everything")
+    yield got
     await plain.close()
+
+
+async def test_receivers_that_cannot_answer_are_not_waited_for(server, nc, unique, monkeypatch):
+    """The server says that nobody listens who would answer, before an answer could come: nothing is waited for."""
+    monkeypatch.setattr(pacing, "_GRACE", 3600.0)
+    subject = unique("flow")
+    async with foreign(server, subject) as got:
+        publisher = Publisher(nc)
+        await asyncio.wait_for(publisher.publish(subject, payload(40)), 60)
+        assert subject not in publisher._silence
+        await eventually(lambda: sum(got) == 40 * MB, "everything")
+
+
+async def test_receivers_that_do_not_answer_are_waited_for_once(server, nc, unique):
+    """Where somebody listens to everything, an answer is possible: it is given one moment, for each subject."""
+    subject = unique("flow")
+    async with foreign(server, subject) as got, foreign(server, f"*.{subject}"):
+        publisher = Publisher(nc)
+        await publisher.publish(subject, payload(20))
+        assert subject in publisher._silence
+        await publisher.publish(subject, payload(20))
+        await eventually(lambda: sum(got) == 40 * MB, "everything")
+
+
+async def test_an_assembler_is_waited_for_as_long_as_it_listens(server, nc, unique, monkeypatch):
+    """Who listens and has not answered yet is waited for; who ended its subscription itself is not, once that is seen.
+
+    The question itself ends what is left of such a subscription.
+    """
+    subject = unique("flow")
+    async with foreign(server, subject), receiving(server, subject) as ours:
+        other = ours.assembler._nc
+        monkeypatch.setattr(ours.assembler, "_answer", lambda assembly: None)
+        monkeypatch.setattr(ours.assembler, "_say", lambda reply, position: None)
+        publisher = Publisher(nc)
+        await publisher.publish(subject, payload(20))
+        assert subject in publisher._silence
+        (mine,) = ours.assembler._subscriptions
+        await mine.unsubscribe()
+        await other.flush()
+        await Publisher(nc).publish(subject, payload(20))
+        await eventually(lambda: not any(item.subject == f"_CHUNKS.{subject}" for item in listened(other)), "the end")
+        await other.flush()
+        monkeypatch.setattr(pacing, "_GRACE", 3600.0)
+        await asyncio.wait_for(Publisher(nc).publish(subject, payload(20)), 60)
+
+
+def listened(nc):
+    return list(nc._subscriptions.values())
 
 
 async def test_nobody_is_not_waited_for(nc, unique):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -164,3 +165,63 @@ json_values = st.recursive(
 def test_json_means_the_same(value):
     """However it is written, the JSON of a value means the value."""
     assert json.loads(go_json(value)) == value
+
+
+TEXT = st.text(max_size=8)
+LISTS = st.dictionaries(TEXT, st.lists(TEXT, max_size=3), max_size=3)
+
+
+@given(
+    queue=st.text(min_size=1, max_size=8),
+    partition=st.integers(0, 2**31),
+    method=st.sampled_from(METHODS),
+    resource=TEXT,
+    wsid=st.integers(-(2**63), 2**63 - 1),
+    header=LISTS,
+    query=LISTS,
+    body=st.binary(max_size=20),
+    attachments=st.dictionaries(TEXT, TEXT, max_size=3),
+)
+def test_a_request_is_written_as_the_json_of_its_fields(**fields):
+    """The bytes of a request are those of its fields written as JSON, and what is read is what a program would make."""
+    request = Request(**fields)
+    written = {
+        "Method": METHODS.index(request.method),
+        "QueueID": request.queue,
+        "WSID": request.wsid,
+        "PartitionNumber": request.partition,
+        "Header": request.header,
+        "Resource": request.resource,
+        "Query": request.query,
+        "Body": base64.b64encode(request.body).decode(),
+        "Attachments": request.attachments,
+    }
+    expected = b",".join(
+        go_json({name: value})[1:-1]
+        for name, value in written.items()
+        if value or name not in ("Header", "Query", "Body", "Attachments")
+    )
+    data = request.encode()
+    assert data == b"{" + expected + b"}"
+    assert decode_request(data) == request
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"QueueID":""',
+        '"QueueID":7',
+        '"QueueID":"q","PartitionNumber":-1',
+        '"QueueID":"q","PartitionNumber":true',
+        '"QueueID":"q","WSID":9223372036854775808',
+        '"QueueID":"q","Resource":7',
+        '"QueueID":"q","Query":{"a":[7]}',
+        '"QueueID":"q","Method":"PUSH"',
+        '"QueueID":"q","Method":7',
+        '"QueueID":"q","Attachments":{"a":7}',
+    ],
+)
+def test_fields_of_the_wrong_kind_are_refused(fields):
+    """What a program could not put into a request cannot come from the wire either."""
+    with pytest.raises((RemoteProtocolError, InputError)):
+        decode_request(b"{%s}" % fields.encode())

@@ -79,10 +79,12 @@ class Bus:
                 f"The request makes {len(data):,} bytes, and the server takes {most - OFFER_ROOM:,}.",
                 remedy="A body is a third larger on the way; send large ones with penstock.chunks and name them here.",
             )
-        await self._mail.open(timeout)
-        reply = Reply(self._mail, subject_of(request.queue, request.partition), timeout)
+        if not self._mail.is_open:
+            await self._mail.open(timeout)
+        subject = subject_of(request.queue, request.partition)
+        reply = Reply(self._mail, subject, timeout)
         try:
-            await reply.ask(data)
+            await reply.ask(subject.encode(), data)
         except BaseException:
             await reply.close()
             raise

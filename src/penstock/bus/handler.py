@@ -10,7 +10,7 @@ from typing import Any, Self
 from penstock.bus.mailbox import Mailbox
 from penstock.bus.packets import StopAndWait, Windowed
 from penstock.bus.request import encode_element
-from penstock.bus.window import HEADER, Offer
+from penstock.bus.window import Offer, header_of
 from penstock.bus.wire import Response, encode_close, encode_element_packet, encode_response, encode_section
 from penstock.connection import Msg
 from penstock.errors import LinkError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
@@ -125,12 +125,11 @@ class SectionWriter:
 class Sender:
     """Answers one request: with one response, or with sections."""
 
+    answered = False
+    """Whether a response was sent, or sections were begun."""
+
     def __init__(self, mail: Mailbox, message: Msg) -> None:
-        self._mail = mail
-        self._target = message.reply
-        self._offer = Offer.decode((message.headers or {}).get(HEADER))
-        self.answered = False
-        """Whether a response was sent, or sections were begun."""
+        self._mail, self._target, self._block = mail, message.reply, message.header_block
 
     async def respond(self, response: Response) -> None:
         """Send the single response to this request."""
@@ -143,16 +142,19 @@ class Sender:
                 remedy="Send it as sections: elements may be larger.",
             )
         self.answered = True
-        await self._mail.nc.publish(self._target, packet)
+        nc = self._mail.nc
+        if nc.is_full(nc.send(self._target, packet)):
+            await nc.written()
 
     def sections(self) -> SectionWriter:
         """Begin a reply of sections; use it with `async with`, which closes it, with the error if there is one."""
         self._once()
         self.answered = True
         options = self._mail.options
-        if self._offer is not None and options.window:
+        offer = Offer.decode(header_of(self._block)) if options.window else None
+        if offer is not None:
             mine = Offer(options.window, options.window_bytes, options.max_element)
-            return SectionWriter(Windowed(self._mail, self._target, mine.meet(self._offer)))
+            return SectionWriter(Windowed(self._mail, self._target, mine.meet(offer)))
         return SectionWriter(StopAndWait(self._mail, self._target))
 
     def _once(self) -> None:

@@ -6,12 +6,13 @@ from MiscInboxName before the first packet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from penstock.bus.mailbox import Conversation, Mailbox
 from penstock.bus.window import HEADER, PIECE, RESEND, RUN_HEAD, UNIT_HEAD, Offer, SendWindow, decode_signal, split
 from penstock.bus.wire import Misc, decode_misc, encode_inbox
-from penstock.connection import Msg
+from penstock.connection.messages import LARGE, as_bytes
 from penstock.errors import DeadlineError, LocalProtocolError, NoConsumerError, PenstockError, SlowConsumerError
 
 __all__ = ["SLACK", "StopAndWait", "Windowed"]
@@ -27,15 +28,19 @@ PROBE_FIRST, PROBE_LAST = 0.5, 4.0  # seconds of silence before the reader is as
 class PacketSender(Conversation):
     """What both ways share: the misc inbox, and the error after which nothing is sent any more."""
 
-    _inbox: str | None = None
+    _inbox: bytes | None = None
 
-    def deliver(self, message: Msg) -> None:
+    def __init__(self, mail: Mailbox, target: str) -> None:
+        super().__init__(mail, target)
+        self._to = as_bytes(target)
+
+    def deliver(self, data: bytes, block: bytes | None) -> None:
         try:
-            if message.data == NO_CONSUMER:
+            if data == NO_CONSUMER:
                 raise NoConsumerError("Nobody reads the reply any more.", subject=self._target)
-            if message.data == SLOW_CONSUMER:
+            if data == SLOW_CONSUMER:
                 raise SlowConsumerError("The requester says that it reads the reply too slowly.", subject=self._target)
-            self._signal(message.data)
+            self._signal(data)
         except PenstockError as error:
             self.fail(error)
         self._wake()
@@ -44,7 +49,7 @@ class PacketSender(Conversation):
         """Give the misc inbox up."""
         if self._inbox is not None:
             self._mail.remove(self._inbox)
-            self._expecting.close()
+            self._expect_no_more()
 
     def _signal(self, data: bytes) -> None:
         raise NotImplementedError
@@ -52,8 +57,8 @@ class PacketSender(Conversation):
     def _open(self, headers: dict[str, str] | None = None) -> None:
         if self._inbox is None:
             self._inbox = self._mail.add(self)
-            self._expecting.enter_context(self._nc.expecting(self._target, self.fail))
-            self._publish(encode_inbox(self._inbox), headers)
+            self._expect(self._target)
+            self._publish(encode_inbox(self._inbox.decode()), headers)
 
     def _publish(self, data: bytes, headers: dict[str, str] | None = None) -> None:
         try:
@@ -62,16 +67,30 @@ class PacketSender(Conversation):
             self.error = self.error or error
             raise
 
+    def _signal_out(self, packet: bytes) -> None:
+        """Publish a packet that the reader waits for."""
+        try:
+            self._mail.signal(self._to, packet)
+        except PenstockError as error:
+            self.error = self.error or error
+            raise
+
     async def _pause(self, until: float) -> bool:
         """Wait for a signal until a moment of the loop's clock; tell whether one came."""
         self._waiter = self._loop.create_future()
-        timer = self._loop.call_at(until, self._wake)
+        self.deadline = until
+        self._mail.wind(until)
         try:
             await self._waiter
             return self._loop.time() < until
         finally:
-            timer.cancel()
+            self.deadline = math.inf
             self._waiter = None
+
+    def expire(self) -> None:
+        """End a pause."""
+        self.deadline = math.inf
+        self._wake()
 
     def _late(self, seconds: float) -> DeadlineError:
         self.error = DeadlineError(
@@ -100,7 +119,10 @@ class StopAndWait(PacketSender):
         if self.error is not None:  # the reader left while the element was made
             raise self.error
         self._go_on = False  # one that came unasked for must not count for this packet
-        self._publish(packet)
+        if len(packet) < LARGE:
+            self._signal_out(packet)
+        else:
+            self._publish(packet)
         seconds = self._options.allowance(len(packet)) + SLACK
         until = self._loop.time() + seconds
         while not self._go_on:

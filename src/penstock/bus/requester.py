@@ -8,15 +8,26 @@ with none, the handler's (timeout). So every reply ends, also one that somebody 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Self
 
 from penstock.bus.mailbox import Conversation, Mailbox
-from penstock.bus.window import HEADER, LAST, PART, RESEND, Offer, ReceiveWindow, Signal
-from penstock.bus.wire import Close, Element, First, Misc, MiscInbox, ReplyDecoder, Response, State, Type
-from penstock.connection import Msg
+from penstock.bus.window import HEADER, LAST, PART, RESEND, Offer, ReceiveWindow, Signal, header_of
+from penstock.bus.wire import (
+    Close,
+    Element,
+    First,
+    Misc,
+    MiscInbox,
+    ReplyDecoder,
+    Response,
+    State,
+    Type,
+    decode_response,
+)
 from penstock.errors import (
     DeadlineError,
     HandlerError,
@@ -27,6 +38,7 @@ from penstock.errors import (
     RemoteProtocolError,
     SlowConsumerError,
 )
+from penstock.wire.protocol import decode_status, encode_headers
 
 __all__ = ["Reply", "Section"]
 
@@ -34,6 +46,16 @@ log = logging.getLogger("penstock.bus")
 MOST_PLAIN = 16  # stop-and-wait has three packets under way at most; more is a handler that does not wait
 CREDIT_EVERY = 1.0  # seconds after which room is given back even if little was taken
 ASK_AGAIN = 0.5  # seconds before a lost unit is asked for once more
+_RESPONSE, _ELEMENT, _INBOX = int(Type.RESPONSE), int(Type.ELEMENT), int(Type.INBOX)
+_IN_SECTION = (State.ARRAY, State.MAP)
+_SIGNALS = [bytes((kind,)) for kind in range(RESEND + 1)]
+
+
+@functools.lru_cache(maxsize=256)
+def _offer(window: int, size: int, element: int) -> tuple[Offer, bytes]:
+    """Give an offer, and the header block that makes it."""
+    offer = Offer(window, size, element)
+    return offer, encode_headers({HEADER: offer.encode()})
 
 
 class Section:
@@ -61,35 +83,45 @@ class Reply(Conversation):
     Leave it early with `break`, `close()` or by leaving an `async with` on it: the handler is told.
     """
 
+    # What most replies never need stands here: a single response is read with no more than the first packet.
+    response: Response | None = None
+    offer: Offer | None = None
+    """The window that we offer for this reply; None if we keep to the plain protocol."""
+    _offered: bytes | None = None  # the same as a header block
+    _decoder: ReplyDecoder | None = None
+    _head: Element | None = None  # read, and not yet taken by the reader
+    _section: First | None = None  # where it belongs
+    _head_size = 0
+    _clock_size = 0  # bytes that the clock allows time for; 0 if it runs for the handler
+    _pieces: tuple[bytes, ...] = ()
+    _pieces_size = 0
+    _inbox: bytes | None = None
+    _window: ReceiveWindow | None = None
+    _credited, _credited_bytes, _credited_at = 0, 0, 0.0
+    _asked: tuple[int, float] = (-1, 0.0)
+    _current: Section | None = None
+    _gone_on = False  # whether the handler was told to go on when the element came, because a reader waited for it
+    _done = False
+
     def __init__(self, mail: Mailbox, target: str, timeout: float) -> None:
         super().__init__(mail, target)
-        self.response: Response | None = None
         self._timeout = timeout
-        self._decoder = ReplyDecoder()
         self._units: deque[bytes] = deque()
-        self._head: Element | None = None  # read, and not yet taken by the reader
-        self._section: First | None = None  # where it belongs
-        self._head_size = 0
-        self._clock_size = 0  # bytes that the clock allows time for; 0 if it runs for the handler
-        self._pieces: list[bytes] = []
-        self._pieces_size = 0
-        self._inbox: str | None = None
-        self._window: ReceiveWindow | None = None
-        self._credited, self._credited_bytes, self._credited_at = 0, 0, 0.0
-        self._asked: tuple[int, float] = (-1, 0.0)
-        self._current: Section | None = None
-        self._done = False
-        self.subject = mail.add(self)
-        self.offer: Offer | None = None
-        """The window that we offer for this reply; None if we keep to the plain protocol."""
-        if (options := mail.options).window:
-            self.offer = Offer(options.window, mail.reserve(options.window_bytes), options.max_element)
-        self._deadline = self._loop.time() + timeout
-        self._timer = self._loop.call_at(self._deadline, self._expire)
+        self._name = mail.add(self)
+        options = mail.options
+        if options.window:
+            self.offer, self._offered = _offer(options.window, mail.reserve(options.window_bytes), options.max_element)
+        self.deadline = deadline = self._loop.time() + timeout
+        mail.wind(deadline)
 
     def __repr__(self) -> str:
         what = f"{self.response.status}" if self.response else "sections"
         return f"<Reply of {self._target}: {what}{', ended' if self._done else ''}>"
+
+    @property
+    def subject(self) -> str:
+        """Where the handler sends the packets."""
+        return self._name.decode()
 
     @property
     def windowed(self) -> bool:
@@ -136,16 +168,25 @@ class Reply(Conversation):
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 
-    def deliver(self, message: Msg) -> None:
+    def deliver(self, data: bytes, block: bytes | None) -> None:
         """Take a message from the handler, or the server's word that there is none."""
         if self._done:
             return
-        data = message.data
+        decoder = self._decoder
+        if decoder is None:  # the first packet
+            if data and data[0] == _RESPONSE:
+                try:
+                    self.response = decode_response(data)
+                    self._end()
+                except PenstockError as error:
+                    self.fail(error)
+                return
+            self._decoder = decoder = ReplyDecoder()
         empty = not self._units and self._head is None
         try:
             if not data:
-                self._refuse_empty(message)
-            elif data[0] == Type.INBOX and self._inbox is not None:
+                self._refuse_empty(block)
+            elif data[0] == _INBOX and self._inbox is not None:
                 self._mail.decline(data)
                 raise RemoteProtocolError(
                     f"{self._target} sent INBOX in the middle of a reply: a second handler answers the request.",
@@ -153,29 +194,34 @@ class Reply(Conversation):
                 )
             elif self._window is not None:
                 self._take_in(self._window, data)
-            elif data[0] == Type.INBOX and self._decoder.state is State.START:
-                value = self._decoder.decode(data)
+            elif data[0] == _INBOX and decoder.state is State.START:
+                value = decoder.decode(data)
                 assert isinstance(value, MiscInbox)
                 if not self._mail.is_inbox(value.name):
                     raise RemoteProtocolError(
                         f"The handler of {self._target} names {value.name[:80]!r} as its inbox, which looks like none.",
                         remedy="If inboxes have names of their own there, give their prefix: Bus(..., inboxes=[...]).",
                     )
-                self._inbox = value.name
-                self._expecting.enter_context(self._nc.expecting(value.name, self.fail))
-                self._accept((message.headers or {}).get(HEADER))
+                self._inbox = value.name.encode()
+                self._expect(value.name)
+                self._accept(header_of(block))
             else:
                 self._units.append(data)
                 if len(self._units) > MOST_PLAIN:
                     raise RemoteProtocolError(f"{self._target} sends without waiting for the signal to go on.")
+                # A reader that waits takes the element now: the handler need not wait until it has its turn.
+                waited = empty and self._waiter is not None and not self._waiter.done()
+                if waited and data[0] == _ELEMENT and decoder.state in _IN_SECTION:
+                    self._gone_on = True
+                    self._say(Misc.GO_ON)
         except PenstockError as error:
             self.fail(error)
         if empty and not self._done:
             self._rearm()
         self._wake()
 
-    def _refuse_empty(self, message: Msg) -> None:
-        if message.status == 503:
+    def _refuse_empty(self, block: bytes | None) -> None:
+        if block is not None and decode_status(block)[0] == 503:
             raise NoRespondersError(
                 f"Nobody serves {self._target}.",
                 remedy="Is the service running, and does it serve this partition?",
@@ -206,20 +252,16 @@ class Reply(Conversation):
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: bytes) -> None:
+    async def ask(self, target: bytes, request: bytes) -> None:
         """Send the request, and wait for the first packet; a single response is read at once."""
-        # A peer of the reference looks at no header.
-        headers = {HEADER: self.offer.encode()} if self.offer else None
-        with self._nc.expecting(self._target, self.fail):
-            await self._nc.publish(self._target, request, self.subject, headers)
-            while not self._units and self._inbox is None:
+        nc = self._nc
+        with nc.expecting(self._target, self.fail):
+            # A peer of the reference looks at no header.
+            if nc.is_full(nc.send_checked(target, request, self._name, self._offered)):
+                await nc.written()
+            while self.response is None and not self._units and self._inbox is None:
                 self._raise_failure()
                 await self._arrival()
-        if self._units and self._units[0][0] == Type.RESPONSE and self._decoder.state is State.START:
-            value = self._decoder.decode(self._units.popleft())
-            assert isinstance(value, Response)
-            self.response = value
-            self._end()
 
     async def _peek(self) -> First | None:
         """Give the section of the next element, which is the head then; None at the end."""
@@ -247,15 +289,16 @@ class Reply(Conversation):
                     f"{self._target} sends an element of more than {self._options.max_element:,} bytes.",
                     remedy="Raise max_element of the bus.",
                 )
-            self._pieces.append(unit[1:])
+            self._pieces += (unit[1:],)
             if unit[0] == PART:
                 self._credit(size)
                 self._rearm()
                 return
             unit = b"".join(self._pieces)
-            self._pieces, self._pieces_size = [], 0
+            self._pieces, self._pieces_size = (), 0
         elif self._pieces:
             raise RemoteProtocolError(f"{self._target} breaks off an element that it sends in pieces.")
+        assert self._decoder is not None
         value = self._decoder.decode(unit)
         if isinstance(value, First):
             self._section, value = value, value.element
@@ -291,7 +334,9 @@ class Reply(Conversation):
     def _credit(self, size: int) -> None:
         window = self._window
         if window is None:
-            self._say(Misc.GO_ON)
+            if not self._gone_on:
+                self._say(Misc.GO_ON)
+            self._gone_on = False
             return
         window.take(size)
         self._credited += 1
@@ -326,16 +371,11 @@ class Reply(Conversation):
             return
         size = size or self._head_size or (len(self._units[0]) if self._units else 0)
         self._clock_size = size
-        self._deadline = self._loop.time() + (self._options.allowance(size) if size else self._timeout)
-        # A timer that rings too early looks at the deadline again: cheaper than a new one for every packet.
-        if self._deadline < self._timer.when():
-            self._timer.cancel()
-            self._timer = self._loop.call_at(self._deadline, self._expire)
+        self.deadline = self._loop.time() + (self._options.allowance(size) if size else self._timeout)
+        self._mail.wind(self.deadline)
 
-    def _expire(self) -> None:
-        if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._expire)
-            return
+    def expire(self) -> None:
+        """End the reply: the reader, or the handler, took too long."""
         if size := self._clock_size:
             seconds = self._options.allowance(size)
             error: PenstockError = SlowConsumerError(
@@ -358,11 +398,14 @@ class Reply(Conversation):
         """Tell the handler, with a window also how far we are; if that fails the reply ends, unless it ends anyway."""
         if self._inbox is None:
             return
-        window, data = self._window, bytes((kind,))
+        window, data = self._window, _SIGNALS[kind]
         if window is not None:
             data = Signal(kind, window.expected if kind == RESEND else window.taken).encode()
         try:
-            self._nc.send(self._inbox, data)
+            if self._done:
+                self._nc.send(self._inbox.decode(), data)  # if that is denied, it is nobody's who waits
+            else:
+                self._mail.signal(self._inbox, data)
         except PenstockError as error:
             if failing:
                 self._end(error)
@@ -382,12 +425,11 @@ class Reply(Conversation):
             self._mail.reserved -= self.offer.bytes
         self._done = True
         self.error = error or self.error
-        self._timer.cancel()
         self._units.clear()
-        self._pieces.clear()
+        self._pieces = ()
         self._head = None
-        self._mail.remove(self.subject)
-        self._expecting.close()
+        self._mail.remove(self._name)
+        self._expect_no_more()
         self._wake()
 
     def _raise_failure(self) -> None:

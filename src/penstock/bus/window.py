@@ -31,6 +31,7 @@ from itertools import islice
 
 from penstock.bus.wire import Misc
 from penstock.errors import RemoteProtocolError
+from penstock.wire.protocol import decode_headers
 
 __all__ = [
     "HEADER",
@@ -44,6 +45,7 @@ __all__ = [
     "SendWindow",
     "Signal",
     "decode_signal",
+    "header_of",
     "split",
 ]
 
@@ -55,6 +57,17 @@ RUN_HEAD, UNIT_HEAD = 9, 4
 CLOSE_ROOM = 64 * 1024  # Close needs no room in a window; its text is shorter than this
 LEAST = 1024  # a window of fewer bytes would be all heads
 _OFFER = re.compile(r"1; window=(\d{1,6}); bytes=(\d{1,12}); element=(\d{1,12})")
+
+
+def header_of(block: bytes | None) -> str | None:
+    """Give the value of our header in a header block; None if there is none, or the block makes no sense."""
+    if block is None:
+        return None
+    try:
+        values = decode_headers(block)[2].get(HEADER)
+    except RemoteProtocolError:  # another publisher wrote them
+        return None
+    return values[-1] if values else None
 
 
 @dataclass(frozen=True)

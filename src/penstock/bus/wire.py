@@ -46,6 +46,7 @@ __all__ = [
     "State",
     "Type",
     "decode_misc",
+    "decode_response",
     "encode_close",
     "encode_element_packet",
     "encode_inbox",
@@ -85,6 +86,8 @@ class State(Enum):
     DONE = "after the end"
 
 
+# Plain numbers, for what is done for each packet.
+_RESPONSE, _CLOSE, _ELEMENT, _INBOX = map(int, (Type.RESPONSE, Type.CLOSE, Type.ELEMENT, Type.INBOX))
 _SECTIONS = {Type.MAP: State.MAP, Type.ARRAY: State.ARRAY, Type.OBJECT: State.OBJECT}
 # Which packet may come when, and the state after it. What is not here is refused; unknown types are skipped.
 ORDER: dict[State, dict[Type, State]] = {
@@ -214,7 +217,7 @@ class ReplyDecoder:
             raise RemoteProtocolError("The handler sent an empty packet.", place=0)
         number = packet[0]
         state = self.state
-        if number > Type.INBOX:
+        if number > _INBOX:
             if state in (State.START, State.DONE):
                 raise RemoteProtocolError(
                     f"A packet of type {number} cannot come {state.value} of a reply.",
@@ -222,34 +225,39 @@ class ReplyDecoder:
                     place=0,
                 )
             return None
-        after = ORDER[state].get(Type(number))
+        after = ORDER[state].get(number)  # type: ignore[call-overload]  # an IntEnum is its number
         if after is None:
             raise RemoteProtocolError(
                 f"The handler sent {Type(number).name} {state.value}{' of a reply' if state is State.START else ''}.",
                 place=0,
             )
-        if number == Type.RESPONSE and state is not State.START:
+        if number == _RESPONSE and state is not State.START:
             return None
-        value = self._read(Type(number), packet)
+        value = self._read(number, packet)
         self.state = after
         return value
 
-    def _read(self, number: Type, packet: bytes) -> Response | Close | MiscInbox | First | Element:
-        if number is Type.ELEMENT:
+    def _read(self, number: int, packet: bytes) -> Response | Close | MiscInbox | First | Element:
+        if number == _ELEMENT:
             if self.state is State.MAP:
                 name, place = _read_text(packet, 1)
                 return Element(packet[place:], name)
             return Element(packet[1:])
-        if number is Type.CLOSE:
+        if number == _RESPONSE:
+            return decode_response(packet)
+        if number == _CLOSE:
             return Close(packet[1:].decode("utf-8", "replace"))
-        if number is Type.INBOX:
+        if number == _INBOX:
             return MiscInbox(_read_inbox(packet))
-        if number is Type.RESPONSE:
-            content_type, place = _read_text(packet, 1)
-            if len(packet) < place + 2:
-                raise _cut(packet, place)
-            return Response(int.from_bytes(packet[place : place + 2], "little"), content_type, packet[place + 2 :])
-        return _read_first(number, packet)
+        return _read_first(Type(number), packet)
+
+
+def decode_response(packet: bytes) -> Response:
+    """Read a packet of type Response."""
+    content_type, place = _read_text(packet, 1)
+    if len(packet) < place + 2:
+        raise _cut(packet, place)
+    return Response(int.from_bytes(packet[place : place + 2], "little"), content_type, packet[place + 2 :])
 
 
 def _read_first(number: Type, packet: bytes) -> First:

@@ -20,7 +20,7 @@ from typing import Any, Self
 from penstock.chunks.handler import ErrorFunction, Handler, HandlerFunction, tell
 from penstock.chunks.incoming import MOST_PRINTS, Assembly, Counts, Inbox, Incoming, Key, print_of
 from penstock.chunks.limits import MESSAGE_COST, Limits, Remembered, check_count
-from penstock.chunks.pacing import is_answerable
+from penstock.chunks.pacing import announce, is_answerable
 from penstock.chunks.store import INLINE, MemoryStore, SpoolStore, UnreadStore, digest_of
 from penstock.chunks.unfinished import Unfinished
 from penstock.chunks.wire import Body, Chunk, Headers, Reason, Refusal, decode, message_id_of, read_headers
@@ -71,7 +71,7 @@ class Assembler:
         self._whole: dict[Assembly, None] = {}  # those that wait for a handler, in order
         self._prints: OrderedDict[Key, dict[int, int]] = OrderedDict()  # what the chunks of those that were whole were
         self._ended = Remembered(self._limits.timeout)  # so that late chunks of what ended begin nothing anew
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: dict[Subscription, Subscription | None] = {}  # each with what announces it
         self._inboxes: dict[Inbox, set[Assembly]] = {}
         self._deliveries: asyncio.Queue[Assembly] = asyncio.Queue()
         self._reports: asyncio.Queue[AssemblyError] = asyncio.Queue(_REPORTS)
@@ -157,8 +157,12 @@ class Assembler:
         # The connection lends each chunk from the place that it was received into, so that a chunk is copied once, into
         # its payload. No queue stands between, so nothing is dropped.
         subscription = await self._nc.tap(subject, receive, lend=True, on_end=ended)
-        await served(subscription)
-        self._subscriptions.add(subscription)
+        self._subscriptions[subscription] = await announce(self._nc, subscription) if self._limits.flow else None
+        try:
+            await served(subscription)
+        except BaseException:
+            await self._drain(subscription)
+            raise
         return subscription
 
     def _closed(self, error: PenstockError) -> None:
@@ -184,8 +188,10 @@ class Assembler:
             self._handler.close()
 
     async def _drain(self, subscription: Subscription) -> None:
-        self._subscriptions.discard(subscription)
+        announced = self._subscriptions.pop(subscription, None)
         with suppress(PenstockError):  # whoever got the subscription may have ended it, or the connection
+            if announced is not None:
+                await announced.unsubscribe()
             await (subscription.drain() if self._nc.is_connected else subscription.unsubscribe())
 
     def _abandon(self, inbox: Inbox) -> None:

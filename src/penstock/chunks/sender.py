@@ -7,6 +7,7 @@ arrived.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import ExitStack
 
 from penstock.chunks.limits import Remembered
@@ -19,7 +20,8 @@ from penstock.errors import DeadlineError, DisconnectedError, PenstockError
 __all__ = ["ChunkSender"]
 
 WINDOW = 4 * 1024 * 1024
-"""Bytes after which the server is asked to confirm; twice as many are under way at most."""
+"""Bytes after which the server is asked to confirm."""
+QUESTIONS = 3  # that wait for their answer while more is sent: a server that is held up for a moment holds up nobody
 
 
 class ChunkSender:
@@ -36,7 +38,7 @@ class ChunkSender:
         self._failure: PenstockError | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pacing = None if silence is None else Pacing(nc, subject, silence, self._over)
-        self._confirming: asyncio.Task[None] | None = None
+        self._confirming: deque[tuple[asyncio.Task[None], int]] = deque()  # each with the bytes that it asks about
         self._asked = 0  # bytes that the server was asked about
         self._confirmed = 0
         self.sent = 0
@@ -72,39 +74,38 @@ class ChunkSender:
         self.sent += len(body)
         self.started = True
         if full:
-            await self._confirm()
+            await self._confirm(QUESTIONS - 1)
             self._ask()
             if self._pacing is not None:
                 await self._pacing.wait(self.sent)
 
     async def finish(self) -> None:
         """Wait until the server has everything."""
-        await self._confirm()
         self._ask()
-        await self._confirm()
+        await self._confirm(0)
 
     def _ask(self) -> None:
         self._asked = self.sent
-        self._confirming = asyncio.ensure_future(self._nc.confirm(self._stretch, self._timeout))
+        self._confirming.append((asyncio.ensure_future(self._nc.confirm(self._stretch, self._timeout)), self.sent))
 
-    async def _confirm(self) -> None:
-        """Wait until the server has confirmed what it was asked about."""
-        if self._confirming is None:
-            return
-        confirming, self._confirming = self._confirming, None
-        try:
-            await confirming
-        except PenstockError as error:
-            self._check()  # what ended the message says more than what ended the waiting
-            if isinstance(error, DeadlineError):
-                raise DeadlineError(
-                    f"The server did not confirm what was published on {self._subject} within {self._timeout:g} s.",
-                    seconds=self._timeout,
-                    subject=self._subject,
-                ) from None
-            raise
-        self._check()
-        self._confirmed = self._asked
+    async def _confirm(self, most: int) -> None:
+        """Wait until so many questions at most have no answer from the server."""
+        while len(self._confirming) > most:
+            confirming, asked = self._confirming[0]
+            try:
+                await confirming
+            except PenstockError as error:
+                self._check()  # what ended the message says more than what ended the waiting
+                if isinstance(error, DeadlineError):
+                    raise DeadlineError(
+                        f"The server did not confirm what was published on {self._subject} within {self._timeout:g} s.",
+                        seconds=self._timeout,
+                        subject=self._subject,
+                    ) from None
+                raise
+            self._confirming.popleft()
+            self._check()
+            self._confirmed = asked
 
     async def confirmed(self) -> int:
         """Give the bytes that the server surely has."""
@@ -114,7 +115,6 @@ class ChunkSender:
         """Drop a question that nobody waits for any more."""
         self._broken.remove_done_callback(self._broke)
         self._expecting.close()
-        if self._confirming is not None:
-            await end([self._confirming])
+        await end([confirming for confirming, _ in self._confirming])
         if self._pacing is not None:
             await self._pacing.close()

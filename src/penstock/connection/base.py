@@ -284,7 +284,7 @@ class BaseConnection:
                 if about is not None and _concerns(about, item):
                     self.forget(item)
                     item.end(error)
-                    waiting += self._fail_requests(error, item)
+                    waiting += self._fail_requests(error, item) + item.quiet
         elif error.subject is not None:
             if about is None or not about.of_reply:  # else it is not where the message went
                 for fail in list(self._expecting.get(error.subject, {}).values()):

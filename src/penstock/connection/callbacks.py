@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Callbacks", "Teller", "is_coroutine_function"]
+from penstock.errors import DeniedError
+
+__all__ = ["Callbacks", "Expecting", "Teller", "is_coroutine_function"]
 
 log = logging.getLogger("penstock.connection")
 
@@ -19,6 +21,33 @@ _MOST = 1000  # calls that wait; a program that does not keep up with its own er
 def is_coroutine_function(given: object) -> bool:
     """Tell what can be called and awaited, objects with an asynchronous call included."""
     return asyncio.iscoroutinefunction(given) or (callable(given) and asyncio.iscoroutinefunction(type(given).__call__))
+
+
+Deny = Callable[[DeniedError], None]
+
+
+class Expecting:
+    """A time in which somebody wants to know that publishing to a subject is denied. For each request there is one."""
+
+    __slots__ = ("_fail", "_listeners", "_mapped", "_subject")
+
+    def __init__(
+        self, listeners: dict[str, dict[object, Deny]], subject: str, fail: Deny, mapped: dict[object, Deny] | None
+    ) -> None:
+        self._listeners, self._subject, self._fail, self._mapped = listeners, subject, fail, mapped
+
+    def __enter__(self) -> None:
+        self._listeners.setdefault(self._subject, {})[self] = self._fail
+        if self._mapped is not None:
+            self._mapped[self] = self._fail
+
+    def __exit__(self, *about: object) -> None:
+        if self._mapped is not None:
+            self._mapped.pop(self, None)
+        listeners = self._listeners.get(self._subject, {})
+        listeners.pop(self, None)
+        if not listeners:
+            self._listeners.pop(self._subject, None)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.connection.backlog import MEMORY
-from penstock.connection.callbacks import Callbacks, is_coroutine_function
+from penstock.connection.callbacks import Callbacks, Expecting, is_coroutine_function
 from penstock.connection.lifeline import Phase
 from penstock.connection.messages import HeaderValues, Msg, Payload
 from penstock.connection.publishing import PublishingConnection
@@ -115,6 +115,7 @@ class Connection(PublishingConnection):
         queue: str = "",
         lend: bool = False,
         on_end: Callable[[PenstockError], None] | None = None,
+        quiet: bool = False,
     ) -> Subscription:
         """Subscribe with a handler that is called as each message is read: subject, reply, payload, header block.
 
@@ -122,6 +123,7 @@ class Connection(PublishingConnection):
         pressure. With `lend` the payload is a view of the place that it was received into, and is gone when the
         handler is done: what is to be kept must be copied. `on_end` is called with the reason when no message will
         come any more and nobody here asked for that: the server denies the subscription, or the connection is closed.
+        A `quiet` subscription that is denied is no error to anybody else: it was asked for on the chance.
         """
 
         def guarded(name: bytes, reply: bytes, payload: Any, block: bytes | None) -> Any:
@@ -136,7 +138,7 @@ class Connection(PublishingConnection):
                 return None
 
         self._check_subscribable()
-        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end)
+        return self.subscribed(subject, queue, tap=guarded, lend=lend, on_end=on_end, quiet=quiet)
 
     def _check_subscribable(self) -> None:
         self.check_open()
@@ -232,24 +234,13 @@ class Connection(PublishingConnection):
 
         return JetStream(self, timeout=timeout)
 
-    @contextmanager
-    def expecting(self, subject: str, fail: Callable[[DeniedError], None], *, mapped: bool = False) -> Iterator[None]:
+    def expecting(self, subject: str, fail: Callable[[DeniedError], None], *, mapped: bool = False) -> Expecting:
         """Have `fail` called at once, within the block, when the server denies publishing to `subject`.
 
         A server that maps subjects names what it made of a subject, and nobody can tell what that was: with `mapped`
         it is called as well when the server denies a subject that nobody here published to.
         """
-        listeners = self._expecting.setdefault(subject, {})
-        listeners[key := object()] = fail
-        if mapped:
-            self._expecting_mapped[key] = fail
-        try:
-            yield
-        finally:
-            self._expecting_mapped.pop(key, None)
-            del listeners[key]
-            if not listeners and self._expecting.get(subject) is listeners:
-                del self._expecting[subject]
+        return Expecting(self._expecting, subject, fail, self._expecting_mapped if mapped else None)
 
     @contextmanager
     def reading_ahead(self, folder: Path | None = None, memory: int = MEMORY) -> Iterator[None]:

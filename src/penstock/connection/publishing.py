@@ -95,6 +95,16 @@ class PublishingConnection(BaseConnection):
             self._schedule()
         return self._outbox.publish(subject, reply, block, payload)
 
+    def send_now(self, subject: bytes, payload: bytes) -> None:
+        """Publish as `send_checked` does, and write it at once: the other side can do nothing before it has it."""
+        self._scheduled, scheduled = True, self._scheduled
+        try:
+            self.send_checked(subject, payload)
+        finally:
+            self._scheduled = scheduled
+        if self._writes:
+            self._write_out()
+
     def post(self, frames: bytes) -> bool:
         """Send ready frames, many in one piece; False, and nothing is sent or kept, while there is no connection."""
         if self._lifeline.wire is None:

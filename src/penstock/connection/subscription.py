@@ -43,6 +43,7 @@ class Subscription:
         pending_bytes_limit: int = PENDING_BYTES,
         tap: Taker | None = None,
         on_end: Callable[[PenstockError], None] | None = None,
+        quiet: bool = False,
     ) -> None:
         self._connection = connection
         self.id = sid
@@ -57,6 +58,8 @@ class Subscription:
         self.error: PenstockError | None = None
         """Why the server does not serve it, if it does not."""
         self.ended = False
+        self.quiet = quiet
+        """Whether it may be denied without anybody being told but who made it."""
         self._cb = cb
         self._future = future
         self._on_end = on_end

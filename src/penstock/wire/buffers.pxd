@@ -1,6 +1,29 @@
 # The C types of buffers.py, for the compiler alone.
 cimport cython
 
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    #if defined(__linux__)
+    #include <sys/mman.h>
+    #include <unistd.h>
+    #endif
+
+    /* Ask for huge pages for whole pages that these bytes touch. All of them, so that the system sees one piece. */
+    static inline void penstock_huge_pages(void *start, size_t size) {
+    #if defined(__linux__) && defined(MADV_HUGEPAGE)
+        uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
+        uintptr_t first = (uintptr_t) start & ~(page - 1);
+        uintptr_t end = ((uintptr_t) start + size + page - 1) & ~(page - 1);
+        madvise((void *) first, end - first, MADV_HUGEPAGE);
+    #endif
+    }
+    """
+    void penstock_huge_pages(void* start, size_t size) noexcept
+
+cdef Py_ssize_t _HUGE
+
 
 @cython.final
 cdef class Numbers:

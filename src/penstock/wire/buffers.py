@@ -31,6 +31,7 @@ __all__ = ["COMPILED", "Bytes", "Lines", "Numbers", "Strings"]
 COMPILED: bool = bool(cython.compiled)
 
 LARGEST = 9223372036854775807
+_HUGE = 4 * 1024 * 1024  # bytes from which on new memory is asked for in huge pages: small ones cost more than the copy
 
 
 class Numbers:
@@ -90,6 +91,8 @@ class Bytes:
             # Not cleared: what is given away was written before.
             self.content = PyByteArray_FromStringAndSize(cython.NULL, self.room) if found is None else found
             self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+            if found is None and self.room >= _HUGE:
+                penstock_huge_pages(self.items, self.room)  # type: ignore[name-defined]  # noqa: F821  # in buffers.pxd
         else:
             self.content = bytearray()
 
@@ -99,6 +102,8 @@ class Bytes:
                 self.room = 2 * (self.room + size)
                 PyByteArray_Resize(self.content, self.room)
                 self.items = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.content))
+                if self.room >= _HUGE:
+                    penstock_huge_pages(self.items, self.room)  # type: ignore[name-defined]  # noqa: F821
         return 0
 
     def piece(self, data: Any, start: int, end: int) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,19 @@ from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
 
-__all__ = ["Messages", "Shape", "SinkStream", "Wrong", "as_kind", "check_columns", "column_texts", "note", "note_nulls"]
+__all__ = [
+    "Messages",
+    "Shape",
+    "SinkStream",
+    "Wrong",
+    "as_kind",
+    "check_columns",
+    "column_texts",
+    "note",
+    "note_nulls",
+    "pack",
+    "unpack",
+]
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
 SOURCE_COLUMNS = ("sequence", "time", "stream")  # what the source gives beside; NATS gives them anew
@@ -100,6 +112,20 @@ class Messages:
         """Read what `to_batch` gave."""
         headers = batch.column("headers") if "headers" in batch.schema.names else None
         return cls(batch.column("subject"), batch.column("data"), headers)
+
+
+def pack(file: IO[bytes], messages: Messages) -> None:
+    """Write rows into a file, behind what is there."""
+    batch = messages.to_batch()
+    with pa.ipc.new_stream(file, batch.schema) as writer:  # one each: not every batch has headers
+        writer.write_batch(batch)
+
+
+def unpack(file: IO[bytes], end: int, kind: type[Messages]) -> Iterator[Messages]:
+    """Read from a file what `pack` wrote there, up to its byte `end`."""
+    while file.tell() < end:
+        with pa.ipc.open_stream(file) as reader:
+            yield from map(kind.of_batch, reader)
 
 
 def _lines(entries: Sequence[tuple[str, list[str]]]) -> str:

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InputError, RowError
-from penstock.spark.digests import digest
 from penstock.spark.json_rows import encode_rows
 from penstock.spark.markers import is_marker
 from penstock.spark.options import refuse
 from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
 from penstock.wire import frames
 from penstock.wire.arrow import HEADERS
+from penstock.wire.blake2 import row_digests
 from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
@@ -94,13 +94,7 @@ class Messages:
 
     def digests(self) -> bytes:
         """Give a digest of each row, over everything that is stored of it, one behind the other."""
-        # The subject and each header end with a line end, and all of them with an empty line: no two different rows
-        # are the same bytes.
-        heads = [f"{subject}\r\n" for subject in self.subjects.to_pylist()]
-        if self.headers is not None:
-            heads = [head + _lines(own) for head, own in zip(heads, self.headers.to_pylist(), strict=True)]
-        rows = zip(heads, self.data.to_pylist(), strict=True)
-        return b"".join([digest(f"{head}\r\n".encode(), data) for head, data in rows])
+        return row_digests(self.rows)
 
     def to_batch(self) -> pa.RecordBatch:
         """Give the rows as a record batch."""
@@ -126,10 +120,6 @@ def unpack(file: IO[bytes], end: int, kind: type[Messages]) -> Iterator[Messages
     while file.tell() < end:
         with pa.ipc.open_stream(file) as reader:
             yield from map(kind.of_batch, reader)
-
-
-def _lines(entries: Sequence[tuple[str, list[str]]]) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, values in entries for value in values)
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:

@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
 import penstock
 from penstock.spark.sessions import session
@@ -33,6 +38,7 @@ from penstock.wire.bulk import BulkConnection
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _wire_sides as sides
+from _cpu import CpuTime
 
 RATE = 100  # messages a second
 SIZE = 128
@@ -52,6 +58,13 @@ class _Nothing(DataSourceStreamArrowWriter):
         pass
 
 
+class _NothingAtOnce(DataSourceArrowWriter):
+    def write(self, iterator: Any) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
 class Empty(DataSource):
     """A Python sink that does nothing."""
 
@@ -62,9 +75,12 @@ class Empty(DataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         return _Nothing()
 
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        return _NothingAtOnce()
+
 
 # Carried by value: workers do not import this file.
-_Nothing.__module__ = Empty.__module__ = "__main__"
+_Nothing.__module__ = _NothingAtOnce.__module__ = Empty.__module__ = "__main__"
 
 
 def publish(url: str, over: threading.Event) -> None:
@@ -102,7 +118,11 @@ def latency(spark: Any, url: str, sink: str, folder: str, seconds: float) -> dic
             time.sleep(0.02)
         started = time.perf_counter() - begun
         thread.start()
-        time.sleep(seconds)
+        time.sleep(seconds / 4)
+        cpu, before = CpuTime(), query.lastProgress.batchId
+        time.sleep(seconds * 3 / 4)
+        used = cpu.taken()
+        done = query.lastProgress.batchId - before
     finally:
         over.set()
         thread.join()
@@ -124,6 +144,7 @@ def latency(spark: Any, url: str, sink: str, folder: str, seconds: float) -> dic
         "delay to the end of the batch ms": round(statistics.median(waits)),
         "start to first progress ms": round(1000 * started),
         "parts ms": parts,
+        "cpu ms a batch": {kind: round(1000 * seconds / max(1, done)) for kind, seconds in used.items()},
     }
     if sink.endswith("once"):
         found |= stored(url, first, len(progress))
@@ -152,21 +173,29 @@ def partitions(spark: Any, url: str, count: int, rows: int) -> dict[str, Any]:
     """Write a few rows in many partitions, with each sink, and count the sequences that are used up."""
     frame = spark.range(count * rows, numPartitions=count).select(F.col("id").cast("string").alias("data"))
     found: dict[str, Any] = {}
-    for sink in ("noop", "at-least-once", "exactly-once") * 4:  # the first time of each warms up
+    for sink in SINKS * 6:  # the first time of each warms up
         with BulkConnection(url) as bulk:
             before = bulk.api("STREAM.INFO.OUT")["state"]
-            begun = time.perf_counter()
-            if sink == "noop":
-                frame.write.format("noop").mode("overwrite").save()
+            cpu, begun = CpuTime(), time.perf_counter()
+            if sink in ("noop", "empty"):
+                frame.write.format(sink).mode("overwrite" if sink == "noop" else "append").save()
             else:
                 out = {"url": url, "stream": "OUT", "subject": "out.b", "guarantee": sink, "prepare": "true"}
                 frame.write.format("nats").options(**out).mode("append").save()
-            taken = time.perf_counter() - begun
+            taken, used_cpu = time.perf_counter() - begun, cpu.taken()
             after = bulk.api("STREAM.INFO.OUT")["state"]
         used = after["last_seq"] - before["last_seq"]
         times = [*found.get(sink, {}).get("seconds", []), round(taken, 3)]
-        found[sink] = {"seconds": times, "sequences": used, "deleted": used - (after["messages"] - before["messages"])}
+        cpus = [*found.get(sink, {}).get("cpu", []), used_cpu]
+        found[sink] = {
+            "seconds": times,
+            "cpu": cpus,
+            "sequences": used,
+            "deleted": used - (after["messages"] - before["messages"]),
+        }
     for sink, one in found.items():
+        kinds = ("java", "python", "server")
+        one["cpu"] = {kind: statistics.median(item.get(kind, 0.0) for item in one["cpu"][2:]) for kind in kinds}
         print(f"  {count} partitions of {rows} rows into {sink:14} {json.dumps(one)}", flush=True)
     return found
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, PenstockError
 from penstock.spark.digests import Bag, from_bytes, repeated, tally
-from penstock.spark.handing_over import Handed, fits_whole
+from penstock.spark.handing_over import Handed, fits_whole, joined
 from penstock.spark.markers import DIGEST_SIZE, Head, Tally, journal_body
 from penstock.spark.messages import Messages, pack, unpack
 from penstock.spark.query_markers import Journal, QueryMarkers, Taken
@@ -299,8 +299,13 @@ def commit(
 
     `before_done` is what must have been done by then, with the head under which the rows were stored.
     """
-    if before_done is None and not any(outcome.epoch for outcome in outcomes) and _store_whole(markers, outcomes):
-        return
+    if before_done is None and not any(outcome.epoch for outcome in outcomes):
+        messages = joined([outcome.handed for outcome in outcomes if outcome.handed is not None])
+        if _store_whole(markers, messages):
+            return
+        if len(messages):
+            markers = markers.replacing()
+            outcomes = [Task(markers, 0, LAST_TASK).write([messages])]
     outcomes = [_stored_now(markers, outcome) for outcome in outcomes]
     epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
     if len(epochs) > 1:
@@ -326,12 +331,11 @@ def commit(
     )
 
 
-def _store_whole(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> bool:
+def _store_whole(markers: QueryMarkers, messages: Messages) -> bool:
     """Store a batch of which no task stored anything at once; False where it has to be done step by step."""
-    parts = [messages for outcome in outcomes if outcome.handed for messages in outcome.handed.messages()]
-    if not fits_whole(parts, markers.options, markers.target):
+    if not fits_whole(messages, markers.options, markers.target):
         return False
-    rows = markers.store_whole(parts)
+    rows = markers.store_whole(messages)
     if rows is None:
         return False
     log.info("Batch %d into %s: %d rows stored at once.", markers.batch, markers.target.stream, rows.rows)

@@ -76,6 +76,8 @@ class QueryMarkers:
     """The start of the query that this run belongs to; nothing where nobody knows."""
     series: bool = True
     """Whether batches follow each other, so that the markers of one stay until the next begins."""
+    replaces: str = ""
+    """The run whose tasks must not write any more because this one does it for them."""
     trouble: PenstockError | None = field(default=None, init=False, repr=False)
     """What kept the last write of a marker from being stored, if it was no condition."""
 
@@ -93,6 +95,10 @@ class QueryMarkers:
     def refusals(self) -> Refusals:
         """What is said when the write stops."""
         return Refusals(self.target.stream, self.query, self.batch, self.series)
+
+    def replacing(self) -> QueryMarkers:
+        """Give the markers of a run of the driver itself, under which no task of this run can write any more."""
+        return replace(self, run=f"{self.run}-driver", replaces=self.run)
 
     # -- the head -------------------------------------------------------------------------------------------------
 
@@ -137,13 +143,13 @@ class QueryMarkers:
             if deadline.left == 0:
                 raise self.late("become the writer of the batch")
 
-    def store_whole(self, parts: Sequence[Messages]) -> Tally | None:
+    def store_whole(self, messages: Messages) -> Tally | None:
         """Store a batch that nobody has begun in one go: its rows, their journal, and the head that says it is done.
 
         Gives the tally of the rows; None where somebody has begun the batch, or rows have ids that the stream knows:
         then whoever has the rows must join and store them as a task does.
         """
-        digests = b"".join(messages.digests() for messages in parts)
+        digests = messages.digests()
         rows, deadline, tried = tally(digests), Deadline(self.options.patience), False
         behind = rows.rows + (2 if digests else 1)
         last: int | None = None
@@ -157,7 +163,7 @@ class QueryMarkers:
             tried = True
             try:
                 done = replace(self._successor(head), state="done", behind=behind, tally=rows)
-                last = self._try(partial(self._post_whole, parts, digests, done, head))
+                last = self._try(partial(self._post_whole, messages, digests, done, head))
             except JetStreamError as error:
                 if error.err_code == DUPLICATE_IN_BATCH:
                     return None
@@ -170,12 +176,11 @@ class QueryMarkers:
             self.clear(last - behind)  # where the anchor is
         return rows
 
-    def _post_whole(self, parts: Sequence[Messages], digests: bytes, done: Head, head: Head | None) -> int:
-        subjects, batch_id, number = self.subjects, new_id(), 2
+    def _post_whole(self, messages: Messages, digests: bytes, done: Head, head: Head | None) -> int:
+        subjects, batch_id = self.subjects, new_id()
         content = bytearray(encode([(subjects.anchor.encode(), lines(self.keep), anchor_body(self.batch))], batch_id))
-        for messages in parts:
-            content += encode_rows(messages.rows, 0, len(messages), batch_id, number=number)[1]
-            number += len(messages)
+        content += encode_rows(messages.rows, 0, len(messages), batch_id, number=2)[1]
+        number = 2 + len(messages)
         if digests:
             journal = subjects.of_task(0, 0, batch_id).encode(), lines(self.keep), journal_body(batch_id, digests)
             content += encode([journal], batch_id, first=number)
@@ -237,16 +242,17 @@ class QueryMarkers:
 
     def _after(self, head: Head, state: State, tally: Tally | None = None, lacks: int = 0) -> Head:
         """Give the head of this run that follows on another one of the same batch."""
-        past = head.past if head.run == self.run else (*head.past, head.run)
         new = self._successor(head)
-        return replace(new, state=state, since=head.anchor, past=past, tally=tally, lacks=lacks)
+        past = dict.fromkeys((*head.past, *([] if head.run == self.run else [head.run]), *new.past))
+        return replace(new, state=state, since=head.anchor, past=tuple(past), tally=tally, lacks=lacks)
 
     def _successor(self, head: Head | None) -> Head:
         """Give a head of this run; it shuts out every other start of the query that the stream knows of."""
+        past = (self.replaces,) if self.replaces else ()
         if head is None:
-            return Head(self.batch, self.run, "open", start=self.start)
+            return Head(self.batch, self.run, "open", past=past, start=self.start)
         starts = head.starts if head.start in ("", self.start) else (*head.starts, head.start)
-        return Head(self.batch, self.run, "open", start=self.start, starts=starts)
+        return Head(self.batch, self.run, "open", past=past, start=self.start, starts=starts)
 
     def _begin(self, head: Head | None) -> None:
         """Try to begin the batch, and take away what only a replay of the one before would have needed."""

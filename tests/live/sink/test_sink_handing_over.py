@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DisconnectedError, FencedError, MarkerError
-from penstock.spark.handing_over import MOST_BYTES, MOST_ROWS, MOST_TASKS, hand_over
+from penstock.spark.handing_over import MANY_TASKS, MOST_BYTES, MOST_ROWS, MOST_TASKS, hand_over
 from penstock.spark.messages import Messages
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.arrow import HEADERS
@@ -39,6 +39,20 @@ def test_few_rows_in_many_partitions_use_up_few_sequences(writer, bulk, stream):
     writer.commit(handed(writer, [rows[number::MANY] for number in range(MANY)]))
     assert stored(bulk, stream) == Counter(rows)
     assert last_sequence(bulk, stream) - before == 203
+
+
+def test_more_rows_than_fit_at_once(writer, bulk, stream):
+    """A thousand rows of two hundred tasks are stored as those of one task, and a task that comes late is shut out."""
+    rows = numbered(1000)
+    parts = [rows[number::200] for number in range(200)]
+    before = last_sequence(bulk, stream)
+    writer.commit(handed(writer, parts))
+    assert stored(bulk, stream) == Counter(rows)
+    assert last_sequence(bulk, stream) - before - len(rows) == 2 + writer.sink.in_flight + 3 + 1
+    with pytest.raises(FencedError):
+        writer.attempt(rows[:5], task=9)
+    writer.commit(handed(writer, cut(rows, 30, random.Random(5))), run="r2")
+    assert stored(bulk, stream) == Counter(rows)
 
 
 def test_a_batch_that_was_stored_at_once_is_not_stored_again(writer, bulk, stream):
@@ -162,6 +176,7 @@ def test_many_rows_are_not_handed_over(stream):
         (numbered(MOST_ROWS + 1), 0),
         ([b"x" * MOST_BYTES], 0),
         (numbered(3), MOST_TASKS),
+        ([b"x" * (MOST_BYTES // 16)], MANY_TASKS),
     ):
         given, rest = hand_over(as_messages(stream, rows, 7), options, partition, 1)
         assert given is None

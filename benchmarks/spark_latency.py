@@ -24,12 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 
 import penstock
 from penstock.spark.sessions import session
@@ -39,48 +33,11 @@ from penstock.wire.bulk import BulkConnection
 sys.path.insert(0, str(Path(__file__).parent))
 import _wire_sides as sides
 from _cpu import CpuTime
+from _empty_sink import Empty
 
 RATE = 100  # messages a second
 SIZE = 128
 SINKS = ("noop", "empty", "at-least-once", "exactly-once")
-
-
-class _Nothing(DataSourceStreamArrowWriter):
-    def write(self, iterator: Any) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return WriterCommitMessage()
-
-    def commit(self, messages: Any, batchId: int) -> None:
-        pass
-
-    def abort(self, messages: Any, batchId: int) -> None:
-        pass
-
-
-class _NothingAtOnce(DataSourceArrowWriter):
-    def write(self, iterator: Any) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return WriterCommitMessage()
-
-
-class Empty(DataSource):
-    """A Python sink that does nothing."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "empty"
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        return _Nothing()
-
-    def writer(self, schema: Any, overwrite: bool) -> Any:
-        return _NothingAtOnce()
-
-
-# Carried by value: workers do not import this file.
-_Nothing.__module__ = _NothingAtOnce.__module__ = Empty.__module__ = "__main__"
 
 
 def publish(url: str, over: threading.Event) -> None:

@@ -1,6 +1,7 @@
 """Writing with Spark, measured against raw senders and nats-py: one run, one machine, ratios.
 
     python benchmarks/spark_write.py [--quick]
+    python benchmarks/spark_write.py --profile      one task without Spark, beside raw senders, and its profile
 
 A million rows of 128 bytes on `local[2]` into a file stream of the embedded server: exactly once and at least once,
 beside raw atomic batches and raw fast ingest (frames made before the clock starts, one connection), and nats-py's
@@ -15,8 +16,10 @@ artifacts/spark_write.json, or where --output says.
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import os
+import pstats
 import secrets
 import subprocess
 import sys
@@ -213,12 +216,41 @@ def measure(spark: Any, sync: str, count: int) -> dict[str, Any]:
     return {"rates": rates, "ratios": ratios, "cpu us a row": cpu}
 
 
+def profile(count: int) -> None:
+    """Compare one task with raw senders, in turn, and print where its time goes."""
+    with penstock.Server(sync="2m") as server:
+        bulk = TaskConnection(ConnectionOptions(server.url))
+        config = {"name": STREAM, "subjects": ["bench.>"], "allow_atomic": True, "allow_batched": True}
+        bulk.api(f"STREAM.CREATE.{STREAM}", config)
+        bulk.close()
+        sides = {
+            "raw atomic": lambda: raw_atomic(server.url, count),
+            "one task": lambda: one_task(server.url, count),
+            "raw atomic, 2 connections": lambda: raw_atomic_by(server.url, count, 2),
+            "raw atomic, 4 connections": lambda: raw_atomic_by(server.url, count, 4),
+        }
+        for name, work in list(sides.items()) * 2:
+            clear(server.url)
+            watch = CpuTime()
+            rate = count / work()
+            used = {kind: round(1e6 * seconds / count, 2) for kind, seconds in watch.taken().items()}
+            print(f"  {name:26} {rate:10,.0f} rows/s   CPU us a row {used}", flush=True)
+        clear(server.url)
+        profiler = cProfile.Profile()
+        profiler.runcall(one_task, server.url, count)
+        pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(15)
+
+
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
     parser.add_argument("--output", type=Path, default=Path("artifacts/spark_write.json"))
+    parser.add_argument("--profile", action="store_true", help="one task without Spark, and where its time goes")
     given = parser.parse_args()
+    if given.profile:
+        profile(100_000)
+        return
     count = 100_000 if given.quick else 1_000_000
     result: dict[str, Any] = {"compiled": compiled, "cores": os.cpu_count(), "size": SIZE, "rows": count}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:

@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 # As penstock.wire.MODULES and penstock.store.MODULES, which cannot be imported before the project is installed.
 MODULES = {
-    "wire": ("protocol", "buffers", "columns", "frames", "plain_acks", "dispatch"),
+    "wire": ("protocol", "buffers", "columns", "frames", "plain_acks", "blake2", "dispatch"),
     "store": ("checksums", "s2", "decoding", "records", "entries"),
 }
 

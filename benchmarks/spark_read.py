@@ -4,7 +4,9 @@
     python benchmarks/spark_read.py --quick      a tenth of that
 
 All sides run in one go against one embedded server and one `local[2]` Spark on this machine, in turn. Rates are
-the best of several runs; the ratio that counts is the median of those of neighbouring runs. The result goes to
+the best of several runs; the ratio that counts is the median of those of neighbouring runs. `ready` is a Python source
+that has the same rows ready and only hands them to Spark: Spark's own ceiling, in rows and, for a streaming query, in
+the time before the first batch. CPU time is that of a row, by kind of process. The result goes to
 artifacts/spark_read.json, or where --output says.
 """
 
@@ -29,7 +31,9 @@ from penstock.wire import compiled
 from penstock.wire.bulk import BulkConnection
 
 sys.path.insert(0, str(Path(__file__).parent))
+import _ready_source
 import _wire_sides as sides
+from _cpu import CpuTime
 
 SIZE = 128
 PIECE = 100_000
@@ -94,16 +98,27 @@ def throughput(spark: Any, url: str, count: int, repeats: int) -> dict[str, Any]
     runs = {
         "raw pull": lambda: sides.raw_pull(url, count, SIZE),
         "spark noop": lambda: drain(load(spark, url, count)),
+        "ready, into noop": lambda: drain(spark.read.format("ready").option("rows", str(count)).load()),
         "spark noop, no headers": lambda: drain(load(spark, url, count, includeHeaders="false")),
         "wire read, one connection": lambda: sides.read(url, count, SIZE),
     }
-    ratios = []
+    ratios, ceilings = [], []
+    cpu: dict[str, dict[str, float]] = {}
     for _ in range(repeats):
-        rates = {side: count / work() for side, work in runs.items()}
+        rates = {}
+        for side, work in runs.items():
+            watch = CpuTime()
+            rates[side] = count / work()
+            cpu[side] = {kind: round(1e6 * seconds / count, 2) for kind, seconds in watch.taken().items()}
         ratios.append(rates["spark noop"] / rates["raw pull"])
+        ceilings.append(rates["spark noop"] / rates["ready, into noop"])
         best = {side: max(rate, best.get(side, 0.0)) for side, rate in rates.items()}
     for side, rate in best.items():
-        print(f"  {side:28} {rate:12,.0f}/s   {rate / best['raw pull']:6.3f} of the raw pull", flush=True)
+        share = f"{rate / best['raw pull']:6.3f} of the raw pull"
+        print(f"  {side:28} {rate:12,.0f}/s   {share}   CPU us a row {cpu[side]}", flush=True)
+    print(
+        f"  Spark into noop is {statistics.median(ceilings):.2f} of what Spark takes from a source that has rows ready"
+    )
     ratio, spread = statistics.median(ratios), [round(item, 2) for item in sorted(ratios)]
     print(f"  Spark into noop is {ratio:.2f} of the raw drain of one connection (median of {spread}); wanted 0.7")
     return {
@@ -111,7 +126,39 @@ def throughput(spark: Any, url: str, count: int, repeats: int) -> dict[str, Any]
         "rates": {side: round(rate) for side, rate in best.items()},
         "ratios": spread,
         "ratio": round(ratio, 2),
+        "of Spark's ceiling": round(statistics.median(ceilings), 2),
+        "cpu us a row": cpu,
     }
+
+
+def first_batch(spark: Any, url: str, folder: Path, count: int) -> dict[str, Any]:
+    """Say where the time of a streaming read of all messages goes, beside a source that has the rows ready."""
+    found: dict[str, Any] = {}
+    for name in ("ready", "nats", "ready", "nats"):  # the first time of each warms up
+        reader = spark.readStream.format(name)
+        if name == "nats":
+            reader = reader.option("url", url).option("stream", sides.STREAM)
+        else:
+            reader = reader.option("rows", str(count))
+        begun = time.perf_counter()
+        query = (
+            reader.load().writeStream.format("noop").trigger(availableNow=True)
+            .option("checkpointLocation", tempfile.mkdtemp(dir=folder)).start()
+        )  # fmt: skip
+        query.awaitTermination()
+        whole = time.perf_counter() - begun
+        parts = [item.durationMs for item in query.recentProgress if item.numInputRows]
+        triggers = sum(item["triggerExecution"] for item in parts)
+        rows = sum(item.numInputRows for item in query.recentProgress)
+        found[name] = {
+            "rows": rows,
+            "whole ms": round(1000 * whole),
+            "triggers ms": triggers,
+            "before and between ms": round(1000 * whole) - triggers,
+            "parts ms": {part: sum(item.get(part, 0) for item in parts) for part in parts[0]} if parts else {},
+        }
+        print(f"  {name:6} {json.dumps(found[name])}", flush=True)
+    return found
 
 
 def growth(spark: Any, url: str, counts: list[int]) -> dict[str, Any]:
@@ -283,6 +330,7 @@ def main() -> None:
         )
         try:
             spark.sparkContext.setLogLevel("OFF")
+            spark.dataSource.register(_ready_source.Ready)
             with BulkConnection(server.url) as bulk:
                 bulk.api("STREAM.CREATE.QUIET", {"name": "QUIET", "subjects": ["quiet.>"], "allow_direct": True})
             fill(server.url, 5_000_000 // scale)
@@ -291,6 +339,8 @@ def main() -> None:
                 drain(load(spark, server.url, 1_000_000 // scale))
             print("throughput")
             result["throughput"] = throughput(spark, server.url, 5_000_000 // scale, 5)
+            print("first batch")
+            result["first batch"] = first_batch(spark, server.url, Path(folder), 5_000_000 // scale)
             print("growth")
             fill(server.url, 10_000_000 // scale)
             counts = [count // scale for count in (1_000_000, 2_000_000, 5_000_000, 10_000_000)]

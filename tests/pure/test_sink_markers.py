@@ -28,6 +28,7 @@ def bodies() -> dict[str, bytes]:
         "head replay": Head(7, "r2", "replay", since=41, past=("r0", "r1"), start="s2", starts=("s1",)).body(),
         "head done": Head(7, "r2", "done", since=41, past=("r0", "r1"), start="s2", tally=TALLY).body(),
         "head changed": Head(7, "r2", "changed", since=41, start="s2", tally=TALLY, lacks=2).body(),
+        "head whole": Head(7, "r1", "done", start="s2", tally=TALLY, behind=5).body(),
         "opening": markers.opening_body("r1", 4),
         "seal": markers.seal_body("r2"),
         "journal": markers.journal_body("ab12", DIGESTS),
@@ -53,6 +54,14 @@ def test_heads_of_the_first_version_are_read():
     done = Head.read(frozen()["v1 head done"], 90)
     assert done.tally is None
     assert not done.writable
+
+
+def test_a_head_that_came_with_its_rows_knows_its_anchor():
+    """A batch that was stored at once has rows between its anchor and its head, and an older version refuses it."""
+    body = frozen()["head whole"]
+    assert Head.read(body, 90).anchor == 85
+    assert Head.read(Head(7, "r1", "open").body(), 90).anchor == 89
+    assert json.loads(body)["v"] == 3
 
 
 def test_a_tally_knows_no_order():
@@ -122,8 +131,8 @@ def test_strange_markers_are_refused(body, read):
 
 def test_markers_of_a_newer_version_are_refused():
     """A version that this one does not know is named."""
-    with pytest.raises(RemoteProtocolError, match="version 3, and this Penstock knows 2"):
-        Head.read(b'{"v":3}\n', 1)
+    with pytest.raises(RemoteProtocolError, match="version 4, and this Penstock knows 3"):
+        Head.read(b'{"v":4}\n', 1)
     with pytest.raises(RemoteProtocolError, match="version 2, and this Penstock knows 1"):
         markers.read_lane(b'{"v":2}\n')
 

@@ -12,18 +12,9 @@ import numpy as np
 
 from penstock.spark.markers import DIGEST_SIZE, Tally
 
-__all__ = ["Bag", "digest", "disordered", "from_bytes", "key_hashes", "repeated", "tally"]
+__all__ = ["Bag", "disordered", "from_bytes", "key_hashes", "repeated", "tally"]
 
 _KIND = f"S{DIGEST_SIZE}"
-
-
-def digest(head: bytes, data: bytes) -> bytes:
-    """Give the digest of a row: of what stands before its payload, and of the payload."""
-    if len(data) < 65536:
-        return blake2b(head + data, digest_size=DIGEST_SIZE).digest()
-    state = blake2b(head, digest_size=DIGEST_SIZE)  # the same digest without a copy of the payload
-    state.update(data)
-    return state.digest()
 
 
 def from_bytes(digests: bytes) -> Any:

@@ -18,12 +18,12 @@ from itertools import chain
 from typing import IO
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.errors import DeadlineError, JetStreamError, LinkError, PenstockError
 from penstock.spark.digests import Bag, from_bytes, repeated, tally
+from penstock.spark.handing_over import Handed, fits_whole, joined
 from penstock.spark.markers import DIGEST_SIZE, Head, Tally, journal_body
-from penstock.spark.messages import Messages
+from penstock.spark.messages import Messages, pack, unpack
 from penstock.spark.query_markers import Journal, QueryMarkers, Taken
 from penstock.wire.jetstream.atomic import encode_rows, new_id
 from penstock.wire.jetstream.names import CONDITION_FAILED, DUPLICATE_IN_BATCH
@@ -36,6 +36,7 @@ __all__ = ["AtomicBatch", "Task", "TaskOutcome", "commit"]
 
 log = logging.getLogger("penstock.spark.sink")
 
+LAST_TASK = 1 << 53  # later than every attempt of Spark's
 HELD_BYTES = 64 * 1024 * 1024  # of journals that a replaying task keeps instead of reading them twice
 
 
@@ -54,6 +55,8 @@ class TaskOutcome:
     """Rows that went to the dead letters because their key had another revision."""
     keys: bytes | None = field(default=None, repr=False)
     """Where rows have keys: a hash of each key, 8 bytes."""
+    handed: Handed | None = field(default=None, repr=False)
+    """Its rows, where they are so few that the driver stores them."""
 
 
 @dataclass
@@ -296,6 +299,14 @@ def commit(
 
     `before_done` is what must have been done by then, with the head under which the rows were stored.
     """
+    if before_done is None and not any(outcome.epoch for outcome in outcomes):
+        messages = joined([outcome.handed for outcome in outcomes if outcome.handed is not None])
+        if _store_whole(markers, messages):
+            return
+        if len(messages):
+            markers = markers.replacing()
+            outcomes = [Task(markers, 0, LAST_TASK).write([messages])]
+    outcomes = [_stored_now(markers, outcome) for outcome in outcomes]
     epochs = {outcome.epoch for outcome in outcomes if outcome.epoch is not None}
     if len(epochs) > 1:
         now = markers.head()
@@ -318,6 +329,25 @@ def commit(
         sum(outcome.stored for outcome in outcomes),
         sum(outcome.found for outcome in outcomes),
     )
+
+
+def _store_whole(markers: QueryMarkers, messages: Messages) -> bool:
+    """Store a batch of which no task stored anything at once; False where it has to be done step by step."""
+    if not fits_whole(messages, markers.options, markers.target):
+        return False
+    rows = markers.store_whole(messages)
+    if rows is None:
+        return False
+    log.info("Batch %d into %s: %d rows stored at once.", markers.batch, markers.target.stream, rows.rows)
+    return True
+
+
+def _stored_now(markers: QueryMarkers, outcome: TaskOutcome) -> TaskOutcome:
+    """Store what a task handed over, as the task would have, and give what that came to."""
+    if outcome.handed is None:
+        return outcome
+    # Whatever attempt at this partition Spark started after the one whose rows these are: these count.
+    return Task(markers, outcome.handed.partition, LAST_TASK).write(outcome.handed.messages())
 
 
 def _check_keys(markers: QueryMarkers, outcomes: Sequence[TaskOutcome]) -> None:
@@ -402,9 +432,7 @@ def _spool(spool: IO[bytes], rows: Iterable[Messages]) -> tuple[bytes, type[Mess
     digests, kind = bytearray(), Messages
     for messages in rows:
         kind = type(messages)
-        batch = messages.to_batch()
-        with pa.ipc.new_stream(spool, batch.schema) as writer:  # one each: not every batch has headers
-            writer.write_batch(batch)
+        pack(spool, messages)
         digests += messages.digests()
     return bytes(digests), kind
 
@@ -412,6 +440,4 @@ def _spool(spool: IO[bytes], rows: Iterable[Messages]) -> tuple[bytes, type[Mess
 def _unspool(spool: IO[bytes], kind: type[Messages]) -> Iterator[Messages]:
     end = spool.tell()
     spool.seek(0)
-    while spool.tell() < end:
-        with pa.ipc.open_stream(spool) as reader:
-            yield from map(kind.of_batch, reader)
+    return unpack(spool, end, kind)

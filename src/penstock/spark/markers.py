@@ -15,14 +15,19 @@ together. For stream S and query Q::
 The epoch is the sequence of the head under which a run writes. No subject needs more than its last message, so that
 streams work which keep no more. The markers of the last batch stay until the next one begins.
 
+A micro-batch of few rows is stored by the driver in one atomic batch: anchor, rows, one journal (of epoch 0, because
+there was none), and the head that says that it is done. Such a head says how far behind its anchor it stands.
+
 A head of version 1 has neither starts nor a tally (`rows`, `sum`, `lacks`), and left no journals behind when it was
-done. It is read, and never written: a Penstock that knows no more than that refuses a head of version 2, and says so.
+done. It is read, and never written. A head of version 2 follows its anchor at once, or says where that is; one that
+stands further behind has version 3. A Penstock that knows an older version refuses a newer one, and says so.
 
 A body is one line of JSON and, behind it, bytes::
 
     origin    {"v":1}
     head      {"v":2,"batch":7,"run":"...","state":"done","since":41,"past":[],"start":"...","starts":[],
                "rows":998,"sum":"...","lacks":0}
+              version 3 only: "behind":203
     anchor    {"v":1,"batch":7}
     opening   {"v":1,"kind":"open","run":"...","task":4}
     journal   {"v":1,"kind":"rows","id":"...","rows":998}         + 16 bytes of digest a row
@@ -72,6 +77,7 @@ __all__ = [
 MARKER_ROOT = "$PENSTOCK"
 VERSION = 1
 HEAD_VERSION = 2
+WHOLE_VERSION = 3  # of a head that stands further behind its anchor
 DIGEST_SIZE = 16
 PAST = 100  # how many replaced runs a head remembers; a batch that was tried more often has other troubles
 STARTS = 10  # how many starts of the query a head remembers besides the last one
@@ -157,7 +163,7 @@ class Head:
     out. `replay`: that is done, and the rest is being written. `done`: every row is stored. `changed`: every row is
     stored, and rows of an earlier run that this one did not have."""
     since: int = 0
-    """The sequence of the batch's anchor; 0 in the head that came with it, which follows it."""
+    """The sequence of the batch's anchor; 0 in the head that came with it, which stands `behind` it."""
     past: tuple[str, ...] = ()
     """Runs of the same batch that were replaced."""
     start: str = ""
@@ -168,6 +174,8 @@ class Head:
     """The rows of the batch, once it is done or found changed."""
     lacks: int = 0
     """Where rows changed: how many of those that are stored the last run did not have."""
+    behind: int = 1
+    """How many sequences a head that came with its anchor stands behind it."""
     sequence: int = 0
     """Where this head is stored; not part of its body."""
     time: str = ""
@@ -176,7 +184,7 @@ class Head:
     @property
     def anchor(self) -> int:
         """The sequence of the batch's anchor."""
-        return self.since or self.sequence - 1
+        return self.since or self.sequence - self.behind
 
     @property
     def replay(self) -> bool:
@@ -194,12 +202,14 @@ class Head:
         fields |= {"past": list(self.past[-PAST:]), "start": self.start, "starts": list(self.starts[-STARTS:])}
         if self.tally is not None:
             fields |= {"rows": self.tally.rows, "sum": f"{self.tally.sum:032x}", "lacks": self.lacks}
-        return _line(HEAD_VERSION, **fields)
+        if self.since or self.behind == 1:
+            return _line(HEAD_VERSION, **fields)
+        return _line(WHOLE_VERSION, **fields, behind=self.behind)
 
     @classmethod
     def read(cls, body: bytes, sequence: int, time: str = "") -> Head:
         """Read a head; RemoteProtocolError where it is none."""
-        fields, _ = _split(body, HEAD_VERSION)
+        fields, _ = _split(body, WHOLE_VERSION)
         try:
             if fields["state"] not in get_args(State):
                 raise ValueError(fields)
@@ -208,6 +218,7 @@ class Head:
                 run=str(fields["run"]),
                 state=fields["state"],
                 since=int(fields["since"]),
+                behind=int(fields.get("behind", 1)),
                 past=tuple(str(item) for item in fields["past"]),
                 start=str(fields.get("start", "")),
                 starts=tuple(str(item) for item in fields.get("starts", ())),

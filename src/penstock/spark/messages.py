@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InputError, RowError
-from penstock.spark.digests import digest
 from penstock.spark.json_rows import encode_rows
 from penstock.spark.markers import is_marker
 from penstock.spark.options import refuse
 from penstock.spark.sink_options import TEMPLATE_COLUMN, SinkOptions, read_ttl, template_columns
 from penstock.wire import frames
 from penstock.wire.arrow import HEADERS
+from penstock.wire.blake2 import row_digests
 from penstock.wire.bulk.rows import offsets, texts
 from penstock.wire.jetstream.names import HEADER_PREFIX, MSG_ID, TTL
 from penstock.wire.subjects import covers
@@ -37,6 +37,8 @@ __all__ = [
     "note",
     "note_nulls",
     "payload_columns",
+    "pack",
+    "unpack",
 ]
 
 OWN_HEADERS = 160  # bytes that the headers of a batch add to a message
@@ -96,13 +98,7 @@ class Messages:
 
     def digests(self) -> bytes:
         """Give a digest of each row, over everything that is stored of it, one behind the other."""
-        # The subject and each header end with a line end, and all of them with an empty line: no two different rows
-        # are the same bytes.
-        heads = [f"{subject}\r\n" for subject in self.subjects.to_pylist()]
-        if self.headers is not None:
-            heads = [head + _lines(own) for head, own in zip(heads, self.headers.to_pylist(), strict=True)]
-        rows = zip(heads, self.data.to_pylist(), strict=True)
-        return b"".join([digest(f"{head}\r\n".encode(), data) for head, data in rows])
+        return row_digests(self.rows)
 
     def to_batch(self) -> pa.RecordBatch:
         """Give the rows as a record batch."""
@@ -116,8 +112,18 @@ class Messages:
         return cls(batch.column("subject"), batch.column("data"), headers)
 
 
-def _lines(entries: Sequence[tuple[str, list[str]]]) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, values in entries for value in values)
+def pack(file: IO[bytes], messages: Messages) -> None:
+    """Write rows into a file, behind what is there."""
+    batch = messages.to_batch()
+    with pa.ipc.new_stream(file, batch.schema) as writer:  # one each: not every batch has headers
+        writer.write_batch(batch)
+
+
+def unpack(file: IO[bytes], end: int, kind: type[Messages]) -> Iterator[Messages]:
+    """Read from a file what `pack` wrote there, up to its byte `end`."""
+    while file.tell() < end:
+        with pa.ipc.open_stream(file) as reader:
+            yield from map(kind.of_batch, reader)
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:

@@ -23,18 +23,20 @@ from penstock.spark.markers import (
     anchor_body,
     claim_bodies,
     fence_body,
+    journal_body,
     marker_headers,
     opening_body,
     read_claim,
     read_lane,
     seal_body,
 )
-from penstock.spark.messages import SinkStream
+from penstock.spark.messages import Messages, SinkStream
 from penstock.spark.prepare import prepare
 from penstock.spark.refusals import Refusals
 from penstock.spark.sink_options import SinkOptions
+from penstock.wire.jetstream.atomic import encode, encode_rows, lines, new_id
 from penstock.wire.jetstream.direct import Found
-from penstock.wire.jetstream.names import CONDITION_FAILED
+from penstock.wire.jetstream.names import CONDITION_FAILED, DUPLICATE_IN_BATCH
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE as EXPECTED
 from penstock.wire.jetstream.names import EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT as EXPECTED_SUBJECT
 from penstock.wire.jetstream.verdicts import may_ask_again
@@ -74,6 +76,8 @@ class QueryMarkers:
     """The start of the query that this run belongs to; nothing where nobody knows."""
     series: bool = True
     """Whether batches follow each other, so that the markers of one stay until the next begins."""
+    replaces: str = ""
+    """The run whose tasks must not write any more because this one does it for them."""
     trouble: PenstockError | None = field(default=None, init=False, repr=False)
     """What kept the last write of a marker from being stored, if it was no condition."""
 
@@ -92,6 +96,10 @@ class QueryMarkers:
         """What is said when the write stops."""
         return Refusals(self.target.stream, self.query, self.batch, self.series)
 
+    def replacing(self) -> QueryMarkers:
+        """Give the markers of a run of the driver itself, under which no task of this run can write any more."""
+        return replace(self, run=f"{self.run}-driver", replaces=self.run)
+
     # -- the head -------------------------------------------------------------------------------------------------
 
     def head(self) -> Head | None:
@@ -107,12 +115,8 @@ class QueryMarkers:
         """
         deadline, starts_anew = Deadline(self.options.patience), self.options.on_missing_markers == "start"
         while True:
-            head = self.head()
-            if head is not None and self.start and self.start in head.starts:
-                raise self.refusals.fenced(None)
+            head = self._admitted()
             if head is None or head.batch < self.batch:
-                if not starts_anew and not self._follows(head):
-                    raise self.refusals.no_order(head)
                 self._begin(head)
             elif head.batch > self.batch:
                 raise self.refusals.newer(head)
@@ -139,6 +143,54 @@ class QueryMarkers:
             if deadline.left == 0:
                 raise self.late("become the writer of the batch")
 
+    def store_whole(self, messages: Messages) -> Tally | None:
+        """Store a batch that nobody has begun in one go: its rows, their journal, and the head that says it is done.
+
+        Gives the tally of the rows; None where somebody has begun the batch, or rows have ids that the stream knows:
+        then whoever has the rows must join and store them as a task does.
+        """
+        digests = messages.digests()
+        rows, deadline, tried = tally(digests), Deadline(self.options.patience), False
+        behind = rows.rows + (2 if digests else 1)
+        last: int | None = None
+        while last is None:
+            head = self._admitted()
+            if head is not None and head.batch >= self.batch:
+                if not tried or (head.run, head.state, head.tally, head.batch) != (self.run, "done", rows, self.batch):
+                    return None
+                last = head.sequence  # the ack was lost, and nothing else
+                break
+            tried = True
+            try:
+                done = replace(self._successor(head), state="done", behind=behind, tally=rows)
+                last = self._try(partial(self._post_whole, messages, digests, done, head))
+            except JetStreamError as error:
+                if error.err_code == DUPLICATE_IN_BATCH:
+                    return None
+                raise
+            if last is None and deadline.left == 0:
+                raise self.late("store the batch")
+        if not self.series:
+            self.clear(last)
+        elif head is not None:
+            self.clear(last - behind)  # where the anchor is
+        return rows
+
+    def _post_whole(self, messages: Messages, digests: bytes, done: Head, head: Head | None) -> int:
+        subjects, batch_id = self.subjects, new_id()
+        content = bytearray(encode([(subjects.anchor.encode(), lines(self.keep), anchor_body(self.batch))], batch_id))
+        content += encode_rows(messages.rows, 0, len(messages), batch_id, number=2)[1]
+        number = 2 + len(messages)
+        if digests:
+            journal = subjects.of_task(0, 0, batch_id).encode(), lines(self.keep), journal_body(batch_id, digests)
+            content += encode([journal], batch_id, first=number)
+            number += 1
+        expected = {EXPECTED: str(0 if head is None else head.sequence), **self.keep}
+        self.bulk.connect(Deadline(self.bulk.options.request_timeout))
+        ticket = self.bulk.post(content, batch_id, number, subjects.head, expected, done.body())
+        deadline = Deadline(2 * self.bulk.options.request_timeout)
+        return self.bulk.settle(self.target.stream, ticket, deadline, self.target.domain)
+
     def finish(self, epoch: Head, tally: Tally) -> None:
         """Say that every row of the batch is stored.
 
@@ -164,6 +216,17 @@ class QueryMarkers:
         question = {"filter": self.subjects.all} | ({} if before is None else {"seq": before})
         self._patiently(lambda: self.bulk.api(f"STREAM.PURGE.{self.target.stream}", question))
 
+    def _admitted(self) -> Head | None:
+        """Ask for the head; refuse to go on where it shuts us out, or this batch does not follow on it."""
+        head = self.head()
+        if head is not None and self.start and self.start in head.starts:
+            raise self.refusals.fenced(None)
+        if (head is None or head.batch < self.batch) and not (
+            self.options.on_missing_markers == "start" or self._follows(head)
+        ):
+            raise self.refusals.no_order(head)
+        return head
+
     def _follows(self, head: Head | None) -> bool:
         """Tell whether this batch is the next one that the stream expects."""
         return self.batch == 0 if head is None else (head.state == "done" and head.batch == self.batch - 1)
@@ -179,16 +242,17 @@ class QueryMarkers:
 
     def _after(self, head: Head, state: State, tally: Tally | None = None, lacks: int = 0) -> Head:
         """Give the head of this run that follows on another one of the same batch."""
-        past = head.past if head.run == self.run else (*head.past, head.run)
         new = self._successor(head)
-        return replace(new, state=state, since=head.anchor, past=past, tally=tally, lacks=lacks)
+        past = dict.fromkeys((*head.past, *([] if head.run == self.run else [head.run]), *new.past))
+        return replace(new, state=state, since=head.anchor, past=tuple(past), tally=tally, lacks=lacks)
 
     def _successor(self, head: Head | None) -> Head:
         """Give a head of this run; it shuts out every other start of the query that the stream knows of."""
+        past = (self.replaces,) if self.replaces else ()
         if head is None:
-            return Head(self.batch, self.run, "open", start=self.start)
+            return Head(self.batch, self.run, "open", past=past, start=self.start)
         starts = head.starts if head.start in ("", self.start) else (*head.starts, head.start)
-        return Head(self.batch, self.run, "open", start=self.start, starts=starts)
+        return Head(self.batch, self.run, "open", past=past, start=self.start, starts=starts)
 
     def _begin(self, head: Head | None) -> None:
         """Try to begin the batch, and take away what only a replay of the one before would have needed."""
@@ -392,8 +456,11 @@ class QueryMarkers:
 
     def _attempt(self, messages: Sequence[tuple[str, Mapping[str, str], bytes]]) -> int | None:
         """Try a fenced write once; None where it was refused or nobody knows, and the caller has to look."""
+        return self._try(lambda: self.bulk.store(self.target.stream, messages, self.target.domain))
+
+    def _try(self, action: Callable[[], int]) -> int | None:
         try:
-            return self.bulk.store(self.target.stream, messages, self.target.domain)
+            return action()
         except PenstockError as error:
             wrong = isinstance(error, JetStreamError) and error.err_code in CONDITION_FAILED
             if not wrong and not may_ask_again(error):

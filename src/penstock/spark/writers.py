@@ -20,6 +20,7 @@ from penstock.spark.bucket_rows import KeyShape, check_key_columns
 from penstock.spark.bucket_task import KeyTask
 from penstock.spark.connections import TaskConnection, borrow
 from penstock.spark.exactly_once import Task, TaskOutcome, commit
+from penstock.spark.handing_over import hand_over
 from penstock.spark.markers import DIGEST_SIZE
 from penstock.spark.messages import Messages, Shape, SinkStream, check_columns
 from penstock.spark.object_rows import ObjectShape, check_object_columns
@@ -102,17 +103,21 @@ class _Writing:
         kind = KeyShape if self.options.bucket else ObjectShape if self.options.objects else Shape
         shape = kind(self.options, self.prepared)
         letters = _Letters(self.connection, self.prepared.dead_letter_stream, f"{query}-{batch}-{partition}")
-        rows = self._shaped(batches, shape, letters)
+        rows, task = self._shaped(batches, shape, letters), context.taskAttemptId()
+        if self.options.exactly_once and not self.options.is_keyed:
+            handed, rows = hand_over(rows, self.options, partition, task)
+            if handed is not None:
+                return Report(query, batch, self.run, start, TaskOutcome(handed=handed))
         with borrow(self.connection, self.options.patience) as bulk:
             if self.options.exactly_once:
-                markers = self._markers(bulk, query, batch, start)
-                outcome = self._task(markers, partition, context.taskAttemptId(), shape, letters).write(rows)
+                markers = self._markers(bulk, query, batch, start, self.run)
+                outcome = self._task(markers, partition, task, shape, letters).write(rows)
             else:
                 outcome = self._publish(bulk, rows)
         return Report(query, batch, self.run, start, outcome)
 
-    def _markers(self, bulk: TaskConnection, query: str, batch: int, start: str) -> QueryMarkers:
-        return QueryMarkers(bulk, self.options, self.prepared, query, batch, self.run, start, self.series)
+    def _markers(self, bulk: TaskConnection, query: str, batch: int, start: str, run: str) -> QueryMarkers:
+        return QueryMarkers(bulk, self.options, self.prepared, query, batch, run, start, self.series)
 
     def _task(self, markers: QueryMarkers, partition: int, task: int, shape: Shape, letters: _Letters) -> Task:
         if self.options.objects is not None:
@@ -154,7 +159,8 @@ class _Writing:
             return
         first = reports[0]
         with borrow(self.connection, self.options.patience) as bulk:
-            markers = self._markers(bulk, first.query, first.batch, first.start)
+            # In a streaming query Spark makes another writer for this: the tasks' run is that of theirs.
+            markers = self._markers(bulk, first.query, first.batch, first.start, first.run)
             before_done = partial(remove_chunks, markers) if self.options.objects is not None else None
             commit(markers, [report.outcome for report in reports], before_done)
             if forget:

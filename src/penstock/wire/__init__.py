@@ -13,7 +13,7 @@ from penstock import plain
 __all__ = ["compiled"]
 
 # In the order of their imports.
-MODULES = ("protocol", "buffers", "columns", "frames", "plain_acks", "dispatch")
+MODULES = ("protocol", "buffers", "columns", "frames", "plain_acks", "blake2", "dispatch")
 
 
 def load_plain() -> dict[str, ModuleType]:

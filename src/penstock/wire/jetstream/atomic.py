@@ -50,15 +50,16 @@ def lines(headers: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
 
-def encode(messages: Sequence[tuple[bytes, str, bytes]], batch_id: str, reply: bytes = b"") -> bytes:
+def encode(messages: Sequence[tuple[bytes, str, bytes]], batch_id: str, reply: bytes = b"", *, first: int = 1) -> bytes:
     """Write messages, each a subject, its own header lines and a payload, as the frames of a batch.
 
-    With `reply` the last one commits the batch and is answered there; without, the batch stays open.
+    With `reply` the last one commits the batch and is answered there; without, the batch stays open. `first` is the
+    number of the first one in its batch.
     """
     found = []
     mark, commit = f"{names.BATCH_ID}: {batch_id}\r\n{names.BATCH_SEQUENCE}: ", f"{names.BATCH_COMMIT}: 1\r\n"
-    for number, (subject, own, payload) in enumerate(messages, start=1):
-        last = bool(reply) and number == len(messages)
+    for number, (subject, own, payload) in enumerate(messages, start=first):
+        last = bool(reply) and number == first + len(messages) - 1
         header = f"NATS/1.0\r\n{own}{mark}{number}\r\n{commit if last else ''}\r\n".encode()
         where = b"%b %b" % (subject, reply) if last else subject
         found.append(b"HPUB %b %d %d\r\n%b%b\r\n" % (where, len(header), len(header) + len(payload), header, payload))
@@ -75,20 +76,22 @@ def encode_rows(
     reply: str = "",
     ids: bytes = b"",
     id_offset: int = 0,
+    number: int = 1,
 ) -> tuple[int, bytearray]:
     """Write rows as the frames of a batch, up to about `most_bytes`; give the row behind the last, and the frames.
 
     With `reply` the last row commits the batch and is answered on that subject with the number of rows behind it;
-    without, the batch stays open. Rows without an id get `ids`, their number and `id_offset`.
+    without, the batch stays open. Rows without an id get `ids`, their number and `id_offset`. `number` is that of the
+    first row in its batch.
     """
     common: dict[str, Any] = {"counter": names.BATCH_SEQUENCE.encode(), "id_prefix": ids, "id_offset": id_offset}
     name = f"{names.BATCH_ID}: {batch_id}\r\n".encode()
     body = frames.Encoder(fixed=name, **common)
     if not reply:
-        return body.write(rows, first, last, 1, most_bytes), body.take()
-    body.write(rows, first, last - 1, 1, most_bytes)
+        return body.write(rows, first, last, number, most_bytes), body.take()
+    body.write(rows, first, last - 1, number, most_bytes)
     end = frames.Encoder(fixed=name + f"{names.BATCH_COMMIT}: 1\r\n".encode(), reply_prefix=reply.encode(), **common)
-    end.write(rows, last - 1, last, last - first, 1)
+    end.write(rows, last - 1, last, number + last - first - 1, 1)
     return last, body.take() + end.take()
 
 

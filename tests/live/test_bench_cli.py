@@ -158,6 +158,25 @@ def test_streams_of_others_are_left_alone(own: Server, unique: Callable[..., str
         bulk.api(f"STREAM.DELETE.{name}")
 
 
+def test_nothing_of_others_is_lost_unasked(own: Server, unique: Callable[..., str]):
+    """A work queue is not eaten, a message lands in no other stream, and values are not put over those of others."""
+    name, other = unique("bench"), unique("bench")
+    with BulkConnection(own.url) as bulk:
+        for stream, kept in ((name, "workqueue"), (other, "limits")):
+            bulk.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [stream], "retention": kept})
+        bulk.request(name, b"x")
+        refused = bench(own, f"js consume --stream {name} --msgs 1")
+        assert (refused.status, "removes what is acknowledged" in refused.stderr) == (2, True)
+        refused = bench(own, f"js pub sync {name} --stream {other} --msgs 1")
+        assert (refused.status, "does not take" in refused.stderr) == (2, True)
+        assert [bulk.api(f"STREAM.INFO.{one}")["state"]["messages"] for one in (name, other)] == [1, 0]
+        assert bench(own, f"kv put --bucket {name} --msgs 3").status == 0
+        refused = bench(own, f"kv put --bucket {name} --msgs 3")
+        assert (refused.status, "Put over its keys" in refused.stderr) == (2, True)
+        for stream in (name, other, f"KV_{name}"):
+            bulk.api(f"STREAM.DELETE.{stream}")
+
+
 @pytest.mark.parametrize("number", [2, 15])
 def test_interrupted(own: Server, unique: Callable[..., str], tmp_path: Path, eventually: Any, number: int):
     """Ctrl-C and SIGTERM end it with its processes, and what it made is gone."""

@@ -22,6 +22,7 @@ from penstock.cli.questions import confirm
 from penstock.cli.values import refuse_both
 from penstock.durations import parse_duration
 from penstock.errors import InputError, NotFoundError, OptionError
+from penstock.wire.subjects import covers
 
 if TYPE_CHECKING:
     from penstock.info import StreamInfo
@@ -83,7 +84,7 @@ async def _publish(
     names = {"sync": "one by one", "acks": "acks in flight", "atomic": "atomic batches", "fast": "fast ingest"}
     async with bench(ctx, f"Publish to a stream, {names[mode]}", amount) as run:
         info = await _target(run, subjects, into, making, settings)
-        _check_takes(info, mode)
+        _check_takes(info, mode, subjects.pattern)
         prefix = secrets.token_hex(6) if mode == "sync" else mode
         fields |= {"name": info.name, "mode": prefix, "patience": run.patience}
         jobs = jobs_of(work, run.options, amount, total, **fields)
@@ -127,8 +128,12 @@ async def _purge(run: Bench, info: StreamInfo, making: Making) -> None:
         await assets.purge_stream(run.client, info.name)
 
 
-def _check_takes(info: StreamInfo, mode: str) -> None:
+def _check_takes(info: StreamInfo, mode: str, subject: str) -> None:
+    """Refuse what the stream would refuse, and messages that would land in another one."""
     config = info.config
+    if not any(covers(pattern, subject) for pattern in config.subjects):
+        what = f"Stream {info.name} does not take {subject}; it has {', '.join(config.subjects) or 'no subjects'}."
+        raise InputError(what, remedy="Choose a subject of the stream.")
     if mode == "fast" and not config.allow_batched:
         remedy = f"`penstock stream edit {info.name} --allow-batched` lets it."
         raise InputError(f"Stream {info.name} takes no fast ingest.", remedy=remedy)
@@ -268,6 +273,8 @@ async def _consumed(
     fields |= {"consumer": reading.consumer, "sleep": parse_duration(sleep, option="--sleep")}
     async with bench(ctx, kind, amount) as run:
         info = await _source(run, stream, filters, purge=purge, force=force)
+        if info.config.retention != "limits":
+            confirm(f"Stream {info.name} removes what is acknowledged. Read and acknowledge its messages?", force)
         await _consumer(run, info.name, reading, batch, filters)
         jobs = jobs_of(work, run.options, amount, amount.msgs, name=info.name, patience=run.patience, **fields)
         run.show(await run.run(jobs, stream=info.name, acks=reading.acks, batch=batch))

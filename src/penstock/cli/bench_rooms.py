@@ -113,10 +113,12 @@ async def _bucket(run: Bench, kind: Any, bucket: str | None, fields: dict[str, A
     except NotFoundError:
         await kind.create_bucket(run.client, bucket, **fields)
         return bucket
+    stream = status.stream
     if making.purge:
-        stream = status.stream
         confirm(f"Purge bucket {bucket} with {stream.messages:,} messages?", making.force)
         await assets.purge_stream(run.client, stream.name)
+    elif stream.messages:
+        confirm(f"Bucket {bucket} has {stream.messages:,} messages. Put over its keys 0, 1, 2 and so on?", making.force)
     return bucket
 
 

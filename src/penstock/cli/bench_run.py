@@ -117,13 +117,15 @@ async def bench(ctx: typer.Context, kind: str, amount: Amount) -> AsyncIterator[
 
 @contextmanager
 def _term_is_interrupt() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: there is something to be removed."""
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, lambda: os.kill(os.getpid(), signal.SIGINT))
+    """Let SIGTERM and a closed terminal do what Ctrl-C does: there is something to be removed."""
+    loop, ends = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGHUP)
+    for number in ends:
+        loop.add_signal_handler(number, lambda: os.kill(os.getpid(), signal.SIGINT))
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        for number in ends:
+            loop.remove_signal_handler(number)
 
 
 def show(results: Results) -> None:

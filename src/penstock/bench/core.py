@@ -18,6 +18,7 @@ from penstock.bench.worker import Gate
 from penstock.errors import DeadlineError, DisconnectedError, LocalProtocolError, NoRespondersError
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
+from penstock.wire.dispatch import Taker, hand_out
 from penstock.wire.patience import Deadline
 
 __all__ = ["flush", "headers_of", "publish", "request", "serve", "subscribe"]
@@ -87,39 +88,48 @@ def _blocks(job: Job, most: int) -> Iterator[tuple[bytes, int]]:
 
 
 def subscribe(job: Job, gate: Gate) -> Sample:
-    """Count messages as they come; the clock starts with the first one."""
-    got = 0
+    """Count messages as they come; the clock starts with the first ones."""
+    got, size = 0, 0
+
+    def take(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        nonlocal size
+        size += len(payload)
+
     with BulkConnection(job.options) as bulk:
-        bulk.subscribe(job.subjects.pattern, Deadline(job.patience))
+        wire = bulk.wire
+        takers: dict[int, Taker] = {bulk.subscribe(job.subjects.pattern, Deadline(job.patience)): take}
         flush(bulk, Deadline(job.patience))
         gate.ready()
-        wire, size = bulk.wire, 0
-        while not got:
-            try:
-                first = wire.next_event(Deadline(1.0))
-            except DeadlineError:
-                continue  # nobody publishes yet
-            assert isinstance(first, protocol.Message)
-            got, size = 1, len(first.payload)
-        gate.begin()
-        deadline, told = Deadline(job.patience), 0
-        parser = wire.parser
         while got < job.messages:
-            event = parser.next_event()
-            if event is None:
-                gate.step(got - told)
-                told, deadline = got, Deadline(job.patience)
-                try:
-                    wire.receive(deadline)
-                except DeadlineError:
-                    raise _short(got, job) from None
-                except DisconnectedError as error:
-                    raise DisconnectedError(f"{_came(got, job)} {error}") from None
-            elif not wire.handle(event, deadline):
-                got += 1
+            parser = wire.parser
+            place, count, _ = hand_out(parser.buffer, parser.start, parser.end, takers, {})
+            parser.take(place)
+            if count and not got:
+                gate.begin()
+            got += count
+            gate.step(count)
+            if (event := parser.next_event()) is not None:
+                if not wire.handle(event, Deadline(job.patience)):
+                    got += 1  # a message that only the parser takes
+                continue
+            if got < job.messages:
+                _receive(bulk, got, job)
         sample = gate.done(job)
-        sample.bytes = size * job.messages
+        sample.bytes = size * job.messages // got
         return sample
+
+
+def _receive(bulk: BulkConnection, got: int, job: Job) -> None:
+    """Wait for more; without an end before the first message."""
+    while True:
+        try:
+            bulk.wire.receive(Deadline(job.patience))
+            return
+        except DeadlineError:
+            if got:
+                raise _short(got, job) from None
+        except DisconnectedError as error:
+            raise DisconnectedError(f"{_came(got, job)} {error}") from None
 
 
 def _came(got: int, job: Job) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from array import array
-from collections.abc import Iterator
 
 from penstock.bench.core import flush
 from penstock.bench.job import Job
@@ -17,6 +16,7 @@ from penstock.errors import DataLossError, DeadlineError, JetStreamError, Remote
 from penstock.jetstream import Deliveries, Delivery, assets
 from penstock.wire import protocol
 from penstock.wire.bulk import BulkConnection
+from penstock.wire.dispatch import Taker, hand_out
 from penstock.wire.jetstream import direct
 from penstock.wire.jetstream.answers import StatusKind, read_answer, read_status
 from penstock.wire.jetstream.names import SEQUENCE, consumer_next
@@ -66,12 +66,11 @@ async def consume(job: Job, gate: Gate) -> Sample:
 
 def fetch(job: Job, gate: Gate) -> Sample:
     """Ask for a batch, take it, acknowledge it, and ask for the next one."""
-    every = {"explicit": 1, "all": 0, "none": -1}[job.acks]
     pace, taken = Pace(job), array("d")
     with BulkConnection(job.options) as bulk:
         wire, deadline = bulk.wire, Deadline(job.patience)
         inbox = bulk.new_subject()
-        bulk.subscribe(inbox, deadline)
+        incoming = _Incoming(bulk, bulk.subscribe(inbox, deadline))
         flush(bulk, deadline)
         subject = f"{job.options.js_prefix}.{consumer_next(job.name, job.consumer)}"
         gate.ready()
@@ -81,13 +80,13 @@ def fetch(job: Job, gate: Gate) -> Sample:
             wanted = min(job.batch, job.messages - got)
             body = json.dumps({"batch": wanted, "expires": int(job.patience * _NANO)}).encode()
             wire.send(protocol.publish(subject, body, inbox), deadline)
-            replies = list(_delivered(bulk, inbox, wanted, deadline, job))
-            acked = replies if every == 1 else replies[-1:] if every == 0 else []
+            replies = _delivered(incoming, wanted, deadline, job)
+            acked = {"explicit": replies, "all": replies[-1:], "none": []}[job.acks]
             if job.double_ack:
                 for reply in acked:
-                    bulk.request(reply, b"+ACK", timeout=job.patience)
+                    bulk.request(reply.decode(), b"+ACK", timeout=job.patience)
             elif acked:
-                wire.send(b"".join(protocol.publish(reply, b"+ACK") for reply in acked), deadline)
+                wire.send(b"".join(b"PUB %s 4\r\n+ACK\r\n" % reply for reply in acked), deadline)
             taken.append(time.perf_counter() - began)
             got += len(replies)
             gate.step(len(replies))
@@ -96,27 +95,56 @@ def fetch(job: Job, gate: Gate) -> Sample:
         return gate.done(job, taken)
 
 
-def _delivered(bulk: BulkConnection, inbox: str, wanted: int, deadline: Deadline, job: Job) -> Iterator[str]:
+class _Incoming:
+    """Takes the messages of one subscription out of a buffer, many at a time."""
+
+    def __init__(self, bulk: BulkConnection, sid: int) -> None:
+        self._wire = bulk.wire
+        self._takers: dict[int, Taker] = {sid: self._take}
+        self.messages: list[tuple[bytes, int, bytes | None]] = []
+        """Reply subject, bytes of the payload and header block of each that nobody looked at yet."""
+
+    def _take(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        self.messages.append((reply, len(payload), block))
+
+    def receive(self, deadline: Deadline) -> list[tuple[bytes, int, bytes | None]]:
+        """Give the next ones; at least one."""
+        self.messages = []
+        while True:
+            parser = self._wire.parser
+            place, _, _ = hand_out(parser.buffer, parser.start, parser.end, self._takers, {})
+            parser.take(place)
+            if self.messages:
+                return self.messages
+            event = parser.next_event()
+            if event is None:
+                self._wire.receive(deadline)
+            else:
+                self._wire.handle(event, deadline)
+
+
+def _delivered(incoming: _Incoming, wanted: int, deadline: Deadline, job: Job) -> list[bytes]:
     """Give the reply subjects of a fetch's messages, until it has all or the server ends it."""
-    got = 0
-    while got < wanted:
+    replies: list[bytes] = []
+    while len(replies) < wanted:
         try:
-            event = bulk.wire.next_event(deadline)
+            came = incoming.receive(deadline)
         except DeadlineError as error:
             what = f"The consumer gave nothing for {job.patience:g} s."
             raise DeadlineError(what, remedy="Do others read from it, too?", seconds=job.patience) from error
-        if not isinstance(event, protocol.Message) or (event.subject == inbox and not event.reply):
-            _check(event, job)
-            return
-        if event.reply:
-            got += 1
-            yield event.reply
+        for reply, _, block in came:
+            if reply:
+                replies.append(reply)
+            else:
+                _check(block or b"", job)
+                wanted = 0  # this request is over
+    return replies
 
 
-def _check(event: protocol.Event, job: Job) -> None:
+def _check(block: bytes, job: Job) -> None:
     """Raise what a status says, if no other request would do better."""
-    assert isinstance(event, protocol.Message)
-    status = read_status(event.status or 0, event.description)
+    code, description = protocol.decode_status(block)
+    status = read_status(code or 0, description)
     if status.kind not in (StatusKind.EXPIRED, StatusKind.COMPLETED, StatusKind.LATER, StatusKind.NONE):
         raise JetStreamError(f"Consumer {job.consumer} of {job.name}: {status.code} {status.description}".rstrip())
 
@@ -170,34 +198,36 @@ def get_batch(job: Job, gate: Gate) -> Sample:
     """Get batches of messages by direct gets, each from behind the last message of the one before."""
     taken, got, size, start, pace = array("d"), 0, 0, job.first, Pace(job)
     with BulkConnection(job.options) as bulk:
-        wire, inbox = bulk.wire, bulk.new_subject()
-        bulk.subscribe(inbox, Deadline(job.patience))
+        inbox = bulk.new_subject()
+        incoming = _Incoming(bulk, bulk.subscribe(inbox, Deadline(job.patience)))
         flush(bulk, Deadline(job.patience))
         subject = f"{job.options.js_prefix}.DIRECT.GET.{job.name}"
         gate.ready()
         while got < job.messages:
             began, deadline = time.perf_counter(), Deadline(job.patience)
             asked = direct.question(start, subject=job.filters[0], batch=min(job.batch, job.messages - got))
-            wire.send(protocol.publish(subject, json.dumps(asked).encode(), inbox), deadline)
-            came = 0
-            while True:
-                event = wire.next_event(deadline)
-                if not isinstance(event, protocol.Message) or event.subject != inbox:
-                    continue
-                number = direct.value(event.header or b"", _SEQUENCE)
-                if number and event.status is None:
-                    came, size, start = came + 1, size + len(event.payload), int(number) + 1
-                    continue
-                if event.status != 204:
-                    what = f"A direct get of {job.name} from {start} on: {event.status} {event.description}".rstrip()
-                    raise JetStreamError(what, remedy="Does the stream allow direct gets, and hold so many messages?")
-                break
-            if not came:
+            bulk.wire.send(protocol.publish(subject, json.dumps(asked).encode(), inbox), deadline)
+            before, ended = got, False
+            while not ended:
+                for _, length, block in incoming.receive(deadline):
+                    if number := direct.value(block or b"", _SEQUENCE):
+                        got, size, start = got + 1, size + length, int(number) + 1
+                    else:
+                        ended = _is_end(block or b"", job, start)
+            if got == before:
                 raise RemoteProtocolError(f"A direct get of {job.name} from {start} on gave nothing.")
             taken.append(time.perf_counter() - began)
-            got += came
-            gate.step(came)
-            pace.keep(came)
+            gate.step(got - before)
+            pace.keep(got - before)
         sample = gate.done(job, taken)
         sample.bytes = size
         return sample
+
+
+def _is_end(block: bytes, job: Job, start: int) -> bool:
+    """Tell the end of a batch from an error, which is raised."""
+    code, description = protocol.decode_status(block)
+    if read_status(code or 0, description).kind is not StatusKind.END:
+        what = f"A direct get of {job.name} from {start} on: {code or 'no answer'} {description}".rstrip()
+        raise JetStreamError(what, remedy="Does the stream allow direct gets, and hold so many messages?")
+    return True

@@ -6,10 +6,12 @@ Each is a session of its own, so that Ctrl-C reaches us alone, and none outlives
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from typing import Any, Self
 
 from penstock.bench.job import Job
@@ -102,33 +104,44 @@ class _Process:
                 return found
 
     async def end(self) -> None:
-        """End it, whatever it does."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        """Let it close what it opened, and end it, whatever it does, with all that it started."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP):
+                    await self._process.wait()
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left of its group
+            os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        await self._listening
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        with suppress(TimeoutError):  # its pipes are at their end, unless somebody else holds them
+            async with asyncio.timeout(_STOP):
+                await asyncio.gather(self._listening, self._process.stdout.read())
 
 
 class Crew:
     """The processes of a run; `async with` ends those that still are there."""
 
     def __init__(self) -> None:
-        self._stack = AsyncExitStack()
+        self._started: list[_Process] = []
         self.helpers: list[_Process] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *about: object) -> None:
-        await self._stack.aclose()
+        # All at the same time: one that closes slowly must not hold up the others.
+        await asyncio.gather(*(process.end() for process in self._started))
 
     async def start(self, jobs: Sequence[Job]) -> list[_Process]:
         """Start a process for each job, and wait until all are ready."""
         started = []
         for job in jobs:
-            process = await _Process.start(job)
-            self._stack.push_async_callback(process.end)
-            started.append(process)
+            started.append(await _Process.start(job))
+            self._started.append(started[-1])
         await _all([process.until_ready() for process in started])
         return started
 

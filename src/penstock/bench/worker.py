@@ -1,7 +1,8 @@
 """The process of one client: it reads its job from standard input, says when it is ready, and begins when it is told.
 
 What it says are pickles with their length before them, on the standard output that it was started with; whatever else
-writes there goes to standard error. When its standard input ends, nobody wants its result any more, and it ends, too.
+writes there goes to standard error. When its standard input ends, nobody wants its result any more, and it ends, too,
+after it has closed what it opened, as it does on SIGTERM.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["Gate", "cpu", "main"]
 
 LENGTH = struct.Struct("!I")
 _STEP = 0.1  # seconds between two words on how far it is
+_CLOSING = 10.0  # seconds to close what was opened
 
 
 def cpu(session: bool = False) -> float:
@@ -102,7 +104,15 @@ class Gate:
         if self._go.is_set() and word:  # asked to stop in peace, which only those do that serve
             self.stopped.set()
             return
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_CLOSING)
         os._exit(1)
+
+    def end(self, number: int, frame: object) -> None:
+        """End the process from its main thread; threads that wait here wait no longer."""
+        self._go.set()
+        self.stopped.set()
+        raise SystemExit(128 + number)
 
 
 def main() -> None:
@@ -121,6 +131,7 @@ def main() -> None:
     (size,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
     job: Job = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301  # from the process that started us
     gate = Gate(say)
+    signal.signal(signal.SIGTERM, gate.end)
     threading.Thread(target=gate.hear, daemon=True).start()
     module, _, name = job.work.partition(".")
     try:

@@ -57,7 +57,7 @@ CURVES = {
 HEAD = """\
 # Performance
 
-This page is made by `make bench`: every figure of it, and the charts, come from one run, and nothing is typed by hand
+This page is made by `make bench`: every figure of it, and the charts, come from there, and nothing is typed by hand
 (`benchmarks/page.py`; the figures are in [figures.json](performance/figures.json)). All sides of a comparison ran on
 the same machine in the same run, in turn, in another order every round. **Read ratios, not rates**: a ratio is the
 median of the ratios of neighbouring runs, with the least and the most beside it. CPU time is user and system time of
@@ -100,6 +100,10 @@ def _machine(report: dict[str, Any]) -> str:
     about = report["about"]
     server = find(report, ["parts", "paths", "server"]) or find(report, ["parts", "curves", "server"]) or "unknown"
     kind = "A quick run" if about.get("quick") else "A whole run"
+    went = [item for name, item in report.get("went", {}).items() if name in report["parts"]]
+    runs = len({item.get("run", "") for item in went})
+    if runs > 1:
+        kind = f"Parts of {runs} runs, {sum(item.get('quick', True) for item in went)} of {len(went)} of them quick"
     built = "compiled" if about.get("compiled") else "plain Python"
     return (
         f"{kind}: {about['cores']} cores, {about['system']}, Python {about['python']}, nats-server {server}, "

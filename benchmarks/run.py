@@ -125,10 +125,11 @@ def main() -> None:
         report = json.loads(given.output.read_text())
     report["about"] = about() | {"quick": given.quick}
     parts, went = report.setdefault("parts", {}), report.setdefault("went", {})
-    begun, failed = time.monotonic(), {}
+    begun, failed, this = time.monotonic(), {}, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for number, name in enumerate(given.only, 1):
         print(f"[{number}/{len(given.only)}] {name}: {PARTS[name][0]}", flush=True)
         found, went[name] = run_part(name, given.quick, given.most or (QUICK_MOST if given.quick else MOST))
+        went[name] |= {"run": this, "quick": given.quick, "load": round(os.getloadavg()[0], 2)}
         if found is None:
             failed[name] = went[name]["failed"]
             print(f"    FAILED: {failed[name]}", flush=True)

@@ -74,34 +74,34 @@ def bars(title: str, groups: Mapping[str, Mapping[str, tuple[float, float, float
     return _frame(y, title, body)
 
 
-def curves(title: str, across: str, up: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Draw curves over a logarithmic axis; what they are of stands at their ends."""
+def curves(
+    title: str, across: str, up: str, series: Mapping[str, Sequence[tuple[float, float]]], *, log: bool = False
+) -> str:
+    """Draw curves over a logarithmic axis, with `log` up another one; what they are of stands at their ends."""
     height, left, bottom = 260, 70, 220
     points = [point for line in series.values() for point in line]
     if not points:
         return _frame(60, title, ['<text class="note" x="12" y="46">not measured</text>'])
     low, high = (math.log10(max(edge(x for x, _ in points), 1e-9)) for edge in (min, max))
-    top = max(value for _, value in points) or 1.0
-    width = WIDTH - left - 120
+    width, marks = WIDTH - left - 120, _marks([value for _, value in points], log)
+    least, most = (_level(marks[place], log) for place in (0, -1))
 
     def place(x: float, value: float) -> tuple[float, float]:
         share = (math.log10(max(x, 1e-9)) - low) / (high - low) if high > low else 0.5
-        return left + share * width, bottom - value / top * (bottom - TOP - 10)
+        part = (_level(value, log) - least) / (most - least)
+        return left + share * width, bottom - part * (bottom - TOP - 10)
 
     body = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        _, y = place(10**low, top * share)
+    for mark in marks:
+        _, y = place(10**low, mark)
         body.append(f'<path class="grid" d="M{left},{y:.1f} L{left + width},{y:.1f}"/>')
-        body.append(
-            f'<text class="note" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{quantity(top * share)}</text>'
-        )
+        body.append(f'<text class="note" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{quantity(mark)}</text>')
     for x in sorted({x for x, _ in points}):
-        at, _ = place(x, 0)
+        at, _ = place(x, marks[0])
         body.append(f'<text class="note" x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{quantity(x)}</text>')
     body.append(f'<path class="axis" d="M{left},{bottom} L{left + width},{bottom}"/>')
-    body.append(
-        f'<text class="note" x="{left + width / 2}" y="{bottom + 34}" text-anchor="middle">{escape(across)}</text>'
-    )
+    middle = left + width / 2
+    body.append(f'<text class="note" x="{middle}" y="{bottom + 34}" text-anchor="middle">{escape(across)}</text>')
     body.append(f'<text class="note" x="12" y="{TOP - 4}">{escape(up)}</text>')
     labels: list[float] = []
     for number, (name, line) in enumerate(series.items()):
@@ -112,7 +112,20 @@ def curves(title: str, across: str, up: str, series: Mapping[str, Sequence[tuple
         ]
         x, y = place(*line[-1])
         while any(abs(y - other) < 14 for other in labels):
-            y += 14
+            y -= 7  # upwards: below are the numbers of the axis
         labels.append(y)
         body.append(f'<text class="t{number % 4}" x="{x + 10:.1f}" y="{y + 4:.1f}">{escape(name)}</text>')
     return _frame(height, title, body)
+
+
+def _level(value: float, log: bool) -> float:
+    return math.log10(max(value, 1e-9)) if log else value
+
+
+def _marks(values: Sequence[float], log: bool) -> list[float]:
+    """Give the values at which lines are drawn: powers of ten around all of them, or quarters of the largest."""
+    if not log:
+        top = max(values) or 1.0
+        return [top * share for share in (0, 0.25, 0.5, 0.75, 1)]
+    first, last = math.floor(_level(min(values), True)), math.ceil(_level(max(values), True))
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]

@@ -168,7 +168,7 @@ def _growth(report: dict[str, Any], drawn: dict[str, str]) -> Iterator[str]:
             continue
         verbs = [key for key in points[0] if key != "x"]
         rates = {verb: [(point["x"], point[verb]["rate"]) for point in points] for verb in verbs}
-        drawn[f"growth-{curve}.svg"] = charts.curves(f"{title}: rate", across, "a second", rates)
+        drawn[f"growth-{curve}.svg"] = charts.curves(f"{title}: rate", across, "a second", rates, log=True)
         last = verbs[-1]
         memory = {
             "ours": [(point["x"], point[last]["mib"]) for point in points],

@@ -65,7 +65,16 @@ def left_on(server: Server) -> list[str]:
 
 
 # Variations that take another process or two each: `make faults` runs them.
-RARE = {"many subjects", "consume, ack all", "fetch, double acks", "bus, elements", "object put", "kv put", "get"}
+RARE = {
+    "many subjects",
+    "consume, ack all",
+    "fetch, double acks",
+    "bus, elements",
+    "object put",
+    "kv put",
+    "get",
+    "a pace",
+}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(one, marks=[pytest.mark.heavy] * (one in RARE)) for one in KINDS])

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -80,6 +82,7 @@ def test_the_benchmark_of_the_main_paths(tmp_path: Path) -> None:
     assert "nats bench (Go)" in report["skipped"]
 
 
+@pytest.mark.heavy
 def test_the_curves(tmp_path: Path) -> None:
     """A curve has points with rates, CPU time of both ends and the memory of both."""
     output = tmp_path / "curves.json"

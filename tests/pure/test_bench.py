@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from penstock.bench.job import Job, Subjects, shares
+from penstock.bench.client_job import ClientJob, Subjects, shares
 from penstock.bench.pace import Pace
 from penstock.bench.results import Results, Sample, latency_figures
 from penstock.errors import InputError
@@ -35,7 +35,7 @@ def test_subjects():
 
 def test_a_job_shows_no_login():
     """What goes to a process survives the way there, and its repr has no secret and no payload."""
-    job = Job("core.publish", ConnectionOptions("nats://host", token="s3cret"), 5, payload=b"body")
+    job = ClientJob("core.publish", ConnectionOptions("nats://host", token="s3cret"), 5, payload=b"body")
     assert pickle.loads(pickle.dumps(job)) == job
     assert "s3cret" not in repr(job)
     assert "body" not in repr(job)
@@ -78,10 +78,10 @@ def test_a_pace(monkeypatch: pytest.MonkeyPatch):
     """Messages a second are counted from the first on, so that a slow one is made good; pauses are for each."""
     now = [100.0]
     monkeypatch.setattr("penstock.bench.pace.time.monotonic", lambda: now[0])
-    pace = Pace(Job("x", ConnectionOptions(), 5, throughput=10))
+    pace = Pace(ClientJob("x", ConnectionOptions(), 5, throughput=10))
     assert pace.due() == pytest.approx(0.1)
     now[0] += 0.5
     assert pace.due() == 0
     assert pace.due(5) == pytest.approx(0.2)
-    assert Pace(Job("x", ConnectionOptions(), 5, sleep=0.25)).due(2) == 0.5
-    assert Pace(Job("x", ConnectionOptions(), 5)).is_free
+    assert Pace(ClientJob("x", ConnectionOptions(), 5, sleep=0.25)).due(2) == 0.5
+    assert Pace(ClientJob("x", ConnectionOptions(), 5)).is_free

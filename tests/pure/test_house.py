@@ -82,7 +82,7 @@ FLOORS = {
     "penstock.system.check_assets": 0,
     "penstock.system.check_servers": 0,
     "penstock.system.events": 0,
-    "penstock.bench.job": 0,
+    "penstock.bench.client_job": 0,
     "penstock.bench.results": 0,
     "penstock.console.access": 0,
     "penstock.console.config": 0,

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Iterator
 
-from penstock.bench.job import Job
+from penstock.bench.client_job import ClientJob
 from penstock.bench.pace import Pace
 from penstock.bench.results import Sample
 from penstock.bench.worker import Gate
@@ -27,12 +27,12 @@ _BLOCK = 128 * 1024  # bytes that are sent at once
 _QUEUE = "bench"  # who serves requests shares them
 
 
-def headers_of(job: Job) -> bytes | None:
+def headers_of(job: ClientJob) -> bytes | None:
     """Give the header block of every message, if there is one."""
     return protocol.encode_headers(job.headers) if job.headers else None
 
 
-def check_size(job: Job, bulk: BulkConnection) -> None:
+def check_size(job: ClientJob, bulk: BulkConnection) -> None:
     """Refuse messages that the server does not take, before the first one: it would close the connection."""
     whole = job.size + len(headers_of(job) or b"")
     if whole > bulk.max_payload:
@@ -54,7 +54,7 @@ def flush(bulk: BulkConnection, deadline: Deadline) -> None:
             wire.handle(event, deadline)
 
 
-def publish(job: Job, gate: Gate) -> Sample:
+def publish(job: ClientJob, gate: Gate) -> Sample:
     """Publish messages; the clock stops when the server has handled the last one."""
     pace = Pace(job)
     with BulkConnection(job.options) as bulk:
@@ -71,7 +71,7 @@ def publish(job: Job, gate: Gate) -> Sample:
         return gate.done(job)
 
 
-def _blocks(job: Job, most: int) -> Iterator[tuple[bytes, int]]:
+def _blocks(job: ClientJob, most: int) -> Iterator[tuple[bytes, int]]:
     header, subjects = headers_of(job), job.subjects
     numbers = iter(range(job.first, job.first + job.messages))
     if subjects.many:
@@ -87,7 +87,7 @@ def _blocks(job: Job, most: int) -> Iterator[tuple[bytes, int]]:
         yield frame * rest, rest
 
 
-def subscribe(job: Job, gate: Gate) -> Sample:
+def subscribe(job: ClientJob, gate: Gate) -> Sample:
     """Count messages as they come; the clock starts with the first ones."""
     got, size = 0, 0
 
@@ -119,7 +119,7 @@ def subscribe(job: Job, gate: Gate) -> Sample:
         return sample
 
 
-def _receive(bulk: BulkConnection, got: int, job: Job) -> None:
+def _receive(bulk: BulkConnection, got: int, job: ClientJob) -> None:
     """Wait for more; without an end before the first message."""
     while True:
         try:
@@ -132,17 +132,17 @@ def _receive(bulk: BulkConnection, got: int, job: Job) -> None:
             raise DisconnectedError(f"{_came(got, job)} {error}") from None
 
 
-def _came(got: int, job: Job) -> str:
+def _came(got: int, job: ClientJob) -> str:
     return f"{got:,} of {job.messages:,} messages came."
 
 
-def _short(got: int, job: Job) -> DeadlineError:
+def _short(got: int, job: ClientJob) -> DeadlineError:
     what = f"{_came(got, job)} Nothing more came for {job.patience:g} s."
     remedy = "Core NATS drops what a slow subscriber does not take in time; or fewer were published."
     return DeadlineError(what, remedy=remedy, seconds=job.patience)
 
 
-def request(job: Job, gate: Gate) -> Sample:
+def request(job: ClientJob, gate: Gate) -> Sample:
     """Send requests one after the other, and wait for the answer of each."""
     pace, taken = Pace(job), array("d")
     with BulkConnection(job.options) as bulk:
@@ -162,7 +162,7 @@ def request(job: Job, gate: Gate) -> Sample:
         return gate.done(job, taken)
 
 
-def serve(job: Job, gate: Gate) -> Sample:
+def serve(job: ClientJob, gate: Gate) -> Sample:
     """Answer requests until it is told to stop; what waits is answered in one write."""
     served = 0
     with BulkConnection(job.options) as bulk:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from penstock.bench.job import Job
+from penstock.bench.client_job import ClientJob
 from penstock.bench.results import Sample
 from penstock.bench.worker import LENGTH
 from penstock.errors import PenstockError, ProgramError
@@ -31,14 +31,14 @@ Advance = Callable[[int], None]
 class _Process:
     """One process, and what it says."""
 
-    def __init__(self, job: Job, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, job: ClientJob, process: asyncio.subprocess.Process) -> None:
         self.job, self._process = job, process
         self._tail = b""
         self._due: int | None = None  # bytes of the word that comes: who stops listening in the middle may go on
         self._listening = asyncio.ensure_future(self._listen())
 
     @classmethod
-    async def start(cls, job: Job) -> Self:
+    async def start(cls, job: ClientJob) -> Self:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "penstock.bench.worker"),
             stdin=asyncio.subprocess.PIPE,
@@ -136,7 +136,7 @@ class Crew:
         # All at the same time: one that closes slowly must not hold up the others.
         await asyncio.gather(*(process.end() for process in self._started))
 
-    async def start(self, jobs: Sequence[Job]) -> list[_Process]:
+    async def start(self, jobs: Sequence[ClientJob]) -> list[_Process]:
         """Start a process for each job, and wait until all are ready."""
         started = []
         for job in jobs:
@@ -145,13 +145,13 @@ class Crew:
         await _all([process.until_ready() for process in started])
         return started
 
-    async def help(self, jobs: Sequence[Job]) -> None:
+    async def help(self, jobs: Sequence[ClientJob]) -> None:
         """Start those that serve the others, and let them begin."""
         self.helpers += await self.start(jobs)
         for process in self.helpers:
             process.say(b"g")
 
-    async def work(self, jobs: Sequence[Job], advance: Advance = lambda step: None) -> list[Sample]:
+    async def work(self, jobs: Sequence[ClientJob], advance: Advance = lambda step: None) -> list[Sample]:
         """Let all do their jobs at the same time, and give their samples."""
         started = await self.start(jobs)
         for process in started:
@@ -194,7 +194,7 @@ async def _all(work: Sequence[Any]) -> list[Any]:
 
 
 async def run_jobs(
-    jobs: Sequence[Job], advance: Advance = lambda step: None, *, helpers: Sequence[Job] = ()
+    jobs: Sequence[ClientJob], advance: Advance = lambda step: None, *, helpers: Sequence[ClientJob] = ()
 ) -> tuple[list[Sample], float]:
     """Run jobs beside those that serve them; give their samples, and the CPU seconds of the helpers."""
     async with Crew() as crew:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from penstock.bench.job import Job
+from penstock.bench.client_job import ClientJob
 
 __all__ = ["Pace"]
 
@@ -13,7 +13,7 @@ __all__ = ["Pace"]
 class Pace:
     """Says how long to wait after a number of messages, counted from the first call."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ClientJob) -> None:
         self._sleep, self._rate = job.sleep, job.throughput
         self.is_free = not (self._sleep or self._rate)
         """Whether nothing holds it back."""

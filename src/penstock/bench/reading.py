@@ -6,8 +6,8 @@ import json
 import time
 from array import array
 
+from penstock.bench.client_job import ClientJob
 from penstock.bench.core import flush
-from penstock.bench.job import Job
 from penstock.bench.pace import Pace
 from penstock.bench.results import Sample
 from penstock.bench.worker import Gate
@@ -28,7 +28,7 @@ _NANO = 1_000_000_000
 _SEQUENCE = f"\r\n{SEQUENCE}:".encode()
 
 
-async def consume(job: Job, gate: Gate) -> Sample:
+async def consume(job: ClientJob, gate: Gate) -> Sample:
     """Give each message of a consumer to a callback, which acknowledges it as the job says."""
     every = {"explicit": 1, "all": max(1, job.batch // 4), "none": 0}[job.acks]
     nc = await connect(job.options)
@@ -64,7 +64,7 @@ async def consume(job: Job, gate: Gate) -> Sample:
         await nc.close()
 
 
-def fetch(job: Job, gate: Gate) -> Sample:
+def fetch(job: ClientJob, gate: Gate) -> Sample:
     """Ask for a batch, take it, acknowledge it, and ask for the next one."""
     pace, taken = Pace(job), array("d")
     with BulkConnection(job.options) as bulk:
@@ -123,7 +123,7 @@ class _Incoming:
                 self._wire.handle(event, deadline)
 
 
-def _delivered(incoming: _Incoming, wanted: int, deadline: Deadline, job: Job) -> list[bytes]:
+def _delivered(incoming: _Incoming, wanted: int, deadline: Deadline, job: ClientJob) -> list[bytes]:
     """Give the reply subjects of a fetch's messages, until it has all or the server ends it."""
     replies: list[bytes] = []
     while len(replies) < wanted:
@@ -141,7 +141,7 @@ def _delivered(incoming: _Incoming, wanted: int, deadline: Deadline, job: Job) -
     return replies
 
 
-def _check(block: bytes, job: Job) -> None:
+def _check(block: bytes, job: ClientJob) -> None:
     """Raise what a status says, if no other request would do better."""
     code, description = protocol.decode_status(block)
     status = read_status(code or 0, description)
@@ -149,7 +149,7 @@ def _check(block: bytes, job: Job) -> None:
         raise JetStreamError(f"Consumer {job.consumer} of {job.name}: {status.code} {status.description}".rstrip())
 
 
-def ordered(job: Job, gate: Gate) -> Sample:
+def ordered(job: ClientJob, gate: Gate) -> Sample:
     """Read the stream from its first message, in order and each once, as Spark's tasks do."""
     with BulkConnection(job.options) as bulk:
         gate.ready()
@@ -169,7 +169,7 @@ def ordered(job: Job, gate: Gate) -> Sample:
         return sample
 
 
-def get_sync(job: Job, gate: Gate) -> Sample:
+def get_sync(job: ClientJob, gate: Gate) -> Sample:
     """Get one message after the other by its sequence."""
     taken, size, pace = array("d"), 0, Pace(job)
     with BulkConnection(job.options) as bulk:
@@ -194,7 +194,7 @@ def get_sync(job: Job, gate: Gate) -> Sample:
         return sample
 
 
-def get_batch(job: Job, gate: Gate) -> Sample:
+def get_batch(job: ClientJob, gate: Gate) -> Sample:
     """Get batches of messages by direct gets, each from behind the last message of the one before."""
     taken, got, size, start, pace = array("d"), 0, 0, job.first, Pace(job)
     with BulkConnection(job.options) as bulk:
@@ -224,7 +224,7 @@ def get_batch(job: Job, gate: Gate) -> Sample:
         return sample
 
 
-def _is_end(block: bytes, job: Job, start: int) -> bool:
+def _is_end(block: bytes, job: ClientJob, start: int) -> bool:
     """Tell the end of a batch from an error, which is raised."""
     code, description = protocol.decode_status(block)
     if read_status(code or 0, description).kind is not StatusKind.END:

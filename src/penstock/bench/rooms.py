@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.bench.job import Job
+from penstock.bench.client_job import ClientJob
 from penstock.bench.pace import Pace
 from penstock.bench.results import Sample
 from penstock.bench.worker import Gate
@@ -34,7 +34,7 @@ _IN_FLIGHT = 256  # messages to a channel that wait for their acks
 
 
 @asynccontextmanager
-async def _connected(job: Job) -> AsyncIterator[Connection]:
+async def _connected(job: ClientJob) -> AsyncIterator[Connection]:
     nc = await connect(job.options)
     try:
         yield nc
@@ -45,7 +45,7 @@ async def _connected(job: Job) -> AsyncIterator[Connection]:
 class _Timed:
     """One operation after the other, each timed."""
 
-    def __init__(self, job: Job, gate: Gate) -> None:
+    def __init__(self, job: ClientJob, gate: Gate) -> None:
         self._gate, self._pace, self.taken = gate, Pace(job), array("d")
 
     async def __call__(self, operation: Awaitable[Any]) -> Any:
@@ -60,7 +60,7 @@ class _Timed:
 # -- buckets ---------------------------------------------------------------------------------------------------------
 
 
-async def kv_put(job: Job, gate: Gate) -> Sample:
+async def kv_put(job: ClientJob, gate: Gate) -> Sample:
     """Put values, one after the other."""
     from penstock.buckets import KeyValue
 
@@ -72,7 +72,7 @@ async def kv_put(job: Job, gate: Gate) -> Sample:
         return gate.done(job, timed.taken)
 
 
-async def kv_get(job: Job, gate: Gate) -> Sample:
+async def kv_get(job: ClientJob, gate: Gate) -> Sample:
     """Get values, one after the other."""
     from penstock.buckets import KeyValue
 
@@ -86,7 +86,7 @@ async def kv_get(job: Job, gate: Gate) -> Sample:
         return sample
 
 
-async def object_put(job: Job, gate: Gate) -> Sample:
+async def object_put(job: ClientJob, gate: Gate) -> Sample:
     """Put objects, one after the other."""
     from penstock.buckets import ObjectStore
 
@@ -100,7 +100,7 @@ async def object_put(job: Job, gate: Gate) -> Sample:
         return gate.done(job, timed.taken)
 
 
-async def object_get(job: Job, gate: Gate) -> Sample:
+async def object_get(job: ClientJob, gate: Gate) -> Sample:
     """Get objects whole, one after the other; each is checked against its digest."""
     from penstock.buckets import ObjectStore
 
@@ -117,7 +117,7 @@ async def object_get(job: Job, gate: Gate) -> Sample:
 # -- chunks ----------------------------------------------------------------------------------------------------------
 
 
-async def chunks(job: Job, gate: Gate) -> Sample:
+async def chunks(job: ClientJob, gate: Gate) -> Sample:
     """Send payloads in chunks; each counts when the receiver says that it has it whole."""
     from penstock.chunks import Publisher
 
@@ -149,7 +149,7 @@ async def chunks(job: Job, gate: Gate) -> Sample:
         return gate.done(job, timed.taken)
 
 
-async def chunks_receiver(job: Job, gate: Gate) -> Sample:
+async def chunks_receiver(job: ClientJob, gate: Gate) -> Sample:
     """Receive the payloads of all clients, and say of each how many bytes came."""
     from penstock.chunks import Assembler
 
@@ -170,7 +170,7 @@ async def chunks_receiver(job: Job, gate: Gate) -> Sample:
 # -- the bus ---------------------------------------------------------------------------------------------------------
 
 
-async def bus(job: Job, gate: Gate) -> Sample:
+async def bus(job: ClientJob, gate: Gate) -> Sample:
     """Send requests one after the other; each is answered whole, or in elements that are counted."""
     from penstock.bus import Bus, Request
 
@@ -196,7 +196,7 @@ async def bus(job: Job, gate: Gate) -> Sample:
         return gate.done(job, timed.taken, messages=count)
 
 
-async def bus_service(job: Job, gate: Gate) -> Sample:
+async def bus_service(job: ClientJob, gate: Gate) -> Sample:
     """Answer the requests of the bus benchmark."""
     from penstock.bus import Bus, Request, Response, Sender
 
@@ -220,7 +220,7 @@ async def bus_service(job: Job, gate: Gate) -> Sample:
 # -- channels --------------------------------------------------------------------------------------------------------
 
 
-async def channels(job: Job, gate: Gate) -> Sample:
+async def channels(job: ClientJob, gate: Gate) -> Sample:
     """Publish to a channel with acks in flight, or receive from it, as the job's mode says."""
     from penstock.channels import Client
 
@@ -250,7 +250,7 @@ async def channels(job: Job, gate: Gate) -> Sample:
         await made.close()
 
 
-async def _receive(client: Any, channel: str, job: Job, gate: Gate) -> None:
+async def _receive(client: Any, channel: str, job: ClientJob, gate: Gate) -> None:
     got, moved = 0, asyncio.Event()
 
     async def handle(message: object) -> None:
@@ -271,7 +271,7 @@ async def _receive(client: Any, channel: str, job: Job, gate: Gate) -> None:
     await subscription.unsubscribe()
 
 
-async def channels_gateway(job: Job, gate: Gate) -> Sample:
+async def channels_gateway(job: ClientJob, gate: Gate) -> Sample:
     """Serve the channels of this run, under a cluster id of its own."""
     from penstock.channels import Gateway
 

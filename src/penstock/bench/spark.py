@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from penstock.bench.job import Job
+from penstock.bench.client_job import ClientJob
 from penstock.bench.results import Sample
 from penstock.bench.worker import Gate
 from penstock.errors import DataLossError
@@ -29,7 +29,7 @@ def _session(folder: str, tasks: int) -> Any:
     return spark
 
 
-def _options(job: Job, of: Any) -> Any:
+def _options(job: ClientJob, of: Any) -> Any:
     from penstock.spark.options import CONNECTION
 
     default = ConnectionOptions()
@@ -41,7 +41,7 @@ def _options(job: Job, of: Any) -> Any:
     return of.option("stream", job.name)
 
 
-def write(job: Job, gate: Gate) -> Sample:
+def write(job: ClientJob, gate: Gate) -> Sample:
     """Write rows with the sink, a tenth of them before the clock starts, to warm up."""
     from pyspark.sql import functions as F
 
@@ -66,7 +66,7 @@ def write(job: Job, gate: Gate) -> Sample:
             spark.stop()
 
 
-def read(job: Job, gate: Gate) -> Sample:
+def read(job: ClientJob, gate: Gate) -> Sample:
     """Read the stream with the source, and count its rows; the first read warms up."""
     gate.has_others = True
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:

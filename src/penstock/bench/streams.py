@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from penstock.bench.client_job import ClientJob
 from penstock.bench.core import check_size
-from penstock.bench.job import Job
 from penstock.bench.pace import Pace
 from penstock.bench.results import Sample
 from penstock.bench.worker import Gate
@@ -29,7 +29,7 @@ _BYTES = 8 * 1024 * 1024
 _HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 
 
-def publish_sync(job: Job, gate: Gate) -> Sample:
+def publish_sync(job: ClientJob, gate: Gate) -> Sample:
     """Publish, and wait for the ack of each before the next one."""
     pace, taken = Pace(job), array("d")
     with BulkConnection(job.options) as bulk:
@@ -50,11 +50,11 @@ def publish_sync(job: Job, gate: Gate) -> Sample:
         return gate.done(job, taken)
 
 
-def _other(what: str, job: Job) -> PublishError:
+def _other(what: str, job: ClientJob) -> PublishError:
     return PublishError(f"Not every message is a new one of {job.name}: {what}.", remedy="The figures mean nothing.")
 
 
-def publish(job: Job, gate: Gate) -> Sample:
+def publish(job: ClientJob, gate: Gate) -> Sample:
     """Publish in a way of the bulk connection; the clock stops with the last ack."""
     with BulkConnection(job.options) as bulk:
         check_size(job, bulk)
@@ -75,7 +75,7 @@ def publish(job: Job, gate: Gate) -> Sample:
         return sample
 
 
-def _batches(job: Job, gate: Gate, most: int) -> Iterator[pa.RecordBatch]:
+def _batches(job: ClientJob, gate: Gate, most: int) -> Iterator[pa.RecordBatch]:
     pace, last = Pace(job), job.first + job.messages
     if not pace.is_free:
         most = min(most, max(1, int((job.throughput or 1000) / 20)))  # so that the pace is kept within the second
@@ -89,7 +89,7 @@ def _batches(job: Job, gate: Gate, most: int) -> Iterator[pa.RecordBatch]:
         pace.keep(count)
 
 
-def _batch(job: Job, start: int, count: int) -> pa.RecordBatch:
+def _batch(job: ClientJob, start: int, count: int) -> pa.RecordBatch:
     columns = {
         "subject": pa.array([job.subjects.of(number) for number in range(start, start + count)], pa.string())
         if job.subjects.many

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.job import Job
+from penstock.bench.client_job import ClientJob
 from penstock.bench.results import Sample
 from penstock.errors import PenstockError
 
@@ -87,7 +87,7 @@ class Gate:
             self._say(("step", self._steps))
             self._steps, self._told = 0, now
 
-    def done(self, job: Job, latencies: Any = (), messages: int | None = None) -> Sample:
+    def done(self, job: ClientJob, latencies: Any = (), messages: int | None = None) -> Sample:
         """Stop the clock, and give the sample."""
         count = job.messages if messages is None else messages
         return Sample(
@@ -129,7 +129,7 @@ def main() -> None:
             out.flush()
 
     (size,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
-    job: Job = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301  # from the process that started us
+    job: ClientJob = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301  # from the process that started us
     gate = Gate(say)
     signal.signal(signal.SIGTERM, gate.end)
     threading.Thread(target=gate.hear, daemon=True).start()

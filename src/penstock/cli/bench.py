@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.bench.job import Subjects
-from penstock.cli.bench_flags import SERVED, Amount, Messages, Rate, Sleep, Subject, jobs_of, parse_headers
+from penstock.bench.client_job import Subjects
+from penstock.cli.bench_flags import SERVED, Amount, Rate, Sending, Sleep, Subject, jobs_of, parse_headers
 from penstock.cli.bench_run import bench
 from penstock.cli.flags import Headers, flag
 from penstock.cli.message_parts import check_subjects
@@ -24,7 +24,7 @@ async def pub(
     ctx: typer.Context,
     subject: Subject,
     amount: Amount,
-    messages: Messages,
+    messages: Sending,
     rate: Rate,
     sleep: Sleep = "0s",
 ) -> None:

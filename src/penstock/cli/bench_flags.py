@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from penstock.bench.job import Job, Subjects, shares
+from penstock.bench.client_job import ClientJob, Subjects, shares
 from penstock.cli.flags import JSON, argument, flag, flag_table, table_flag
 from penstock.cli.message_parts import check_subjects
 from penstock.durations import parse_duration
@@ -14,7 +14,7 @@ from penstock.errors import InputError, OptionError
 from penstock.options import ConnectionOptions
 from penstock.sizes import parse_size
 
-__all__ = ["Amount", "Large", "Making", "Messages", "Rate", "jobs_of", "parse_headers"]
+__all__ = ["Amount", "Large", "Making", "Rate", "Sending", "jobs_of", "parse_headers"]
 
 LARGEST = 64 * 1024 * 1024  # of a message: what a server can be configured to take
 MANY = 1000  # clients: each is a process
@@ -74,7 +74,7 @@ class Large(Amount):
 
 
 @flag_table
-class Messages:
+class Sending:
     """What is published, and on which subjects."""
 
     multisubject: bool = table_flag("Publish each message on a subject with its number.", default=False)
@@ -149,13 +149,13 @@ def parse_headers(given: list[str] | None) -> Mapping[str, list[str]]:
 
 def jobs_of(
     work: str, options: ConnectionOptions, amount: Amount, messages: int, *, each: bool = False, **fields: Any
-) -> list[Job]:
+) -> list[ClientJob]:
     """Make the job of each client; `each` gives all messages to every one, otherwise they share them."""
     parts = [messages] * amount.clients if each else shares(messages, amount.clients)
     throughput, base = fields.pop("throughput", 0), fields.pop("first", 0)
     jobs, first = [], base
     for client, part in enumerate(parts):
         rate = throughput / amount.clients
-        jobs.append(Job(work, options, part, client=client, first=first, throughput=rate, **fields))
+        jobs.append(ClientJob(work, options, part, client=client, first=first, throughput=rate, **fields))
         first += 0 if each else part
     return jobs

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.bench.job import Subjects
-from penstock.cli.bench_flags import Amount, Making, Messages, Rate, Sleep, Subject, jobs_of, parse_headers
+from penstock.bench.client_job import Subjects
+from penstock.cli.bench_flags import Amount, Making, Rate, Sending, Sleep, Subject, jobs_of, parse_headers
 from penstock.cli.bench_run import Bench, bench
 from penstock.cli.bench_streams import declared, filled, made, temporary
 from penstock.cli.flags import Force, consumer_name, flag, flag_table, stream_name, table_flag
@@ -62,7 +62,7 @@ async def _publish(
     mode: str,
     subject: str,
     amount: Amount,
-    messages: Messages,
+    messages: Sending,
     rate: Rate,
     into: Into,
     making: Making,
@@ -146,7 +146,7 @@ async def sync(
     ctx: typer.Context,
     subject: Subject,
     amount: Amount,
-    messages: Messages,
+    messages: Sending,
     rate: Rate,
     into: Into,
     making: Making,
@@ -160,7 +160,7 @@ async def async_(
     ctx: typer.Context,
     subject: Subject,
     amount: Amount,
-    messages: Messages,
+    messages: Sending,
     rate: Rate,
     into: Into,
     making: Making,
@@ -174,7 +174,7 @@ async def atomic(
     ctx: typer.Context,
     subject: Subject,
     amount: Amount,
-    messages: Messages,
+    messages: Sending,
     rate: Rate,
     into: Into,
     making: Making,
@@ -189,7 +189,7 @@ async def fast(
     ctx: typer.Context,
     subject: Subject,
     amount: Amount,
-    messages: Messages,
+    messages: Sending,
     rate: Rate,
     into: Into,
     making: Making,
@@ -234,7 +234,7 @@ async def _source(run: Bench, stream: str | None, filters: tuple[str, ...], *, p
 
 
 @flag_table
-class Reading:
+class Consuming:
     """How a consumer is read."""
 
     consumer: str = table_flag("Name of the consumer to make.", "NAME", default=CONSUMER, callback=consumer_name)
@@ -256,7 +256,7 @@ async def _consumed(
     kind: str,
     amount: Amount,
     stream: str | None,
-    reading: Reading,
+    reading: Consuming,
     batch: int,
     filter: list[str] | None,
     purge: bool,
@@ -280,7 +280,7 @@ async def _consumed(
         run.show(await run.run(jobs, stream=info.name, acks=reading.acks, batch=batch))
 
 
-async def _consumer(run: Bench, stream: str, reading: Reading, batch: int, filters: tuple[str, ...]) -> None:
+async def _consumer(run: Bench, stream: str, reading: Consuming, batch: int, filters: tuple[str, ...]) -> None:
     """Make the consumer that the clients share; it must be a new one, and goes at the end."""
     settings: dict[str, Any] = {"durable": reading.consumer, "ack_policy": reading.acks, "inactive_threshold": 60.0}
     if reading.acks != "none":
@@ -309,7 +309,7 @@ def _filters(given: list[str] | None) -> tuple[str, ...]:
 async def consume(
     ctx: typer.Context,
     amount: Amount,
-    reading: Reading,
+    reading: Consuming,
     stream: Stream = None,
     batch: Batch = 500,
     filter: Filters = None,
@@ -325,7 +325,7 @@ async def consume(
 async def fetch(
     ctx: typer.Context,
     amount: Amount,
-    reading: Reading,
+    reading: Consuming,
     stream: Stream = None,
     batch: Batch = 500,
     filter: Filters = None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.bench.job import Job, Subjects
+from penstock.bench.client_job import ClientJob, Subjects
 from penstock.cli.bench_flags import Amount, Large, Making, Rate, Sleep, jobs_of
 from penstock.cli.bench_run import Bench, bench
 from penstock.cli.bench_streams import remover, temporary
@@ -164,7 +164,7 @@ async def _get(
             name = await _own_bucket(run, kind, {})
             count = min(randomize or amount.msgs, amount.msgs)
             randomize = min(randomize, count)
-            await run.run([Job(f"rooms.{noun}_put", run.options, count, name=name, **about)], what="Fill")
+            await run.run([ClientJob(f"rooms.{noun}_put", run.options, count, name=name, **about)], what="Fill")
         else:
             name = bucket
             await kind.open(run.client, bucket)
@@ -278,7 +278,7 @@ async def _spark(ctx: typer.Context, work: str, kind: str, amount: Amount, tasks
         info = await temporary(run, subjects, {"storage": "file"})
         about: dict[str, Any] = {"payload": payload, "subjects": subjects, "name": info.name, "patience": run.patience}
         if work == "spark.read":
-            job = Job("streams.publish", run.options, amount.msgs, mode="fast", **about)
+            job = ClientJob("streams.publish", run.options, amount.msgs, mode="fast", **about)
             await run.run([job], what="Fill")
-        jobs = [Job(work, run.options, amount.msgs, batch=tasks, mode=mode, **about)]
+        jobs = [ClientJob(work, run.options, amount.msgs, batch=tasks, mode=mode, **about)]
         run.show(await run.run(jobs, tasks=tasks))

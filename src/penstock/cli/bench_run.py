@@ -23,7 +23,7 @@ from penstock.sizes import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.bench.job import Job
+    from penstock.bench.client_job import ClientJob
     from penstock.bench.results import Results
     from penstock.connection import Connection
     from penstock.options import ConnectionOptions
@@ -69,7 +69,9 @@ class Bench:
                 why = str(error) or f"no answer within {_CLEANING:g} s"
                 typer.echo(plain(f"penstock: {what} could not be removed: {why}"), err=True)
 
-    async def run(self, jobs: Sequence[Job], *, helpers: Sequence[Job] = (), what: str = "", **asked: Any) -> Results:
+    async def run(
+        self, jobs: Sequence[ClientJob], *, helpers: Sequence[ClientJob] = (), what: str = "", **asked: Any
+    ) -> Results:
         """Run the jobs, show how far they are, and give the results."""
         from penstock.bench.crew import run_jobs
         from penstock.bench.results import Results

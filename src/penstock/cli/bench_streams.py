@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.bench.job import Job, Subjects
+from penstock.bench.client_job import ClientJob, Subjects
 from penstock.cli.bench_run import Bench
 from penstock.cli.late import assets, model
 from penstock.errors import JetStreamError, NotFoundError
@@ -64,5 +64,7 @@ async def filled(run: Bench, info: StreamInfo) -> StreamInfo:
     mode = "fast" if info.config.allow_batched else "acks"
     payload = run.amount.payload()
     fields: dict[str, Any] = {"payload": payload, "subjects": Subjects(subject), "name": info.name, "mode": mode}
-    await run.run([Job("streams.publish", run.options, run.amount.msgs, patience=run.patience, **fields)], what="Fill")
+    await run.run(
+        [ClientJob("streams.publish", run.options, run.amount.msgs, patience=run.patience, **fields)], what="Fill"
+    )
     return await assets.stream_info(run.client, info.name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from penstock.errors import InputError
 from penstock.options import ConnectionOptions
 
-__all__ = ["Job", "Subjects", "shares"]
+__all__ = ["ClientJob", "Subjects", "shares"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Subjects:
 
 
 @dataclass(frozen=True)
-class Job:
+class ClientJob:
     """The part of one client. It is pickled into the process that does it; its repr shows no login."""
 
     work: str

@@ -41,9 +41,9 @@ format: setup ## let ruff mend what it can
 	@$(RUN) ruff check --quiet --fix .
 	@$(RUN) ruff format --quiet .
 
-bench: setup ## run the benchmarks; results as JSON in artifacts/
+bench: setup ## run the benchmarks into artifacts/bench.json and docs/why/performance.md; QUICK=1, ONLY="part part"
 	@mkdir -p artifacts
-	@set -e; for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(RUN) python $$file $(ARGS); done
+	@$(RUN) python benchmarks/run.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 faults: setup ## run the long fault and scale tests
 	@$(RUN) pytest -m heavy --timeout 3600 $(ARGS)

@@ -24,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from penstock.errors import JetStreamError
 from penstock.wire import compiled
 from penstock.wire.bulk import BulkConnection, reading
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _wire_sides as sides
 
+NO_STORE = 10049
 READ = (
     "raw_pull",
     "read",
@@ -77,8 +79,21 @@ def create(url: str, storage: str = "file") -> None:
     with BulkConnection(url) as bulk:
         if sides.STREAM in (bulk.api("STREAM.NAMES").get("streams") or []):
             bulk.api(f"STREAM.DELETE.{sides.STREAM}", timeout=60)
-        config = {"name": sides.STREAM, "subjects": ["bench.>"], "storage": storage, "allow_direct": True}
-        bulk.api(f"STREAM.CREATE.{sides.STREAM}", {**config, "allow_atomic": True, "allow_batched": True})
+        config: dict[str, Any] = {
+            "name": sides.STREAM,
+            "subjects": ["bench.>"],
+            "storage": storage,
+            "allow_direct": True,
+        }
+        config |= {"allow_atomic": True, "allow_batched": True}
+        for last in (*[False] * 99, True):
+            try:
+                bulk.api(f"STREAM.CREATE.{sides.STREAM}", config)
+                return
+            except JetStreamError as error:
+                if error.err_code != NO_STORE or last:
+                    raise
+                time.sleep(0.1)  # the files of the last one are still going
 
 
 def measure(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,3 +73,51 @@ def test_the_benchmark_of_backfill(tmp_path: Path) -> None:
     assert set(found["rates"]) == {"through the server", "store", "backup"}
     assert all(ratio["median"] > 0 and ratio["wanted"] == 3 for ratio in found["ratios"].values())
     assert all(part["last third"] > 0 for part in found["MiB"].values())
+
+
+def test_the_benchmark_of_the_main_paths(tmp_path: Path) -> None:
+    """A case has a rate, the CPU time of both ends and a ratio to the raw socket for each of its sides."""
+    output = tmp_path / "paths.json"
+    command = [sys.executable, "benchmarks/paths.py", "--only", "publish atomic", "--rounds", "1", "--sizes", "128"]
+    done = subprocess.run(
+        [*command, "--messages", "3000", "--output", str(output)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "NATS_CLI": "no-such-program"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(output.read_text())
+    found = report["cases"]["publish atomic"]["128"]
+    assert set(found["sides"]) == {"raw_atomic", "publish_atomic"}
+    assert all(side["rate"]["median"] > 0 and side["cpu_us"]["median"] > 0 for side in found["sides"].values())
+    assert found["ratios"]["publish_atomic / raw_atomic"]["median"] > 0
+    assert "nats bench (Go)" in report["skipped"]
+
+
+@pytest.mark.heavy
+def test_the_curves(tmp_path: Path) -> None:
+    """A curve has points with rates, CPU time of both ends and the memory of both."""
+    output = tmp_path / "curves.json"
+    command = [sys.executable, "benchmarks/curves.py", "--quick", "--only", "streams", "--output", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    points = json.loads(output.read_text())["points"]["streams"]
+    assert [point["x"] for point in points] == [1, 10, 100]
+    for point in points:
+        for verb in ("make", "list", "read"):
+            assert point[verb]["rate"] > 0
+            assert point[verb]["server_mib"] > 0
+
+
+def test_a_profile(tmp_path: Path) -> None:
+    """A profile is a text with the CPU time a message, and without any path of this machine."""
+    command = [sys.executable, "benchmarks/profiling.py", "publish_fast", "--messages", "2000", "--as", "small"]
+    done = subprocess.run([*command, "--folder", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    text = (tmp_path / "small.txt").read_text()
+    assert "us a message" in text
+    assert "publishing.py" in text
+    assert str(ROOT) not in text
+    assert str(Path(sys.prefix)) not in text

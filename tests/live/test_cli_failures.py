@@ -77,6 +77,12 @@ NEEDING = [
     "channels export a",
     "channels serve",
     "channels migrate a --from nats://127.0.0.1:1",
+    "bench pub a",
+    "bench service serve a",
+    "bench js pub fast a",
+    "bench js ordered",
+    "bench kv get",
+    "bench channels",
 ]
 
 

@@ -83,6 +83,8 @@ FLOORS = {
     "penstock.system.check_assets": 0,
     "penstock.system.check_servers": 0,
     "penstock.system.events": 0,
+    "penstock.bench.client_job": 0,
+    "penstock.bench.results": 0,
     "penstock.console.access": 0,
     "penstock.console.config": 0,
     "penstock.console.masking": 0,
@@ -115,6 +117,7 @@ FLOORS = {
     # front doors
     "penstock.spark": 4,
     "penstock.pipelines": 4,
+    "penstock.bench": 5,
     "penstock.console": 5,
     "penstock.examples": 5,
     "penstock.cli": 6,

@@ -266,6 +266,43 @@ COMMANDS: dict[str, Entry | Group] = {
         "Serve NATS Streaming clients from JetStream, and move their channels over.",
         {"channels": "serve ls info export migrate"},
     ),
+    "bench": Group(
+        "Measure a server: how many messages a second, how long each takes, and our own CPU time.",
+        {"bench": "pub sub request"},
+        groups={
+            "service": Group("Requests, and who answers them.", {"bench": "serve request"}),
+            "js": Group(
+                "Streams: publish and read.",
+                {"bench_js": "ordered consume fetch"},
+                groups={
+                    "pub": Group(
+                        "Publish into a stream.",
+                        {"bench_js": "sync async_ atomic fast"},
+                        {"atomic": "batch"},
+                    ),
+                    "get": Group(
+                        "Get single messages of a stream.",
+                        {},
+                        groups={"sync": Entry("bench_js.get_sync"), "batch": Entry("bench_js.get_batch")},
+                    ),
+                },
+            ),
+            "kv": Group(
+                "Values of a bucket.",
+                {},
+                groups={"put": Entry("bench_rooms.kv_put"), "get": Entry("bench_rooms.kv_get")},
+            ),
+            "object": Group(
+                "Objects of a bucket.",
+                {},
+                groups={"put": Entry("bench_rooms.object_put"), "get": Entry("bench_rooms.object_get")},
+            ),
+            "chunks": Entry("bench_rooms.chunks"),
+            "bus": Entry("bench_rooms.bus"),
+            "channels": Entry("bench_rooms.channels"),
+            "spark": Group("Spark on this machine.", {"bench_rooms": "write read"}),
+        },
+    ),
     "pipeline": Group(
         "Make, run and look at Spark pipelines over NATS.", {"pipeline": "new run status reset replay switch_"}
     ),

@@ -1,0 +1,105 @@
+"""The page of performance: made of figures and of nothing else, with charts for light and dark pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from benchmarks import charts, page, run
+
+from tests.pure.test_house import ROOT
+
+FIGURES = ROOT / "docs" / "why" / "performance" / "figures.json"
+BARS = tomllib.loads((ROOT / "benchmarks" / "bars.toml").read_text())["bar"]
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FIGURES.read_text())
+    return found
+
+
+def test_the_page_is_what_its_figures_make(report: dict[str, Any]):
+    """The page, and each chart, are exactly what `make bench` writes of the figures beside them."""
+    text, drawn = page.make(report)
+    assert page.PAGE.read_text() == text, "run `python benchmarks/page.py docs/why/performance/figures.json`"
+    assert {path.name: path.read_text() for path in page.FOLDER.glob("*.svg")} == drawn
+
+
+def test_every_bar_is_of_a_part(report: dict[str, Any]):
+    """A bar names a part that there is, its figure is found if that part ran, and it says how to measure it alone."""
+    for bar in BARS:
+        assert bar["figure"][0] == "parts"
+        part = bar["figure"][1]
+        assert bar["command"].startswith(f"python benchmarks/{part}.py"), bar["path"]
+        if part in report["parts"] and part not in report["skipped"] and not report["about"]["quick"]:
+            assert page.bar_value(report, bar) is not None, bar["path"]
+    assert len({bar["path"] for bar in BARS}) == len(BARS)
+
+
+def test_bars():
+    """A bar is reached from its figure on, or up to it; a ratio and a difference are made of two figures."""
+    report = {"parts": {"x": {"many": [{"rate": 2.0}, {"rate": 5.0}]}}}
+    last, first = (["parts", "x", "many", place, "rate"] for place in (-1, 0))
+    assert page.bar_value(report, {"figure": last}) == 5.0
+    assert page.bar_value(report, {"figure": last, "over": first}) == 2.5
+    assert page.bar_value(report, {"figure": last, "over": first, "minus": True}) == 3.0
+    assert page.bar_value(report, {"figure": ["parts", "y"]}) is None
+    assert page.bar_value(report, {"figure": last, "over": ["parts", "y"]}) is None
+    assert page.is_reached({"wanted": 0.8}, 0.8)
+    assert not page.is_reached({"wanted": 0.8}, 0.79)
+    assert page.is_reached({"wanted": 100, "most": True}, 99)
+
+
+def test_charts():
+    """A chart is SVG that needs nothing from elsewhere, has its title and every side, and is drawn for dark pages."""
+    drawn = charts.bars("Read <&>", {"128 bytes": {"Penstock": (1e6, 9e5, 1.1e6), "raw": (2e6, 2e6, 2e6)}}, {})
+    curve = charts.curves("Growth", "messages", "a second", {"write": [(1, 5.0), (1000, 7.0)], "read": [(1, 9.0)]})
+    for text, words in ((drawn, ("Read <&>", "Penstock", "raw", "1 M", "2 M")), (curve, ("Growth", "write", "read"))):
+        said = [element.text for element in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+        assert set(words) <= set(said)
+        assert "prefers-color-scheme: dark" in text
+        assert re.findall(r"https?://[^\"\s]+", text) == ["http://www.w3.org/2000/svg"]
+    ElementTree.fromstring(charts.curves("Empty", "x", "y", {}))
+
+
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, dict[str, Any]]:
+    output = tmp_path / "bench.json"
+    monkeypatch.setattr(sys, "argv", ["run.py", "--output", str(output), "--no-page", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+    return int(ended.value.code or 0), json.loads(output.read_text())
+
+
+def test_a_part_that_fails_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The run ends with status 1 and the name of the part; what others measured is kept, before and after it."""
+
+    def part(name: str, quick: bool, most: float) -> tuple[Any, dict[str, Any]]:
+        went = {"command": name, "seconds": 1.0, "cpu_seconds": 0.5}
+        return (None, {**went, "failed": "status 3"}) if name == "bus" else ({"rate": 5, "quick": quick}, went)
+
+    monkeypatch.setattr(run, "run_part", part)
+    monkeypatch.delenv("BENCH_KAFKA", raising=False)
+    status, report = started(tmp_path, monkeypatch, "--only", "paths", "bus", "chunks", "--quick")
+    assert status == 1
+    assert set(report["parts"]) == {"paths", "chunks"}
+    assert "FAILED: bus: status 3" in capsys.readouterr().out
+    assert "not installed" in report["skipped"]["Kafka's connector"]
+    status, report = started(tmp_path, monkeypatch, "--only", "chunks")
+    assert status == 0
+    assert (report["parts"]["paths"]["quick"], report["parts"]["chunks"]["quick"]) == (True, False)
+
+
+def test_every_benchmark_is_a_part():
+    """`make bench` runs every program of the folder that measures, each with a sentence on what it is."""
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - run.TOOLS
+    assert set(run.PARTS) == programs
+    assert all(what for what, _, _ in run.PARTS.values())

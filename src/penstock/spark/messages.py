@@ -36,8 +36,8 @@ __all__ = [
     "column_texts",
     "note",
     "note_nulls",
-    "payload_columns",
     "pack",
+    "payload_columns",
     "unpack",
 ]
 

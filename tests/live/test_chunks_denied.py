@@ -176,8 +176,8 @@ async def test_a_permission_that_goes_in_the_middle_leaves_a_part() -> None:
     with Server(config=config, auth=False, sync="2m") as server:
 
         async def source() -> AsyncIterator[bytes]:
-            for number in range(40):
-                if number == 12:
+            for number in range(60):
+                if number == 24:
                     await asyncio.to_thread(reload, server, '"other"', '"open.large"')
                 yield bytes(MB)
 
